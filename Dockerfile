@@ -106,9 +106,9 @@ ENTRYPOINT ["python", "-m", "halimede", "lc"]
 FROM arrays AS serve
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt grpcio onnxruntime protobuf
+    /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt grpcio onnxruntime opencv-python-headless protobuf
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
-    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[serve,grpc]"
+    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[serve,grpc,opencv]"
 ENV HALIMEDE_HTTP=127.0.0.1:8080
 USER 10001:10001
 WORKDIR /var/lib/halimede
@@ -155,7 +155,7 @@ RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt grpcio obstore protobuf
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
-    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[lc,s3,worker,camera,serve,grpc,otel]"
+    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[lc,s3,worker,camera,opencv,serve,grpc,otel]"
 ENV HALIMEDE_HTTP=127.0.0.1:9100
 USER 10001:10001
 VOLUME /var/lib/halimede

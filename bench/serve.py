@@ -81,7 +81,7 @@ def mlserver(model: Path, core: set[int], python: Path) -> Iterator[tuple[int, i
     (folder / "settings.json").write_text(
         json.dumps(
             {"host": "127.0.0.1", "http_port": rest, "grpc_port": rpc, "metrics_endpoint": None, "debug": False,
-             "parallel_workers": 0, "use_structured_logging": False}
+             "parallel_workers": 0, "use_structured_logging": False, "grpc_max_message_length": 1 << 25}
         )
     )  # fmt: skip
     (folder / "model-settings.json").write_text(

@@ -124,3 +124,23 @@ def of_control(found: Mapping[str, Any]) -> Iterator[Target]:
             continue  # a run without it
         if measured is not None:
             yield Target(what, limit, unit, float(measured), most=True)
+
+
+#: our way to a model's input, and milliseconds that a call may block an event loop
+INPUT, LOOP_MS = "scaled, linear", 5.0
+
+
+def of_camera(found: Mapping[str, Any]) -> Iterator[Target]:
+    """Say what ``camera.json`` shows."""
+    for row in found.get("ratios", ()):
+        if row["ours"] == INPUT:
+            what = f"{row['case']}: processor time a frame, of OpenCV"
+            yield Target(f"{what} with whole decoding", row["limit"], " x", row["to_whole"], most=True)
+            yield Target(f"{what} with the cheaper decoding", row["limit"], " x", row["to_best"], most=True)
+    for count, systems in found.get("systems", {}).items():
+        for name, row in systems.items():
+            if "loop" in row:
+                what = f"{name}, {count} x 1080p: longest call on the event loop, processor time"
+                yield Target(what, LOOP_MS, " ms", row["loop"]["longest_cpu_ms"], most=True)
+                what = f"{name}, {count} x 1080p: frames that no counter explains"
+                yield Target(what, 0, "", row["unexplained"], most=True)

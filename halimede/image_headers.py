@@ -38,8 +38,16 @@ _size = struct.Struct(">II")
 #: JPEG markers
 SOS, EOI, DHT, JPG, DAC, APP1 = 0xDA, 0xD9, 0xC4, 0xC8, 0xCC, 0xE1
 FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
-#: bare markers without a length: restarts, start and end of image, and TEM
-BARE = {*range(0xD0, 0xDA), 0x01}
+#: frames that are decoded: baseline, extended and progressive, the last two also with arithmetic coding. No others
+#: reach a decoder: libjpeg-turbo 3.1 writes a lossless picture whole, beyond the end of an array for a smaller scale
+DECODABLE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}
+#: bits of a sample that are decoded
+SAMPLE_BITS = 8
+#: those whose Huffman codes take at least a bit for each block of 8 x 8 samples
+HUFFMAN = {0xC0, 0xC1, 0xC2}
+#: bare markers without a length: restarts, start and end of image, and TEM; decoders skip a stuffed byte, and would
+#: read another picture in what looks like its segment
+BARE = {*range(0xD0, 0xDA), 0x01, 0x00}
 #: comments and application segments, except for the two that define the colours
 REMARKS = {*range(0xE0, 0xF0), 0xFE}
 #: segments that may stand between two scans, and contain any bytes: tables of codes, of the quantization and of
@@ -118,6 +126,7 @@ def read_jpeg(data: memoryview) -> ImageHeader:
     if data[:3] != JPEG_MAGIC:
         raise DecodeError("no readable jpeg: it has no header")
     size: tuple[int, int, int] | None = None
+    kind = 0
     parts, tables, exif = [data[:2]], 0, data[:0]
     for at, marker, segment in _segments(data):
         if marker == SOS:
@@ -126,10 +135,18 @@ def read_jpeg(data: memoryview) -> ImageHeader:
             end, number = _read_scans(data[at:])
             if not end:
                 raise DecodeError(f"it is cut off after {len(data)} bytes", fix="send the whole picture")
+            if kind in HUFFMAN and end < _least_bytes(*size[:2]):
+                raise DecodeError(f"a jpeg of {size[0]} x {size[1]} pixels has more than {end} bytes")
             return ImageHeader(*size, number, [*parts, data[at : at + end]], exif)
         if marker in FRAMES:
             if size or len(segment) < 10:
                 break
+            if marker not in DECODABLE or segment[4] != SAMPLE_BITS:
+                raise DecodeError(
+                    f"a jpeg of the kind SOF{marker - 0xC0} with {segment[4]} bits a sample",
+                    fix=f"send a baseline or progressive one with {SAMPLE_BITS} bits",
+                )
+            kind = marker
             height, width = struct.unpack_from(">HH", segment, 5)
             size = (width, height, 1 if segment[9] == 1 else 3)
         if marker not in REMARKS or segment[4:9].tobytes().startswith(COLOURS.get(marker, b"\0none")):
@@ -140,6 +157,14 @@ def read_jpeg(data: memoryview) -> ImageHeader:
         elif marker == APP1 and not exif and segment[4:10] == EXIF_BEGIN:
             exif = segment[10:]
     raise DecodeError("no readable jpeg: its header is broken, or ends early")
+
+
+def _least_bytes(width: int, height: int) -> int:
+    """Return a bound of the bytes of so many pixels: a header that claims more would cost memory, and show grey.
+
+    All colours together have at least half as many blocks as there are pixels for, in each sampling.
+    """
+    return -(-width // 8) * -(-height // 8) // 16
 
 
 def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:

@@ -41,12 +41,54 @@ def jpeg(width: int = 8, height: int = 8, **options: object) -> bytes:
     return out.getvalue()
 
 
-def jpeg_that_claims(width: int, height: int) -> bytes:
+def jpeg_that_claims(width: int, height: int, **options: object) -> bytes:
     """Return a small JPEG whose header promises that many pixels."""
-    whole = bytearray(jpeg())
-    at = whole.index(b"\xff\xc0") + 5
+    whole = bytearray(jpeg(**options))  # type: ignore[arg-type]
+    at = whole.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
     whole[at : at + 4] = struct.pack(">HH", height, width)
     return bytes(whole)
+
+
+def jpeg_of_kind(kind: int, bits: int = 8) -> bytes:
+    """Return a small JPEG whose header claims that kind of coding (0xC0: baseline) and those bits a sample."""
+    whole = bytearray(jpeg())
+    at = whole.index(b"\xff\xc0") + 1
+    whole[at], whole[at + 3] = kind, bits
+    return bytes(whole)
+
+
+def segment(marker: int, data: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(data) + 2).to_bytes(2) + data
+
+
+def lossless_jpeg(width: int, height: int) -> bytes:
+    """Return a lossless JPEG of that size, all of one grey: each of its samples is the one before."""
+    ids = b"RGB"
+    size = struct.pack(">BHHB", 8, height, width, 3)
+    frame = size + b"".join(bytes([name, 0x11, 0]) for name in ids)
+    codes = b"\0" + b"\1" + bytes(15) + b"\0"  # one code of one bit: no difference
+    scan = b"\3" + b"".join(bytes([name, 0]) for name in ids) + b"\1\0\0"
+    adobe = b"Adobe\0\x64\0\0\0\0\0"
+    header = segment(0xEE, adobe) + segment(0xC3, frame) + segment(0xC4, codes) + segment(0xDA, scan)
+    return b"\xff\xd8" + header + bytes(-(-3 * width * height // 8)) + b"\xff\xd9"
+
+
+def jpeg_with_two_sizes(width: int, height: int) -> bytes:
+    """Return a JPEG of 8 x 8 pixels with a second header, of that size, behind its own."""
+    whole = jpeg()
+    at = whole.index(b"\xff\xc0")
+    end = at + 2 + int.from_bytes(whole[at + 2 : at + 4])
+    return whole[:end] + whole[at : at + 5] + struct.pack(">HH", height, width) + whole[at + 9 : end] + whole[end:]
+
+
+def jpeg_without_a_height() -> bytes:
+    """Return a JPEG of 8 x 8 pixels that names its height behind the scan (DNL), which few decoders read."""
+    return jpeg_that_claims(8, 0)[:-2] + segment(0xDC, b"\0\x08") + b"\xff\xd9"
+
+
+def jpeg_that_hides(hidden: bytes, shown: bytes) -> bytes:
+    """Return a JPEG with another one in what looks like its first segment: decoders skip a stuffed byte only."""
+    return shown[:2] + segment(0x00, hidden[2:]) + shown[2:]
 
 
 def jpeg_with_scans(side: int, scans: int) -> bytes:
@@ -59,7 +101,7 @@ def jpeg_with_scans(side: int, scans: int) -> bytes:
     return whole[:-2] + whole[last:-2] * scans + b"\xff\xd9"
 
 
-def jpeg_with_segments(count: int, segment: bytes = b"\xff\xe1\x00\x09Exif\0\0x") -> bytes:
+def jpeg_with_segments(count: int, repeated: bytes = b"\xff\xe1\x00\x09Exif\0\0x") -> bytes:
     """Return a JPEG with that many segments of an application before its picture."""
     whole = jpeg()
-    return whole[:2] + segment * count + whole[2:]
+    return whole[:2] + repeated * count + whole[2:]

@@ -1,6 +1,6 @@
 """Models behind one interface: files of some formats and users' own estimators, with their pre- and post-processing.
 
-The only package that imports model runtimes (onnxruntime, ai_edge_litert, tensorflow) and OpenCV, each in one module.
+The only package that imports model runtimes (onnxruntime, ai_edge_litert, tensorflow; ``runtimes``) and OpenCV.
 It uses no bus, no frames and no files except the model's own, and loads no custom operator libraries and no pickles.
 """
 

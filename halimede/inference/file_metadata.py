@@ -20,7 +20,7 @@ from halimede.api.model_formats import ONNX, TFLITE, format_of
 from halimede.inference.model import ModelError
 
 #: the modules with a function ``metadata`` of a path
-READERS = {ONNX: "halimede.inference.onnx_graph", TFLITE: "halimede.inference.tflite"}
+READERS = {ONNX: "halimede.inference.runtimes.onnx_graph", TFLITE: "halimede.inference.runtimes.tflite"}
 #: bytes of a text, and number of texts
 MAX_TEXT = 1024 * 1024
 MAX_TEXTS = 256

@@ -18,7 +18,7 @@ from halimede.api.processing import keeps_range
 from halimede.inference.model import ModelError
 
 #: the modules with a function ``graph_input`` of a path
-READERS = {ONNX: "halimede.inference.onnx_graph", TFLITE: "halimede.inference.tflite"}
+READERS = {ONNX: "halimede.inference.runtimes.onnx_graph", TFLITE: "halimede.inference.runtimes.tflite"}
 #: operators that pass values on as they are, of ONNX and of TensorFlow Lite
 MOVING = frozenset({
     "Cast", "Concat", "DepthToSpace", "DequantizeLinear", "Flatten", "Gather", "Identity", "Pad", "QuantizeLinear",

@@ -21,9 +21,9 @@ from halimede.inference.model import ModelError
 MAX_REASON = 300
 #: the module of each format's runtime
 RUNTIMES = {
-    ONNX: "halimede.inference.onnx",
-    TFLITE: "halimede.inference.tflite",
-    SAVED_MODEL: "halimede.inference.saved_model",
+    ONNX: "halimede.inference.runtimes.onnx",
+    TFLITE: "halimede.inference.runtimes.tflite",
+    SAVED_MODEL: "halimede.inference.runtimes.saved_model",
 }
 #: element types in ONNX Runtime's words, which all runtimes use
 TYPE_NAMES: dict[np.dtype[Any], str] = {

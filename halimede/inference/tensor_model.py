@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from halimede.inference.model import Array, ModelError, SampleError
-from halimede.inference.onnx import InferenceSession, run_bits
+from halimede.inference.runtimes.onnx import InferenceSession, run_bits
 from halimede.inference.session import RuntimeSession, failure, open_session
 from halimede.inference.tensor_ports import ZIPMAP
 

@@ -14,10 +14,10 @@ from PIL import Image
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import measure
-from halimede.image_headers import READERS, read_jpeg, read_png
+from halimede.image_headers import DECODABLE, FRAMES, READERS, read_jpeg, read_png
 from halimede.messages import Frame
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
-from tests.hostile_pictures import chunk, jpeg, png
+from tests.hostile_pictures import chunk, jpeg, jpeg_of_kind, jpeg_that_hides, lossless_jpeg, png
 
 COLOURS = Image.fromarray(np.random.default_rng(2).integers(0, 256, (12, 20, 3), np.uint8)).resize((60, 44))
 PROFILE = b"any colour profile"
@@ -125,6 +125,30 @@ def test_a_jpeg_that_is_cut_off_names_the_byte(progressive: bool, share: float) 
     data = whole[: int(len(whole) * share)]
     with pytest.raises(DecodeError, match=f"it is cut off after {len(data)} bytes: send the whole picture"):
         decode(framed("jpeg", data))
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+@pytest.mark.parametrize("kind", sorted(FRAMES))
+def test_only_kinds_that_are_decoded_at_each_scale_reach_a_decoder(kind: int, bits: int) -> None:
+    """Of a lossless one libjpeg-turbo 3.1 writes each row whole, also into an array for a smaller scale."""
+    data = memoryview(jpeg_of_kind(kind, bits))
+    if kind in DECODABLE and bits == 8:
+        assert read_jpeg(data).width == 8
+    else:
+        with pytest.raises(DecodeError, match=f"SOF{kind - 0xC0} with {bits} bits a sample: send a baseline"):
+            read_jpeg(data)
+
+
+def test_a_lossless_jpeg_is_refused() -> None:
+    with Image.open(io.BytesIO(lossless_jpeg(40, 30))) as picture:
+        assert picture.convert("L").getextrema() == (128, 128), "it is a whole picture"
+    with pytest.raises(DecodeError, match="SOF3"):
+        decode(framed("jpeg", lossless_jpeg(40, 30)))
+
+
+def test_no_picture_hides_where_decoders_look_and_the_header_does_not() -> None:
+    with pytest.raises(DecodeError, match="its header is broken"):
+        read_jpeg(memoryview(jpeg_that_hides(lossless_jpeg(8, 8), jpeg(8, 8))))
 
 
 @pytest.mark.parametrize("encoding", ["png", "jpeg"])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 # isort: off
 # before usearch: both carry a C++ library of their own, and ONNX Runtime crashes at import when usearch's came first
-import halimede.inference.onnx  # noqa: F401
+import halimede.inference.runtimes.onnx  # noqa: F401
 from usearch.index import Index as _Usearch
 from usearch.index import Matches
 # isort: on

@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
@@ -14,8 +14,9 @@ from PIL import Image
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import DTYPES, ImageEncoding, measure, register
-from halimede.image_headers import MAX_SIDE
+from halimede.image_headers import MAX_SIDE, read_jpeg
 from halimede.messages import Frame
+from tests.jpeg_kinds import kinds
 
 
 def framed(data: bytes, encoding: str = "png") -> Frame:
@@ -72,6 +73,61 @@ def test_a_jpeg_has_the_pixels_that_pillow_reads(image: np.ndarray, mode: str, o
     with Image.open(io.BytesIO(out.getvalue())) as read:
         expected = np.asarray(read if mode == "L" else read.convert("RGB"))
     assert np.array_equal(decode(framed(out.getvalue(), "jpeg")), expected)
+
+
+class At:
+    """A scale and the colours that a test wants."""
+
+    def __init__(self, divisor: int, *, grey: bool) -> None:
+        self.divisor, self.grey = divisor, grey
+
+    def scale(self, width: int, height: int) -> int:
+        return self.divisor
+
+
+def read_by_pillow(data: bytes, scale: int, *, grey: bool) -> np.ndarray | None:
+    """Return the pixels of a JPEG at a scale; None if they cannot be read."""
+    try:
+        with Image.open(io.BytesIO(data), formats=["JPEG"]) as picture:
+            if scale > 1 or grey:
+                picture.draft("L" if grey else None, (picture.width // scale, picture.height // scale))
+            return np.asarray(picture.convert("L" if grey or picture.mode == "L" else "RGB"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+@pytest.mark.parametrize("kind", kinds())
+def test_each_kind_of_jpeg_has_the_pixels_that_pillow_reads_at_each_scale(kind: str, scale: int, grey: bool) -> None:
+    data = kinds()[kind]
+    expected = read_by_pillow(data, scale, grey=grey)
+    assert expected is not None
+    assert np.array_equal(decode(framed(data, "jpeg"), At(scale, grey=grey)), expected)
+
+
+@given(
+    st.sampled_from(list(kinds().values())),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8),
+    st.sampled_from([1, 2, 4, 8]),
+    st.booleans(),
+)
+@settings(max_examples=400, deadline=None)
+def test_a_spoiled_jpeg_has_the_pixels_that_pillow_reads_or_is_refused_as_well(
+    data: bytes, spoiled: list[tuple[float, int]], scale: int, grey: bool
+) -> None:
+    """A decoder that goes on after an error may return memory that it has not written."""
+    scan = data.index(b"\xff\xda") + 14
+    changed = bytearray(data)
+    for share, value in spoiled:
+        changed[scan + int(share * (len(data) - 3 - scan))] = value
+    try:
+        pixels = decode(framed(bytes(changed), "jpeg"), At(scale, grey=grey))
+    except DecodeError:
+        return
+    expected = read_by_pillow(b"".join(read_jpeg(memoryview(changed)).parts), scale, grey=grey)
+    assert expected is not None
+    assert np.array_equal(pixels, expected)
 
 
 @pytest.mark.parametrize(

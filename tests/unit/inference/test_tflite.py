@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
+from halimede.inference.runtimes.tflite import check_file
 from halimede.inference.tensor_model import open_tensors
-from halimede.inference.tflite import check_file
 from halimede.models.desired_state import DesiredModel
 from halimede.worker.model_reload import ModelOpener
 from tests.lite_files import (
@@ -176,7 +176,7 @@ def test_without_its_package_the_error_is_the_command_that_installs_it(
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     for module in ("tflite", "saved_model"):
-        monkeypatch.delitem(sys.modules, f"halimede.inference.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"halimede.inference.runtimes.{module}", raising=False)
     monkeypatch.setitem(sys.modules, *next(iter(absent.items())))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=rf"run pip install 'halimede\[{form}\]'"):
         open_tensors(write_weigher(tmp_path / "m.tflite") if form != "tflite" else tmp_path / "m", form)
