@@ -14,6 +14,9 @@ BEGIN, END = "<!-- tables of bench.camera -->", "<!-- end of the tables of bench
 #: the scale in the name of a variant, which differs between cases
 REDUCED = re.compile(r" to 1/\d$")
 
+#: systems of halimede
+OURS = ("halimede", "joint-model")
+
 Rows = list[tuple[str, ...]]
 
 
@@ -59,6 +62,23 @@ def system_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
     return rows
 
 
+def ratio_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
+    """Return a row for each of our systems: rate and processor time, without the cameras', relative to OpenCV's."""
+    rows: Rows = [("cameras", "system", "frames/s: x opencv", "x opencv-processes", "CPU a frame: x opencv")]
+    for count, by_name in systems.items():
+        loop, processes = by_name.get("opencv"), by_name.get("opencv-processes")
+        for name, row in by_name.items():
+            if loop and name.startswith(OURS):
+                spread = f"{row['rate'] / processes['rate']:.2f}" if processes and processes["rate"] else ""
+                rate = f"{row['rate'] / loop['rate']:.2f}" if loop["rate"] else ""
+                rows.append((count, name, rate, spread, f"{_cpu_ms(row) / _cpu_ms(loop):.2f}"))
+    return rows
+
+
+def _cpu_ms(row: Mapping[str, Any]) -> float:
+    return float(sum(ms for process, ms in row["cpu_ms"].items() if process != "cameras"))
+
+
 def memory_a_camera(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Return by system the resident memory that each further camera takes while all of them send slowly."""
     few, many = min(systems, key=int, default=""), max(systems, key=int, default="")
@@ -80,7 +100,7 @@ def tables(measured: Mapping[str, Any]) -> list[Rows]:
     if costs := measured.get("film"):
         all_rows.append(film_rows(costs))
     if systems := measured.get("systems"):
-        all_rows.append(system_rows(systems))
+        all_rows += [system_rows(systems), ratio_rows(systems)]
         if growth := memory_a_camera(systems):
             all_rows.append(
                 [("system", "MB for one more camera"), *((name, f"{mb:.1f}") for name, mb in growth.items())]
@@ -92,7 +112,8 @@ def tables(measured: Mapping[str, Any]) -> list[Rows]:
 
 def printed(measured: Mapping[str, Any]) -> str:
     """Return the tables for a terminal."""
-    return "\n\n".join([described(measured), *(_columns(rows) for rows in tables(measured))])
+    texts = [("system", ""), *measured.get("texts", {}).items()]
+    return "\n\n".join([described(measured), *map(_columns, tables(measured)), _columns(texts)])
 
 
 def markdown(measured: Mapping[str, Any]) -> str:
