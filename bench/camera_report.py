@@ -28,11 +28,15 @@ def input_rows(costs: Mapping[str, Mapping[str, Any]], ratios: Iterable[Mapping[
         for name, row in variants.items():
             share = shares.get((case, name))
             share_cells = (f"{share['to_whole']:.2f}", f"{share['to_best']:.2f}") if share else ("", "")
-            ours = name if name.startswith("OpenCV") else f"halimede {name}"
             spread = "{:.2f} to {:.2f}".format(*row["spread"])
-            rows.append((case, ours, f"{row['ms']:.2f}", spread, *share_cells, f"{row['memory_mb']:.1f}",
+            rows.append((case, input_name(name), f"{row['ms']:.2f}", spread, *share_cells, f"{row['memory_mb']:.1f}",
                          f"{row['difference']:.4f}"))  # fmt: skip
     return rows
+
+
+def input_name(variant: str) -> str:
+    """Return the name of a variant with whose it is."""
+    return variant if variant.startswith("OpenCV") else f"halimede {variant}"
 
 
 def film_rows(costs: Mapping[str, Mapping[str, Any]]) -> Rows:
@@ -120,7 +124,8 @@ def markdown(measured: Mapping[str, Any]) -> str:
     """Return short tables for a page: those of costs have a row for each case."""
     sections = [described(measured)]
     if costs := measured.get("input"):
-        sections.append(_page_table("ms of processor time", costs))
+        named = {case: {input_name(name): row for name, row in rows.items()} for case, rows in costs.items()}
+        sections.append(_page_table("ms of processor time", named))
     if costs := measured.get("film"):
         sections.append(_page_table("1080p to JPEG, ms of processor time", costs))
     if systems := measured.get("systems"):
