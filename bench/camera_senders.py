@@ -1,10 +1,11 @@
 """Cameras of bench.camera that send JPEG, and the consumer of all results: one process.
 
-    python -m bench.camera_senders mqtt|http FOLDER BROKER SERVICE
+    python -m bench.camera_senders mqtt|http|film FOLDER BROKER SERVICE CAMERA ...
 
 ``mqtt``: cameras publish to the broker, as ``halimede camera`` does: at most two pictures of a camera are on their way,
 and a further one is dropped. ``http``: each camera is a server of MJPEG, whose addresses the first line has; pictures
-are dropped while the reader takes no more bytes. It prints ``ready`` once all cameras have results, and then a JSON
+are dropped while the reader takes no more bytes. ``film``: ``halimede camera`` plays a film without end, and the frames
+of a round are those that were due in it. It prints ``ready`` once all cameras have results, and then a JSON
 line for each round that it reads.
 """
 
@@ -33,8 +34,9 @@ NAMESPACE = "default"
 #: pictures of a camera on their way; frames a second until a round begins, and answers of each camera before it does
 WINDOW, WARM_FPS, WARM = 2, 3.0, 3
 #: seconds: until all cameras have answers; without any further answer at the end of a round
-START_S, SILENT_S = 90.0, 3.0
+START_S, SILENT_S = 90.0, 5.0
 LATE, BUSY = "dropped by the camera: two are on their way", "dropped by the camera: its reader is busy"
+UNREAD = "dropped by the camera: nobody reads it"
 
 
 class Senders(ABC):
@@ -42,10 +44,14 @@ class Senders(ABC):
 
     busy = LATE
 
-    def __init__(self, files: Sequence[bytes]) -> None:
+    def __init__(self, files: Sequence[bytes], cameras: Sequence[str], bus: MqttBus) -> None:
         self.files = files
+        self.cameras = cameras
+        self.bus = bus
+        self.servers: dict[str, MjpegCamera] = {}
         self.tally = Tally()
-        self.until_ns = 0
+        #: begin and end of the round, in the time of captures
+        self.from_ns = self.until_ns = 0
         #: cameras by the names that workers give them
         self.names: dict[str, str] = {}
         self._answers: dict[str, int] = {}
@@ -55,16 +61,23 @@ class Senders(ABC):
     async def deliver(self, camera: str, number: int) -> None:
         """Send a picture; return once the next may follow."""
 
-    def ready(self, cameras: Sequence[str]) -> bool:
+    def ready(self) -> bool:
         """Whether each camera has had enough answers."""
-        return all(self._answers.get(camera, 0) >= WARM for camera in cameras)
+        return all(self._answers.get(camera, 0) >= WARM for camera in self.cameras)
 
     async def on_result(self, delivery: Delivery[Result]) -> None:
         """Count an answer."""
         result, now_ns = delivery.body, time.time_ns()
         camera = self.names.get(result.camera, result.camera)
         self._answers[camera] = self._answers.get(camera, 0) + 1
-        self.tally.add(camera, (now_ns - result.captured_ns) / 1e9, in_time=now_ns <= self.until_ns)
+        if self.belongs(result.captured_ns):
+            self.tally.add(camera, (now_ns - result.captured_ns) / 1e9, in_time=now_ns <= self.until_ns)
+        else:
+            self.tally.processed += 1
+
+    def belongs(self, captured_ns: int) -> bool:  # noqa: ARG002  # senders of their own frames send none but theirs
+        """Whether a frame is one of the present round."""
+        return True
 
     async def run(self, live: LiveRound) -> None:
         """Let all cameras send for a round."""
@@ -103,16 +116,12 @@ class Senders(ABC):
 class Publishers(Senders):
     """Cameras that publish."""
 
-    def __init__(self, files: Sequence[bytes], bus: MqttBus) -> None:
-        super().__init__(files)
-        self._bus = bus
-
     async def deliver(self, camera: str, number: int) -> None:
         """Publish a picture, until the broker has it."""
         data = memoryview(self.files[number % len(self.files)])
-        taken = {"camera": camera, "sequence": number, "captured_ns": time.time_ns()}
-        frame = Frame(id=new_id(), encoding="jpeg", data=data, **taken)
-        await self._bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame), qos=1)
+        capture = {"camera": camera, "sequence": number, "captured_ns": time.time_ns()}
+        frame = Frame(id=new_id(), encoding="jpeg", data=data, **capture)
+        await self.bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame), qos=1)
 
 
 class Servers(Senders):
@@ -120,8 +129,8 @@ class Servers(Senders):
 
     busy = BUSY
 
-    def __init__(self, files: Sequence[bytes], cameras: Sequence[str]) -> None:
-        super().__init__(files)
+    def __init__(self, files: Sequence[bytes], cameras: Sequence[str], bus: MqttBus) -> None:
+        super().__init__(files, cameras, bus)
         self._viewers: dict[str, Viewer] = {}
         self.servers = {camera: MjpegCamera(self._shown(camera)) for camera in cameras}
 
@@ -134,31 +143,56 @@ class Servers(Senders):
 
     async def deliver(self, camera: str, number: int) -> None:
         """Write a picture to who reads the camera, until the connection takes more."""
-        if viewer := self._viewers.get(camera):
+        viewer = self._viewers.get(camera)
+        try:
+            if viewer is None:
+                raise ConnectionError
             await viewer.picture(self.files[number % len(self.files)])
+        except ConnectionError:
+            self.tally.dropped[UNREAD] += 1
+
+
+class Films(Senders):
+    """Cameras that another process plays."""
+
+    async def deliver(self, camera: str, number: int) -> None:
+        """Nothing to do: the film is played."""
+
+    def belongs(self, captured_ns: int) -> bool:
+        """Whether a frame was due in the present round."""
+        return self.from_ns <= captured_ns < self.until_ns
+
+    async def run(self, live: LiveRound) -> None:
+        """Wait until the round is over."""
+        self.tally.offered = live.ticks * len(live.cameras)
+        await asyncio.sleep(live.seconds)
+
+
+KINDS: dict[str, type[Senders]] = {"mqtt": Publishers, "http": Servers, "film": Films}
 
 
 async def main(kind: str, folder: str, broker: str, service: str, *cameras: str) -> None:
     """Be the process until standard input ends."""
     files = written_jpegs(Path(folder))
     async with MqttBus(f"{service}-senders", broker) as bus:
-        senders = Publishers(files, bus) if kind == "mqtt" else Servers(files, cameras)
+        senders = KINDS[kind](files, cameras, bus)
         await bus.wait_connected(START_S)
         await bus.subscribe(topics.RESULT.filter(ns=NAMESPACE, service=service), senders.on_result)
-        for server in getattr(senders, "servers", {}).values():
+        for server in senders.servers.values():
             await server.__aenter__()
-        urls = {name: server.url() for name, server in getattr(senders, "servers", {}).items()}
+        urls = {name: server.url() for name, server in senders.servers.items()}
         senders.names = {name_of(parse(url)): name for name, url in urls.items()}
         print(json.dumps(urls), flush=True)
         async with asyncio.timeout(START_S):
-            while not senders.ready(cameras):
+            while not senders.ready():
                 await senders.run(LiveRound(list(cameras), WARM_FPS, 1.0))
         await senders.answered()
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             live = LiveRound(**json.loads(line))
             senders.tally = Tally()
-            senders.until_ns = time.time_ns() + round(live.seconds * 1e9)
+            senders.from_ns = time.time_ns()
+            senders.until_ns = senders.from_ns + round(live.seconds * 1e9)
             await senders.run(live)
             await senders.answered()
             print(json.dumps(senders.tally.summary(live)), flush=True)

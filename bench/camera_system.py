@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from bench.camera_model import Detector
 from bench.camera_senders import NAMESPACE
 from bench.children import child
 from bench.offload import ALONE, START, BrokenWayError, cpu_s, said
+from halimede import programs
 from halimede.errors import HalimedeError
 from services.broker import MosquittoProcess
 from tests.ports import free_port
@@ -34,6 +36,8 @@ from tests.ports import free_port
 #: one thread of OpenCV as well
 ENVIRONMENT = {**ALONE, "OPENCV_FOR_THREADS_NUM": "1"}
 SERVICE, CAMERAS = "cameras", "cameras"
+#: the film of H.264 that is played, in the folder of a run
+FILM = "live.mp4"
 #: seconds that a round may take beyond its own time
 PATIENCE_S = 120.0
 #: counters of a worker that name frames without an answer, with the texts that stand in the table
@@ -89,9 +93,25 @@ async def over_mqtt(kind: str, workers: int, folder: Path, cameras: Sequence[str
             }
             worker = await stack.enter_async_context(child("bench.camera_worker", env=environ))
             edges[worker] = f"http://127.0.0.1:{port}/metrics"
-        await until_ready(senders, kind)
         pids = {"edge": [worker.pid for worker in edges], "broker": [broker.pid or 0], CAMERAS: [senders.pid]}
+        if kind == "film":
+            player = await stack.enter_async_context(playing(folder / FILM, broker.url, cameras))
+            pids[CAMERAS] = [player.pid]
+        await until_ready(senders, kind)
         yield Running([(senders, list(cameras))], pids, edges)
+
+
+@contextlib.asynccontextmanager
+async def playing(film: Path, broker: str, cameras: Sequence[str]) -> AsyncIterator[Process]:
+    """Let ``halimede camera`` play a film without end for each camera."""
+    options = [option for camera in cameras for option in ("--camera", f"{camera}={film}")]
+    command = programs.command("camera", *options, "--fps", "0", "--loop", "--broker", broker)
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **ENVIRONMENT})
+    try:
+        yield process
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 def worker_environment(folder: Path, state: Path, broker: str, number: int, source: dict[str, Any]) -> dict[str, str]:
@@ -114,6 +134,7 @@ def worker_environment(folder: Path, state: Path, broker: str, number: int, sour
         "GRACE_S": "1",
         "SESSION_KEY": "0" * 32,
         "CAMERA_FPS": "0",
+        "CAMERA_STALL_S": "60",
     }
 
 
@@ -126,21 +147,22 @@ async def until_ready(process: Process, name: str) -> None:
 @contextlib.asynccontextmanager
 async def without_bus(kind: str, groups: int, folder: Path, cameras: Sequence[str]) -> AsyncIterator[Running]:
     """Run processes that read frames themselves: one, or with ``groups`` 0 one for each camera."""
-    parts = [[camera] for camera in cameras] if groups == 0 else [list(cameras)]
+    shares = [[camera] for camera in cameras] if groups == 0 else [list(cameras)]
     async with contextlib.AsyncExitStack() as stack:
         started = [
             await stack.enter_async_context(child("bench.camera_peers", kind, str(folder), env=ENVIRONMENT))
-            for _ in parts
+            for _ in shares
         ]
         for process in started:
             await until_ready(process, kind)
-        yield Running(list(zip(started, parts, strict=True)), {kind: [process.pid for process in started]})
+        yield Running(list(zip(started, shares, strict=True)), {kind: [process.pid for process in started]})
 
 
 SYSTEMS = (
     System("halimede", "an edge worker; cameras publish JPEG over MQTT", partial(over_mqtt, "mqtt", 1)),
     System("halimede-2", "two edge workers of one service", partial(over_mqtt, "mqtt", 2), only_many=True),
     System("halimede-url", "an edge worker a camera reads it by source.url (MJPEG)", partial(over_mqtt, "http", 0)),
+    System("halimede-h264", "an edge worker; halimede camera makes JPEG of H.264", partial(over_mqtt, "film", 1)),
     System("joint-model", "JointModel in one process, a thread a camera", partial(without_bus, "joint", 1)),
     System("opencv", "OpenCV and ONNX Runtime, a loop over all cameras", partial(without_bus, "opencv", 1)),
     System("opencv-processes", "the same, a process a camera", partial(without_bus, "opencv", 0), only_many=True),
@@ -153,6 +175,8 @@ async def one_round(system: System, folder: Path, live: LiveRound) -> dict[str, 
     async with system.opened(folder, live.cameras) as running:
         for worker in running.workers:
             await loop_calls(worker)  # those of its start do not count
+        pids = [pid for name, pids in running.counted.items() if name not in {"broker", CAMERAS} for pid in pids]
+        memory_mb = {"slow": sum(map(resident_mb, pids))}
         drops = [await dropped_by(url) for url in running.workers.values()]
         before = {name: cpu_s(pids) for name, pids in running.counted.items()}
         summaries = await asyncio.gather(
@@ -165,11 +189,11 @@ async def one_round(system: System, folder: Path, live: LiveRound) -> dict[str, 
                 figures["dropped"][name] = figures["dropped"].get(name, 0) + count
                 figures["unexplained"] -= count
         calls = [await loop_calls(worker) for worker in running.workers]
-        pids = [pid for name, pids in running.counted.items() if name not in {"broker", CAMERAS} for pid in pids]
-        answered = max(1, figures["answered"])
+        memory_mb["full"] = sum(map(resident_mb, pids))
+        processed = max(1, figures["processed"])
         return figures | {
-            "cpu_ms": {name: seconds * 1000 / answered for name, seconds in spent.items()},
-            "memory_mb": sum(map(resident_mb, pids)),
+            "cpu_ms": {name: seconds * 1000 / processed for name, seconds in spent.items()},
+            "memory_mb": memory_mb,
             "fairness": fairness(figures.pop("by_camera"), live.cameras),
             **({"loop": max(calls, key=lambda call: float(call["longest_cpu_ms"]))} if calls else {}),
         }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from halimede import programs
 from halimede.errors import HalimedeError
 
 
@@ -39,6 +42,23 @@ def write_report(
         lines.add_row(name, value)
     console.print(lines)
     console.print(f"[bold]{out / 'report.html'}[/] and {out / 'report.json'}")
+
+
+async def output_of(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run the command ``halimede`` as a user does, and return what it prints. Raises HalimedeError."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *programs.command(*arguments), env={**os.environ, **(environment or {})}, stdout=pipe, stderr=pipe
+    )
+    try:
+        printed, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    if process.returncode:
+        raise HalimedeError(f"halimede {' '.join(arguments)} failed: {errors.decode().strip()[-500:]}")
+    return printed.decode()
 
 
 @contextlib.contextmanager

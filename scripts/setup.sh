@@ -3,7 +3,7 @@
 # packages, and Mosquitto. Does nothing, at once, when all is there. Without root it never installs system packages:
 # it says exactly what to install. `setup.sh demo` installs only the packages of `halimede demo`, `setup.sh run` adds
 # those of what a system here may run, and `setup.sh` those of development, to the same .venv. `setup.sh browser` brings
-# Chromium too, in which the web page is tested.
+# Chromium too, in which the web page is tested, and `setup.sh fonts` fonts beside the packages of `setup.sh run`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -16,6 +16,7 @@ readonly STAGE=${1:-all}
 #: extras by stage; those of a stage begin with those of the stage before, and dev has all of them
 readonly DEMO_EXTRAS="gm,lc,worker,cli,demo"
 readonly RUN_EXTRAS="$DEMO_EXTRAS,camera,reid,tflite,opencv,otel"
+readonly FONTS=/usr/share/fonts/truetype
 #: seconds between two lines about a long installation
 readonly PROGRESS_S=10
 
@@ -126,7 +127,7 @@ setup_packages() {
   local pins installed="" extras=dev number log
   case $STAGE in
     demo) extras=$DEMO_EXTRAS ;;
-    run) extras=$RUN_EXTRAS ;;
+    run | fonts) extras=$RUN_EXTRAS ;;
   esac
   pins=$({ "$VENV/bin/python" --version; cat pyproject.toml constraints.txt; } | sha256sum | cut -d ' ' -f 1)
   [[ ! -f $STAMP ]] || installed=$(<"$STAMP")
@@ -157,7 +158,12 @@ setup_browser() {
   fi
 }
 
+setup_fonts() {
+  compgen -G "$FONTS/*/*.ttf" >/dev/null || install "A TrueType font, for the words of the demo," fonts-dejavu-core
+}
+
 setup_python
 setup_packages
 setup_mosquitto
 [[ $STAGE != browser ]] || setup_browser
+[[ $STAGE != fonts ]] || setup_fonts

@@ -20,12 +20,12 @@ from typing import Any
 
 from rich.console import Console
 
-from examples.demo_command import add_security, end, errors_in_a_line, security, write_report
+from examples.demo_command import add_security, end, errors_in_a_line, output_of, security, write_report
 from examples.learning_loop import page, report, train
 from examples.learning_loop.report import ROLLED_OUT, FinishedRun
 from examples.learning_loop.stream import Stream
 from examples.multi_edge import live
-from halimede import log, programs
+from halimede import log
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.client import Client
 from halimede.cli.manifests import load as load_manifests
@@ -152,12 +152,7 @@ def worse(command: int) -> dict[str, Any]:
 async def calibrate(out: Path) -> Path:
     """Run ``halimede calibrate`` for the service; return the manifests that it writes. Raises HalimedeError."""
     files = ("--service", SERVICE, "--service", MODELS, "--data", str(train.FOLDER / train.CALIBRATE))
-    words = (*files, "--target-upload", str(UPLOADS), "--rule", "Margin", "--out", str(out))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*programs.command("calibrate", *words), stdout=pipe, stderr=pipe)
-    _, wrong = await process.communicate()
-    if process.returncode:
-        raise HalimedeError(f"halimede calibrate failed: {wrong.decode().strip()[-500:]}")
+    await output_of("calibrate", *files, "--target-upload", str(UPLOADS), "--rule", "Margin", "--out", str(out))
     return out / "loop.calibration.yaml"
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from examples.demo_command import output_of
 from examples.multi_edge.films import Film
 from halimede import home_folder, programs
 from halimede.bus.mqtt import MqttSettings
@@ -97,17 +97,11 @@ class Cameras:
 
 async def ask(where: System, *words: str) -> str:
     """Run the command ``halimede`` as the system's operator does, and return what it says. Raises HalimedeError."""
-    told = {**os.environ, "HALIMEDE_BROKER": where.broker, "COLUMNS": "108", "NO_COLOR": "1"}
+    environment = {"HALIMEDE_BROKER": where.broker, "COLUMNS": "108", "NO_COLOR": "1"}
     if where.credentials:
-        told["HALIMEDE_CREDENTIALS"] = where.credentials
-    pipe = asyncio.subprocess.PIPE
-    command = str(Path(sys.executable).with_name("halimede"))
-    process = await asyncio.create_subprocess_exec(command, *words, env=told, stdout=pipe, stderr=pipe)
+        environment["HALIMEDE_CREDENTIALS"] = where.credentials
     async with asyncio.timeout(START):
-        said, wrong = await process.communicate()
-    if process.returncode:
-        raise HalimedeError(f"halimede {' '.join(words)} failed: {wrong.decode().strip()[-500:]}")
-    return said.decode().rstrip()
+        return (await output_of(*words, environment=environment)).rstrip()
 
 
 def processes_of(home: Path, node: str) -> list[int]:

@@ -98,8 +98,14 @@ def timeline(rows: Sequence[Row], seconds: float, lanes: Mapping[str, str]) -> s
     return svg(WIDTH, bottom + 22, parts, "When each identity was seen, by camera")
 
 
-def bars(values: Mapping[str, float], colours: Mapping[str, str], *, target: tuple[float, str] | None = None) -> str:
-    """Draw shares from 0 to 1 as bars that lie, with their values."""
+def bars(
+    values: Mapping[str, float],
+    colours: Mapping[str, str],
+    *,
+    target: tuple[float, str] | None = None,
+    ends: Mapping[str, tuple[float, float]] | None = None,
+) -> str:
+    """Draw shares from 0 to 1 as bars that lie, with their values, and with the ends of their intervals if given."""
     left, high, width = 92, 42, HALF
     scale = width - left - 64
     parts = []
@@ -109,6 +115,10 @@ def bars(values: Mapping[str, float], colours: Mapping[str, str], *, target: tup
         parts.append(rect(left, y, scale, 28, "var(--shade)"))
         parts.append(rect(left, y, scale * value, 28, colours[name]))
         parts.append(text(left + scale + 8, y + 20, f"{value:.3f}", css="ink", more='font-weight="600"'))
+        if ends and name in ends:
+            first, last = (left + scale * end for end in ends[name])
+            for x1, y1, x2, y2 in ((first, 14, last, 14), (first, 8, first, 20), (last, 8, last, 20)):
+                parts.append(line(x1, y + y1, x2, y + y2, more='stroke="var(--ink)" stroke-width="2"'))
     bottom = len(values) * high
     if target:
         x = left + scale * target[0]
@@ -201,10 +211,11 @@ def curve(
     levels: Mapping[str, tuple[float, str]],
     dot: tuple[float, float, str] | None = None,
     marks: Mapping[float, str] | None = None,
+    baseline: Sequence[tuple[float, float]] = (),
 ) -> str:
     """Draw a line of (x, y), with ``levels`` (height and colour by name) across it, and a dot with its name.
 
-    ``marks`` are named lines upright at their x.
+    ``marks`` are named lines upright at their x. ``baseline``: a second, thin line.
     """
     left, top, bottom, width = 56, 12, 210, HALF
 
@@ -229,8 +240,9 @@ def curve(
         late = at > across.low + 0.8 * (across.high - across.low)
         side = x(at) - 4 if late else x(at) + 4
         parts.append(text(side, bottom - 8 - 15 * (i % 5), name, anchor="end" if late else "start", css="ink"))
-    drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
-    parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+    for drawn, stroke, thickness in ((baseline, "var(--soft)", 1.5), (points, colour, 2.5)):
+        corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in drawn)
+        parts.append(f'<polyline points="{corners}" fill="none" stroke="{stroke}" stroke-width="{thickness}"/>')
     if dot:
         parts.append(f'<circle cx="{x(dot[0]):.1f}" cy="{y(dot[1]):.1f}" r="6" fill="{colour}" stroke="var(--card)"/>')
         parts.append(text(x(dot[0]) + 4, y(dot[1]) + 24, dot[2], css="ink", more='font-weight="600"'))

@@ -1,4 +1,4 @@
-"""The reports of both demos in a browser: on a wide and a narrow screen, in light and in darkness."""
+"""The reports of the demos in a browser: on a wide and a narrow screen, in light and in darkness."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from examples.digits import page as digits_page
 from examples.digits import report as digits_report
 from examples.multi_edge import page as multi_edge_page
 from examples.multi_edge import report as multi_edge_report
+from examples.real_pairs import page as pair_page
+from examples.real_pairs import report as pair_report
+from examples.real_pairs.pairs import FACES, TEXT
 from tests.browser import browser
 from tests.unit.digits_demo.runs import run, status
 from tests.unit.multi_edge_demo.runs import told
+from tests.unit.real_pairs_demo.runs import run_of_faces, run_of_words
 
 pytestmark = pytest.mark.slow
 
 
 def pages() -> dict[str, str]:
     answers, made = run(), told()
+    (faces, boxes), (words, texts) = run_of_faces(), run_of_words()
     return {
+        "faces": pair_page.page(FACES, faces, pair_report.figures(faces), boxes),
+        "text": pair_page.page(TEXT, words, pair_report.figures(words), texts),
         "digits": digits_page.page(digits_report.figures(answers, 10, status()), answers),
         "multi-edge": multi_edge_page.page(made, multi_edge_report.figures(made)),
     }

@@ -21,8 +21,8 @@ from bench.targets import of_camera
 
 SYSTEM: dict[str, Any] = {
     "offered": 12, "answered": 8, "rate": 4.0, "dropped": {"skipped": 3}, "unexplained": 1, "age_p50_ms": 10.0,
-    "age_p99_ms": 20.0, "cpu_ms": {"edge": 9.0, "broker": 1.0}, "memory_mb": 100.0, "fairness": 0.5,
-    "loop": {"longest_cpu_ms": 7.0},
+    "age_p99_ms": 20.0, "cpu_ms": {"edge": 9.0, "broker": 1.0}, "fairness": 0.5,
+    "memory_mb": {"slow": 100.0, "full": 170.0}, "loop": {"longest_cpu_ms": 7.0},
 }  # fmt: skip
 
 
@@ -111,7 +111,9 @@ def test_the_tables_name_what_was_dropped_and_what_no_counter_explains() -> None
     found = {
         "where": {"cores": 2, "load": 0.5}, "rounds": 5, "jpeg_bytes": {"1080p": [250_000, 350_000]}, "fps": 30.0,
         "seconds": 3.0, "detector": "CenterFace, 640 x 640",
-        "systems": {"1": {"halimede": SYSTEM}, "4": {"halimede": SYSTEM | {"memory_mb": 130.0}}},
+        "systems": {
+            "1": {"halimede": SYSTEM}, "4": {"halimede": SYSTEM | {"memory_mb": {"slow": 130.0, "full": 500.0}}},
+        },
     }  # fmt: skip
     text = camera_report.printed(found)
     assert "9.0 edge + 1.0 broker" in text

@@ -31,6 +31,8 @@ class Machine:
         script = (ROOT / "scripts" / "setup.sh").read_text()
         # this machine's own folders would bring its mosquitto
         script = script.replace(":/usr/sbin:/sbin", "").replace("PROGRESS_S=10", "PROGRESS_S=0")
+        self.fonts = folder / "fonts"
+        script = script.replace("/usr/share/fonts/truetype", str(self.fonts))
         (self.clone / "scripts" / "setup.sh").write_text(script)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
@@ -105,6 +107,20 @@ def test_as_root_it_updates_the_package_lists_and_installs(machine: Machine) -> 
     assert (machine.bin / "apt-calls").read_text().split() == ["update", "install"]
 
 
+def test_fonts_are_installed_only_for_the_demo_that_renders_words(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_mosquitto()
+    assert machine.setup("run").returncode == 0
+    ended = machine.setup("fonts")
+    assert ended.returncode == 1
+    assert "A TrueType font" in ended.stderr
+    assert "apt-get install -y fonts-dejavu-core" in ended.stderr
+    (machine.fonts / "dejavu").mkdir(parents=True)
+    (machine.fonts / "dejavu" / "DejaVuSans.ttf").touch()
+    ended = machine.setup("fonts")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", ""), "the packages are those of `setup.sh run`"
+
+
 def test_when_apt_fails_its_last_words_are_shown(machine: Machine) -> None:
     machine.has_python()
     machine.has("id", "echo 0")
@@ -177,11 +193,12 @@ def test_each_stage_adds_its_packages_to_the_same_environment(machine: Machine) 
 
 
 def test_each_target_needs_the_smallest_set_up() -> None:
+    targets = "demo demo-loop demo-federated train up demo-multi-edge demo-faces demo-text test check"
     plans = {
         target: subprocess.run(
             ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.splitlines()
-        for target in ("demo", "demo-loop", "demo-federated", "train", "up", "demo-multi-edge", "test", "check")
+        for target in targets.split()
     }
     stages = {
         target: [line.removeprefix("scripts/setup.sh").strip() for line in plan if line.startswith("scripts/setup.sh")]
@@ -189,7 +206,8 @@ def test_each_target_needs_the_smallest_set_up() -> None:
     }
     for target in ("demo", "demo-federated", "train"):
         assert stages[target] == ["demo"], target
-    assert stages["demo-loop"] == ["run"]
+    assert stages["demo-loop"] == stages["demo-faces"] == ["run"]
+    assert stages["demo-text"] == ["fonts"]
     for target in ("up", "demo-multi-edge"):
         # the models need less, and the smaller set-up behind it has nothing to do
         assert stages[target] == ["run", "demo"], target

@@ -106,10 +106,14 @@ class World:
     async def worker(
         self, role: Role, name: str, estimator: object | None = None, **changes: Any
     ) -> AsyncIterator[asyncio.Event]:
-        """Run a worker within the block; it drains at the end, unless ``stop`` was set before."""
+        """Run a worker within the block; it drains at the end, unless ``stop`` was set before.
+
+        It has an estimator, unless its settings name the file of a model.
+        """
         stop = asyncio.Event()
-        model = estimator if estimator is not None else (Small if role == "edge" else Big)
-        running = asyncio.create_task(serve(self.settings(role, name, **changes), self.connect, stop, model))
+        if estimator is None and "model_path" not in changes:
+            estimator = Small if role == "edge" else Big
+        running = asyncio.create_task(serve(self.settings(role, name, **changes), self.connect, stop, estimator))
         await eventually(lambda: running.done() or self.status(name) == "running")
         if running.done():
             await running
