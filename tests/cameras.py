@@ -34,15 +34,22 @@ def number_of(data: bytes) -> int:
 
 
 def video(
-    path: Path, frames: int = 25, *, fps: int = 25, codec: str = "libx264", size: tuple[int, int] = (64, 48)
+    path: Path,
+    frames: int = 25,
+    *,
+    fps: int = 25,
+    codec: str = "libx264",
+    size: tuple[int, int] = (64, 48),
+    keys: int = 0,
 ) -> Path:
-    """Write a video file whose frames carry their numbers."""
+    """Write a video file whose frames carry their numbers; each ``keys``-th is a keyframe, if given."""
     import av
 
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height = size
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.options = {"g": str(keys)} if keys else {}
         for number in range(frames):
             picture = Image.open(io.BytesIO(jpeg(number % 16, *size)))
             for packet in stream.encode(av.VideoFrame.from_image(picture)):
@@ -50,6 +57,20 @@ def video(
         for packet in stream.encode():
             container.mux(packet)
     return path
+
+
+def cut_off(source: Path, target: Path, *numbers: int) -> Path:
+    """Copy a video; the packets of these numbers lose all but their first bytes."""
+    import av
+
+    with av.open(str(source)) as whole, av.open(str(target), "w") as container:
+        stream = container.add_stream_from_template(whole.streams.video[0])
+        for number, packet in enumerate(packet for packet in whole.demux(video=0) if packet.size):
+            copy = av.Packet(bytes(packet)[:10]) if number in numbers else packet
+            copy.pts, copy.dts, copy.time_base = packet.pts, packet.dts, packet.time_base
+            copy.is_keyframe, copy.stream = packet.is_keyframe, stream
+            container.mux(copy)
+    return target
 
 
 def counting(fps: float = 25, size: tuple[int, int] = (64, 48)) -> Show:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -62,6 +62,9 @@ TEXTS = {
     ipc_messages.UNREACHABLE: "it cannot be reached",
     ipc_messages.INVALID: "this kind of source is not supported",
 }
+DEPENDENT = "a frame depends on one that cannot be decoded"
+#: most packets that a decoder takes before it returns the first one's frame, and more
+MAX_DELAY = 64
 #: marker of JPEG tables without which a picture is not readable alone
 DHT = 0xC4
 
@@ -73,11 +76,41 @@ class SourceReader:
     counts: ReaderCounts = field(default_factory=ReaderCounts)
     #: deadline of the next progress (monotonic clock)
     until_s: float = float("inf")
+    #: presentation time of a packet that could not be decoded, until a later frame comes; those of packets behind it
+    broken: int | None = None
+    behind: list[int] = field(default_factory=list)
 
     def refuse(self, why: str) -> None:
         """Count a frame that is not sent."""
         self.counts.refused += 1
         self.counts.why = why[:512]
+
+    def refuse_packet(self, packet: AnyPacket, why: str) -> None:
+        """Count a packet that cannot be decoded."""
+        self.refuse(why)
+        if self.broken is None:
+            self.broken = packet.pts
+
+    def follow(self, packet: AnyPacket, frames: Sequence[VideoFrame]) -> None:
+        """Count the packets behind a broken one that give no frame: FFmpeg drops what depends on it without an error.
+
+        Frames come in the order of their times, also if the decoder takes several packets first.
+        """
+        if self.broken is None:
+            return
+        came = [frame.pts for frame in frames if frame.pts is not None]
+        if packet.size and packet.pts is not None:
+            self.behind.append(packet.pts)
+        self.behind = [pts for pts in self.behind if pts not in came]
+        latest = max(came, default=self.broken)
+        recovered = latest > self.broken
+        if recovered or not packet.size or len(self.behind) > MAX_DELAY:
+            for pts in self.behind:
+                if not recovered or pts < latest:
+                    self.refuse(DEPENDENT)
+            self.behind = []
+        if recovered:
+            self.broken = None
 
     def garbage(self) -> SourceError:
         """Return the error of a source that sends, and nothing of it can be used."""
@@ -184,16 +217,16 @@ def _of(
                 yield FrameEncoder(name, lambda: made, packet.pts)
                 return
     try:
-        frames = decoder.decode(packet)
+        frames = [frame for frame in decoder.decode(packet) if isinstance(frame, VideoFrame)]
     except (av.error.FFmpegError, MemoryError) as error:
-        reading.refuse(f"a frame cannot be decoded: {cause_of(error)}")
+        reading.refuse_packet(packet, f"a frame cannot be decoded: {cause_of(error)}")
         return
+    reading.follow(packet, frames)
     for frame in frames:
-        if isinstance(frame, VideoFrame):
-            if frame.is_corrupt:
-                reading.refuse("a frame is damaged")
-            else:
-                yield FrameEncoder(name, partial(from_frame, camera, frame), frame.pts)
+        if frame.is_corrupt:
+            reading.refuse("a frame is damaged")
+        else:
+            yield FrameEncoder(name, partial(from_frame, camera, frame), frame.pts)
 
 
 # --- files --------------------------------------------------------------------------------------------------------

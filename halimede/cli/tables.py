@@ -162,6 +162,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("CLOUD", _metric("cloudInferenceNumber"), wide=True),
         TableColumn("UPLOAD", lambda body: measure("uploadCloudRatio", metrics(body).get("uploadCloudRatio", "0"))),
         TableColumn("DEGRADED", _metric("degraded"), wide=True),
+        TableColumn("SKIPPED", _metric("skipped"), wide=True),
         TableColumn("LOST", _metric("lost"), wide=True),
         AGE,
         TableColumn("TIERS", lambda body: running(body) or "-", wide=True),

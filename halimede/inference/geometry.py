@@ -92,6 +92,11 @@ def geometry_of(sample: Array) -> Geometry | None:
     return getattr(sample, "geometry", None)
 
 
+def frame_geometry(image: Array) -> Geometry:
+    """Return the mapping of a frame to its decoded picture, ``[height, width, ...]``."""
+    return geometry_of(image) or Geometry.of(image.shape[1], image.shape[0])
+
+
 def scale_of(image: Array) -> int:
     """Return by what the sides of a picture were divided when it was decoded."""
     geometry = geometry_of(image)

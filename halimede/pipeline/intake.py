@@ -255,7 +255,7 @@ class EdgeLimits:
 
     inside: int = 96
     patient: int = 16
-    pixels: int = 256 * 1024 * 1024
+    pixels: int = 64 * 1024 * 1024
     batch: int = 16
     horizon_s: float = 0.05
     remembered: int = 65_536

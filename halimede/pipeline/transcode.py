@@ -35,7 +35,7 @@ from halimede.frames.transcode_policy import (
 from halimede.image_headers import ImageHeader, read_jpeg
 from halimede.inference.coordinates import map_coordinates
 from halimede.inference.decoding import Decoding
-from halimede.inference.geometry import Geometry, geometry_of
+from halimede.inference.geometry import Geometry, frame_geometry
 from halimede.messages import Frame, Prediction, Reply
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
@@ -144,14 +144,13 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
         pixels = decode(frame, _decoding(frame, wish, densities))
     except DecodeError as error:
         raise OffloadError(OffloadReason.ERROR, str(error)) from error
-    geometry = geometry_of(pixels)
     pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     if not is_picture(pixels):
         what = f"a frame of {pixels.dtype} {list(pixels.shape)} is no picture (uint8, height x width or x 3)"
         if wish.encoding in {"jpeg", "png"}:
             raise OffloadError(OffloadReason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
         raise OffloadError(OffloadReason.TOO_LARGE, f"{what}, and has more than {wish.limit_text}: raise it")
-    geometry = geometry or Geometry.of(pixels.shape[1], pixels.shape[0])
+    geometry = frame_geometry(pixels)
     picture = PixelSize(geometry.x.frame, geometry.y.frame, 3 if pixels.ndim == 3 else 1)
     if wish.encoding != "raw":
         _check(picture)

@@ -23,7 +23,7 @@ from halimede.errors import BusError, DecodeError, TooLargeError
 from halimede.frames.encodings import Pixels, decode, measure
 from halimede.inference.coordinates import map_boxes
 from halimede.inference.decoding import Decoding
-from halimede.inference.geometry import Geometry, geometry_of
+from halimede.inference.geometry import frame_geometry
 from halimede.messages import Box, Frame, HardSample, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.worker.settings import WorkerSettings
@@ -158,7 +158,7 @@ def make_preview(frame: Frame) -> Preview | None:
     image = _as_picture(pixels)
     if image is None:
         return None
-    geometry = geometry_of(pixels) or Geometry.of(pixels.shape[1], pixels.shape[0])
+    geometry = frame_geometry(pixels)
     data = _compress(image)
     return Preview(data, geometry.x.frame, geometry.y.frame) if data else None
 

@@ -24,10 +24,22 @@ from halimede.cameras.camera import Camera
 from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings
+from halimede.cameras.source_reader import size_of
 from halimede.messages import CameraStatus
 from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, cameras, watching
-from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of, video
+from tests.cameras import (
+    PASSWORD,
+    USER,
+    MjpegCamera,
+    RtspCamera,
+    Viewer,
+    counting,
+    cut_off,
+    jpeg,
+    number_of,
+    video,
+)
 from tests.inbox import Inbox
 from tests.simulated import eventually
 from tests.waiting import patience
@@ -119,6 +131,43 @@ async def test_files_that_shall_begin_together_do_and_every_frame_of_them_leaves
     assert len({frames[0].captured_ns for frames in seen.frames.values()}) == 1
     assert (seen.last("h264").width, seen.last("h264").height, seen.last("h264").codec) == (80, 60, "h264")
     assert seen.last("folder").refused == 1
+
+
+async def test_a_broken_keyframe_is_counted_and_the_film_goes_on(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    path = cut_off(video(tmp_path / "whole.mp4", 40, keys=12), tmp_path / "cut.mp4", 11)
+    async with cameras(mosquitto, unique, {"film": str(path)}) as seen:
+        status = await seen.says("film", state="stopped", reason="Ended")
+    assert status.frames == len(seen.frames["film"])
+    assert status.frames + status.refused == 40
+    assert status.refused >= 1
+    assert number_of(bytes(seen.frames["film"][-1].data)) == 39 % 16
+
+
+async def test_a_source_may_change_its_size_and_each_frame_has_its_own(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    sizes = [(64, 48), (160, 120)]
+
+    async def show(viewer: Viewer) -> None:
+        for number in range(1000):
+            await viewer.picture(jpeg(number % 16, *sizes[number // 5 % 2]))
+            await asyncio.sleep(0.02)
+
+    parts = [video(tmp_path / f"{width}.h264", 10, size=(width, height)) for width, height in sizes]
+    film = tmp_path / "film.h264"
+    film.write_bytes(b"".join(part.read_bytes() for part in parts))
+    async with (
+        MjpegCamera(show) as camera,
+        cameras(mosquitto, unique, {"yard": camera.url(), "film": str(film)}) as seen,
+    ):
+        await seen.more("yard", 15)
+        for size in sizes:
+            await seen.says("yard", state="running", width=size[0], height=size[1])
+        await seen.says("film", state="stopped", reason="Ended", refused=0)
+    assert [size_of(bytes(frame.data)) for frame in seen.frames["film"]] == [sizes[0]] * 10 + [sizes[1]] * 10
+    assert {size_of(bytes(frame.data)) for frame in seen.frames["yard"]} == set(sizes)
 
 
 async def test_a_camera_that_wants_no_frames_of_ours_publishes_bare_jpeg(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from PIL import Image
 from examples.digits import data
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.frames import new_frame, pack
-from halimede.messages import Frame
+from halimede.frames import encode_image, new_frame, new_id, pack
+from halimede.messages import Frame, Result
+from halimede.models.address_policy import VARIABLE
 from halimede.worker.session_names import FILE
 from services.broker import MosquittoProcess
+from tests.cameras import MjpegCamera, Viewer
+from tests.graphs import write_spotter
 from tests.integration.workers import Site, site, train
 from tests.simulated import eventually
 from tests.waiting import patience
@@ -48,6 +52,21 @@ SLOW_SMALL = """
 
     run_edge(Small)
 """
+
+#: a detector of the brightest thing (``write_spotter``), in a letterbox of so many pixels a side
+SPOTTED = 64
+SPOTTER = {
+    "url": "/none", "format": "onnx", "labels": ["thing"], "decode": "scaled",
+    "preprocess": [
+        {"op": "grayscale"},
+        {"op": "letterbox", "width": SPOTTED, "height": SPOTTED, "fill": 0},
+        {"op": "scale", "factor": 1 / 255},
+        {"op": "cast", "dtype": "float32"},
+    ],
+    "postprocess": {"task": "detection"},
+}  # fmt: skip
+#: sizes of a camera's frames in turn, whole and decoded at each smaller scale
+SIZES = [(64, 48), (160, 120), (640, 480), (100, 300), (1280, 720)]
 
 
 @pytest.fixture(scope="module")
@@ -347,3 +366,62 @@ async def test_an_upgraded_worker_answers_the_frames_that_its_hung_predecessor_h
         await s.send(pictures[60:80], fps=50)
         await s.answered()
         assert s.counts(name).lost == 0
+
+
+def thing(width: int, height: int) -> bytes:
+    """Return a JPEG with one bright thing, left of its middle."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[height // 4 : height * 3 // 4, width // 4 : width // 2] = 255
+    return encode_image(pixels, "jpeg")
+
+
+def assert_sees_the_thing(result: Result, width: int, height: int) -> None:
+    """The thing's box is in the frame's own pixels, to a pixel of the model's input."""
+    boxes = result.prediction.boxes
+    assert boxes is not None
+    assert len(boxes) == 1, (width, height)
+    corners = [boxes[0].x1, boxes[0].y1, boxes[0].x2, boxes[0].y2]
+    expected = [width // 4, height // 4, width // 2, height * 3 // 4]
+    assert corners == pytest.approx(expected, abs=max(width, height) / SPOTTED + 1), (width, height)
+
+
+async def test_frames_of_a_camera_that_changes_its_size_have_boxes_in_their_own_pixels(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    model = write_spotter(tmp_path / "spotter.onnx")
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("edge", f"{unique}-e", model, MODEL_SPEC=json.dumps(SPOTTER), HEM_NAME="EdgeOnly", HEM_PARAMETERS="")
+        await s.running(f"{unique}-e")
+        sizes = {}
+        for size in SIZES * 3:
+            frame = Frame(id=new_id(), encoding="jpeg", data=memoryview(thing(*size)))
+            sizes[frame.id.hex()] = size
+            await s.publish(pack(frame))
+        await eventually(lambda: s.results.keys() >= sizes.keys(), 60)
+    for name, size in sizes.items():
+        assert_sees_the_thing(s.results[name], *size)
+
+
+async def test_a_worker_answers_a_stream_that_changes_its_size_in_the_pixels_of_each_frame(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    async def show(viewer: Viewer) -> None:
+        for number in range(1000):
+            await viewer.picture(thing(*SIZES[number // 3 % len(SIZES)]))
+            await asyncio.sleep(0.05)
+
+    model = write_spotter(tmp_path / "spotter.onnx")
+    async with site(mosquitto, unique, tmp_path) as s, MjpegCamera(show) as camera:
+        source = {"SOURCE": json.dumps({"url": f"{camera.url()}#yard"}), VARIABLE: "loopback"}
+        rule = {"HEM_NAME": "EdgeOnly", "HEM_PARAMETERS": ""}
+        s.start("edge", f"{unique}-e", model, MODEL_SPEC=json.dumps(SPOTTER), **source, **rule)
+        await eventually(lambda: len(s.results) >= 3 * len(SIZES), 60)
+        results = list(s.results.values())
+    seen = set()
+    for result in results:
+        boxes = result.prediction.boxes
+        assert boxes
+        size = min(SIZES, key=lambda size: abs(size[0] // 2 - boxes[0].x2) + abs(size[1] * 3 // 4 - boxes[0].y2))
+        assert_sees_the_thing(result, *size)
+        seen.add(size)
+    assert len(seen) == len(SIZES)

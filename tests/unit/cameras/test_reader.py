@@ -21,7 +21,7 @@ from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
 from halimede.cameras.source_reader import NoTablesError, fitting, from_frame, size_of
 from halimede.errors import DecodeError
-from tests.cameras import jpeg, number_of
+from tests.cameras import cut_off, jpeg, number_of, video
 
 
 def device(path: str, **changes: float) -> CameraSettings:
@@ -156,6 +156,20 @@ def test_a_folder_of_pictures_is_played_without_its_hidden_files(tmp_path: Path)
     assert [number_of(next(frames).make().data) for _ in range(2)] == [0, 1]
     with pytest.raises(SourceError, match="played to its end"):
         next(frames)
+
+
+@pytest.mark.parametrize("broken", [[0], [5], [11], [11, 22], [33], [39], [3, 17], [0, 11, 22, 33]])
+def test_frames_that_depend_on_a_broken_packet_are_counted_as_refused(broken: list[int], tmp_path: Path) -> None:
+    """FFmpeg drops them without an error: a lost keyframe would take frames with it in silence."""
+    whole = video(tmp_path / "whole.mp4", 40, keys=12)
+    film = cut_off(whole, tmp_path / "cut.mp4", *broken)
+    reading, sent = source_reader.SourceReader(), []
+    with pytest.raises(SourceError) as caught:
+        sent.extend(frame.make() for frame in source_reader.shots(device(str(film), pace=0.0), reading))
+    assert (reading.counts.seen, len(sent) + reading.counts.refused) == (40, 40)
+    assert reading.counts.refused >= len(broken)
+    assert caught.value.reason == (ipc_messages.ENDED if sent else ipc_messages.GARBAGE)
+    assert reading.counts.why.startswith("a frame")
 
 
 def test_v4l2_is_in_the_installed_ffmpeg() -> None:

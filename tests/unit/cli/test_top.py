@@ -31,7 +31,7 @@ def document(
 ) -> StatusDocument:
     info = TaskInfo(inference_number=frames, upload_cloud_ratio=ratio, queued=3)
     metrics = {"inferenceNumber": str(frames), "uploadCloudRatio": str(ratio), "lost": "1", "modelErrors": "4"}
-    metrics |= {"edgeLatencyP99Ms": "12.5"}
+    metrics |= {"edgeLatencyP99Ms": "12.5", "skipped": "7"}
     status = Status(
         phase=phase,
         conditions=[Condition(type=phase, reason="Because")],
@@ -56,7 +56,7 @@ def test_rates_are_taken_from_what_was_counted_in_between() -> None:
     shown = row(state, 2.0)
     assert (shown["framesPerSecond"], shown["uploadsPerSecond"]) == (20.0, 10.0)
     assert (shown["queued"], shown["lost"], shown["edgeP99Ms"], shown["edgeP50Ms"]) == (3, 1, 12.5, None)
-    assert shown["modelErrors"] == 4
+    assert (shown["modelErrors"], shown["skipped"]) == (4, 7)
 
 
 def test_who_says_nothing_new_has_counted_nothing() -> None:
@@ -115,7 +115,7 @@ def test_times_of_a_second_and_more_have_no_exponent(value: float | None, text: 
 
 def test_a_wide_terminal_shows_everything() -> None:
     text = "\n".join(printed(200, 0))
-    for part in ("default/helmet00", "Degraded", "-/12.5", "QUEUE", "LOST", "MODEL ERRORS", "Because",
+    for part in ("default/helmet00", "Degraded", "-/12.5", "QUEUE", "SKIPPED", "LOST", "MODEL ERRORS", "Because",
                  "helmet-cloud-cloud0", "2.5", "online,drained", "offline", "gm 1.2.3 epoch 7",
                  "nodes 1/2"):  # fmt: skip
         assert part in text

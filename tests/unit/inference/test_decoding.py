@@ -14,10 +14,17 @@ from halimede.api.model import ModelSpec
 from halimede.evaluation.data import read_labelled
 from halimede.frames.encodings import decode
 from halimede.frames.payloads import open_payload
+from halimede.hard_samples.store import HardSampleStore, describe, picture
+from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.inference import open_model, preprocess
 from halimede.inference.decoding import Decoding, decoding_of, scaled_side
+from halimede.inference.estimator import EstimatorModel
 from halimede.inference.geometry import Geometry, follow, geometry_of, scale_of
+from halimede.joint_model import JointModel
+from halimede.messages import Prediction, Result
 from halimede.pipeline.inference import prepare
+from halimede.training.data import read_data
+from halimede.training.kept_data import GROUP_NS, read_kept
 
 CHW = [{"op": "normalize"}, {"op": "layout", "order": "chw"}]
 
@@ -124,15 +131,42 @@ def test_a_small_picture_has_the_mapping_to_its_frame(size: tuple[int, int]) -> 
     assert corners[0] == pytest.approx([0, 0, *size], abs=scale)
 
 
+class Recorder:
+    """An estimator that records its inputs."""
+
+    def __init__(self, inputs: list[np.ndarray]) -> None:
+        self._inputs = inputs
+
+    def predict(self, sample: np.ndarray) -> Prediction:
+        self._inputs.append(sample)
+        return Prediction(label="day", score=1.0)
+
+
+def keep(folder: Path, files: list[bytes], labels: list[str]) -> None:
+    """Store hard samples that the cloud answered surely, one in each group."""
+    samples, stream = HardSampleStore(folder, 1 << 28, 1000), StreamCounts(folder)
+    for number, (contents, label) in enumerate(zip(files, labels, strict=True)):
+        now_ns = 10**18 + number * GROUP_NS
+        frame = open_payload(contents, "cam")
+        answer = Prediction(label=label, score=1.0, probabilities=[1.0, 0.0] if label == "day" else [0.0, 1.0])
+        result = Result(
+            id=frame.id.hex(), service="s", camera="cam", hard=True, label=label, score=1.0, prediction=answer,
+            worker="c", model="big", by="cloud", audit=False,
+        )  # fmt: skip
+        sample = describe(result, answer, namespace="default", now_ns=now_ns, model="v1", digest="", audit_share=0.25)
+        sample.image, data = picture(frame)
+        samples.add(sample, data)
+        stream.observe("v1", 0.25, now_ns / 1e9, hard=True)
+    stream.save()
+
+
 @pytest.mark.parametrize("mode", ["exact", "scaled"])
 @pytest.mark.parametrize("method", ["antialias", "linear", "area"])
-def test_worker_training_and_evaluation_read_equal_arrays(mode: str, method: str, tmp_path: Path) -> None:
-    from halimede.inference.estimator import EstimatorModel
-    from halimede.training.data import read_data
-
-    declared = spec({"op": "letterbox", "width": 64, "height": 64, "method": method}, *CHW, decode=mode)
+def test_all_ways_to_a_models_input_give_equal_arrays(mode: str, method: str, tmp_path: Path) -> None:
+    steps = [{"op": "letterbox", "width": 64, "height": 64, "method": method}, *CHW]
+    declared = spec(*steps, decode=mode)
     declared = msgspec.structs.replace(declared, labels=["day", "night"])
-    for number in range(12):
+    for number in range(24):
         file = tmp_path / ("day", "night")[number % 2] / f"{number}.jpg"
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(jpeg(641, 361, seed=number))
@@ -144,22 +178,30 @@ def test_worker_training_and_evaluation_read_equal_arrays(mode: str, method: str
     node = read_data(tmp_path, declared)
     trained = {row.tobytes() for row in (*node.train.samples, *node.held_out.samples)}
     assert {row.tobytes() for row in evaluated} == trained
-    for row, prepared in zip(evaluated, worker, strict=True):
+    joint: list[np.ndarray] = []
+    with JointModel(edge=Recorder(joint), decode=mode, preprocess=steps) as together:  # type: ignore[arg-type]
+        for name in data.names:
+            together.predict(tmp_path / name)
+    keep(tmp_path / "kept", [(tmp_path / name).read_bytes() for name in data.names], data.truths or [])
+    kept = read_kept(tmp_path / "kept", declared).node
+    assert {row.tobytes() for row in (*kept.train.samples, *kept.held_out.samples)} <= trained
+    for row, prepared, answered in zip(evaluated, worker, joint, strict=True):
         assert np.array_equal(row, prepared.array)
+        assert np.array_equal(row, answered)
 
 
 def test_linear_and_area_are_the_pixels_of_opencv() -> None:
     cv2 = pytest.importorskip("cv2")
     pixels = decode(open_payload(jpeg(320, 200), ""))
     for method, interpolation in (("linear", cv2.INTER_LINEAR), ("area", cv2.INTER_AREA)):
-        for picture in (pixels, pixels[..., :1], pixels[..., 0], pixels.astype(np.float32), pixels.astype(np.int64)):
+        for source in (pixels, pixels[..., :1], pixels[..., 0], pixels.astype(np.float32), pixels.astype(np.int64)):
             steps = spec({"op": "resize", "width": 90, "height": 70, "method": method}).preprocess
-            usual = picture if picture.dtype != np.int64 else picture.astype(np.float32)
+            usual = source if source.dtype != np.int64 else source.astype(np.float32)
             expected = np.rint(cv2.resize(usual, (90, 70), interpolation=interpolation))
-            resized = preprocess.apply(steps, picture)
-            assert resized.dtype == picture.dtype
+            resized = preprocess.apply(steps, source)
+            assert resized.dtype == source.dtype
             assert np.abs(np.rint(resized).reshape(expected.shape) - expected).max() <= (
-                0 if picture.dtype == np.uint8 else 1
+                0 if source.dtype == np.uint8 else 1
             )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from halimede.api.jointinference import KeepHardSamples
+from halimede.api.processing import pixels_digest
 from halimede.bus.memory import MemoryBus
 from halimede.hard_samples.client import KeptSamples
 from halimede.hard_samples.store import stored_samples
@@ -36,11 +37,12 @@ class Named:
         return {"label": self.label, "probabilities": [0.9, 0.1] if sure else [0.55, 0.45]}
 
 
-def tell(folder: Path, label: str, percent: int = 100, **more: Any) -> DesiredModel:
+def tell(folder: Path, label: str, percent: int = 100, *, decode: str = "exact", **more: Any) -> DesiredModel:
     path = folder / f"{label}.model"
     path.write_text(label)
     wish = DesiredModel(
-        name="m", path=str(path), version=f"v-{label}", digest=label * 8, spec={"format": "python"},
+        name="m", path=str(path), version=f"v-{label}", digest=label * 8,
+        spec={"format": "python", "decode": decode},
         canary_percent=percent, **more,
     )  # fmt: skip
     write(folder / "e" / "model.json", Desired(models=[wish]))
@@ -271,6 +273,25 @@ async def test_a_worker_starts_with_the_services_calibration_if_that_of_its_firs
         await taken(w, tell(tmp_path, "a", calibration=calibrated(0.05)))
         await eventually(lambda: w.infos["e"][-1].reason == "")
         assert (await w.answer(await w.send(HARD))).cut == pytest.approx(-0.05)
+
+
+@simulated
+async def test_a_calibration_that_was_made_with_other_pixels_is_reported_until_they_are_the_same(
+    tmp_path: Path,
+) -> None:
+    service = tmp_path / "service.json"
+    service.write_text(calibrated(0.2, edge_pixels=pixels_digest("scaled", [])))
+    tell(tmp_path, "a")
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c", Big),
+        w.worker("edge", "e", Named, model_file=tmp_path / "e" / "model.json", calibration=service),
+    ):
+        assert (await w.answer(await w.send(EASY))).label == "a"
+        await eventually(lambda: w.infos["e"][-1].reason == "CalibrationDiffers")
+        assert w.infos["e"][-1].status == "running"
+        await taken(w, tell(tmp_path, "b", decode="scaled"))
+        await eventually(lambda: w.infos["e"][-1].reason == "")
 
 
 def test_a_desired_state_of_before_these_fields_is_still_read() -> None:
