@@ -89,6 +89,7 @@ def measure(options: argparse.Namespace, model: Detector | None, where: dict[str
         live = LiveRound([], options.fps, options.seconds)
         measuring = camera_system.measure(folder, systems, options.cameras, options.rounds, live)
         measured["systems"] = asyncio.run(measuring)
+        measured["texts"] = {system.name: system.text for system in systems}
     return measured
 
 

@@ -14,6 +14,9 @@ BEGIN, END = "<!-- tables of bench.camera -->", "<!-- end of the tables of bench
 #: the scale in the name of a variant, which differs between cases
 REDUCED = re.compile(r" to 1/\d$")
 
+#: systems of halimede
+OURS = ("halimede", "joint-model")
+
 Rows = list[tuple[str, ...]]
 
 
@@ -25,11 +28,15 @@ def input_rows(costs: Mapping[str, Mapping[str, Any]], ratios: Iterable[Mapping[
         for name, row in variants.items():
             share = shares.get((case, name))
             share_cells = (f"{share['to_whole']:.2f}", f"{share['to_best']:.2f}") if share else ("", "")
-            ours = name if name.startswith("OpenCV") else f"halimede {name}"
             spread = "{:.2f} to {:.2f}".format(*row["spread"])
-            rows.append((case, ours, f"{row['ms']:.2f}", spread, *share_cells, f"{row['memory_mb']:.1f}",
+            rows.append((case, input_name(name), f"{row['ms']:.2f}", spread, *share_cells, f"{row['memory_mb']:.1f}",
                          f"{row['difference']:.4f}"))  # fmt: skip
     return rows
+
+
+def input_name(variant: str) -> str:
+    """Return the name of a variant with whose it is."""
+    return variant if variant.startswith("OpenCV") else f"halimede {variant}"
 
 
 def film_rows(costs: Mapping[str, Mapping[str, Any]]) -> Rows:
@@ -59,6 +66,23 @@ def system_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
     return rows
 
 
+def ratio_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
+    """Return a row for each of our systems: rate and processor time, without the cameras', relative to OpenCV's."""
+    rows: Rows = [("cameras", "system", "frames/s: x opencv", "x opencv-processes", "CPU a frame: x opencv")]
+    for count, by_name in systems.items():
+        loop, processes = by_name.get("opencv"), by_name.get("opencv-processes")
+        for name, row in by_name.items():
+            if loop and name.startswith(OURS):
+                spread = f"{row['rate'] / processes['rate']:.2f}" if processes and processes["rate"] else ""
+                rate = f"{row['rate'] / loop['rate']:.2f}" if loop["rate"] else ""
+                rows.append((count, name, rate, spread, f"{_cpu_ms(row) / _cpu_ms(loop):.2f}"))
+    return rows
+
+
+def _cpu_ms(row: Mapping[str, Any]) -> float:
+    return float(sum(ms for process, ms in row["cpu_ms"].items() if process != "cameras"))
+
+
 def memory_a_camera(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Return by system the resident memory that each further camera takes while all of them send slowly."""
     few, many = min(systems, key=int, default=""), max(systems, key=int, default="")
@@ -80,7 +104,7 @@ def tables(measured: Mapping[str, Any]) -> list[Rows]:
     if costs := measured.get("film"):
         all_rows.append(film_rows(costs))
     if systems := measured.get("systems"):
-        all_rows.append(system_rows(systems))
+        all_rows += [system_rows(systems), ratio_rows(systems)]
         if growth := memory_a_camera(systems):
             all_rows.append(
                 [("system", "MB for one more camera"), *((name, f"{mb:.1f}") for name, mb in growth.items())]
@@ -92,14 +116,16 @@ def tables(measured: Mapping[str, Any]) -> list[Rows]:
 
 def printed(measured: Mapping[str, Any]) -> str:
     """Return the tables for a terminal."""
-    return "\n\n".join([described(measured), *(_columns(rows) for rows in tables(measured))])
+    texts = [("system", ""), *measured.get("texts", {}).items()]
+    return "\n\n".join([described(measured), *map(_columns, tables(measured)), _columns(texts)])
 
 
 def markdown(measured: Mapping[str, Any]) -> str:
     """Return short tables for a page: those of costs have a row for each case."""
     sections = [described(measured)]
     if costs := measured.get("input"):
-        sections.append(_page_table("ms of processor time", costs))
+        named = {case: {input_name(name): row for name, row in rows.items()} for case, rows in costs.items()}
+        sections.append(_page_table("ms of processor time", named))
     if costs := measured.get("film"):
         sections.append(_page_table("1080p to JPEG, ms of processor time", costs))
     if systems := measured.get("systems"):

@@ -118,6 +118,9 @@ def test_the_tables_name_what_was_dropped_and_what_no_counter_explains() -> None
     text = camera_report.printed(found)
     assert "9.0 edge + 1.0 broker" in text
     assert "8 of 12, 3 skipped, 1 unexplained" in text
+    loop = SYSTEM | {"rate": 2.0, "cpu_ms": {"opencv": 5.0}}
+    _, ours = camera_report.ratio_rows({"4": {"halimede": SYSTEM, "opencv": loop}})
+    assert ours == ("4", "halimede", "2.00", "", "2.00")
     assert camera_report.memory_a_camera(found["systems"]) == {"halimede": 10.0}
     assert [target.met for target in of_camera(found)] == [False] * 4
     page = camera_report.markdown(found)
