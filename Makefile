@@ -92,7 +92,7 @@ faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEA
 	@echo '==> faults and attacks, $(REPEAT) times'
 	@HALIMEDE_FAULTS=whole $(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)
 
-fuzz: setup ## Look for bytes that the MQTT parser does not stand (ARGS="--seconds 600")
+fuzz: setup ## Look for bytes that the MQTT parser or the decoding of pictures does not stand (ARGS="--seconds 600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 mutations: setup $(MODELS) ## See that tests fail when the code is wrong; ends with a table (ARGS="-k lease")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from halimede import programs
-from halimede.errors import HalimedeError
+from halimede.errors import HalimedeError, InvalidFieldError
 
 
 def add_security(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +29,14 @@ def add_security(parser: argparse.ArgumentParser) -> None:
 def security(options: argparse.Namespace) -> list[str]:
     """Return the given ones of these options, for `halimede up`."""
     return [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Make the folder that a user has given. Raises InvalidFieldError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFieldError(option, str(folder), f"{error.strerror}: give a folder that can be written") from error
 
 
 def write_report(

@@ -37,6 +37,7 @@ LONGEST_TEST_S = 1800
 LONGEST = (
     "test_fault_23_two_clients_one_id",
     "test_demo_multi_edge",
+    "test_demo_real_pairs",
     "test_tiers",
     "test_removal",
     "test_fault_02_broker_stopped",

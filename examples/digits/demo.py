@@ -26,14 +26,14 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from examples.demo_command import add_security, end, errors_in_a_line, security, write_report
+from examples.demo_command import add_security, end, errors_in_a_line, make_folder, security, write_report
 from examples.digits import data, page, report, train
 from halimede import home_folder, log, programs, topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
 from halimede.cli.manifests import load as load_manifests
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError
 from halimede.frames.payloads import new_id, pack
 from halimede.inference import open_model
 from halimede.messages import Frame, Result, StatusDocument
@@ -252,20 +252,13 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _make_folder(option: str, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidFieldError(option, str(folder), f"{error.strerror}: give a folder that can be written") from error
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demo; exit 1 with one line if it fails, or if a sample was lost."""
     options = parser().parse_args(arguments)
     console = Console()
     log.configure("ERROR")
     with errors_in_a_line():
-        _make_folder(*(("--files", options.files) if options.files else ("--out", options.out)))
+        make_folder(*(("--files", options.files) if options.files else ("--out", options.out)))
         if options.files:
             console.print(f"next: halimede apply -f {write_example(options.files)}")
             return

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from examples.demo_command import add_security, end, errors_in_a_line, output_of, security, write_report
+from examples.demo_command import add_security, end, errors_in_a_line, make_folder, output_of, security, write_report
 from examples.multi_edge import live
 from examples.multi_edge.live import System
 from examples.real_pairs import manifests, packages, page, report
@@ -207,9 +207,9 @@ async def answer(
     pair: Pair, frames: Frames, written: Path, home: Path, *, options: Sequence[str], console: Console
 ) -> tuple[Demo, Path, Any]:
     """Calibrate the service, and let a system with these options answer all frames."""
-    with console.status(f"calibrating the service on {len(frames.pictures)} frames, for {pair.budget:.0%} of uploads"):
+    console.print(f"calibrating the service on {len(frames.pictures)} frames, for {pair.budget:.0%} of uploads")
+    with console.status("halimede calibrate"):
         calibrated, calibration = await calibrate(pair, written)
-    console.print(f"calibrated for {pair.budget:.0%} of uploads: the rule is {calibration['rule']}")
     async with live.system(home, options, NODES) as where:
         console.print(f"broker, GM and nodes {', '.join(NODES)} run; broker at {where.broker}")
         demo = Demo(pair, frames, where, console)
@@ -293,6 +293,8 @@ def main() -> None:
         parser.error(f"--frames must be {LEAST} at least: a calibration needs that many")
     log.configure("ERROR")
     with errors_in_a_line():
+        make_folder("--out", out)
+        make_folder("--packages", options.packages)
         found = run(pair, count, out, installed=options.packages, options=security(options), console=Console())
     end(report.missed(found))
 

@@ -36,11 +36,12 @@ STYLE = """\
   justify-content: space-between } .shot b { font-weight: 600 }
 .keys .key { border: 1px solid var(--line) }
 .shot figcaption div span { white-space: nowrap } .read { font: .88rem ui-monospace, monospace }
+@media (max-width: 52rem) { .shots:not(.small) > :nth-child(n + 4) { display: none } }
 """
-HONEST = """Broker, GM, the edge node and the cloud node ran as processes on one machine. Every published frame was
-answered by the system; the big model alone answered the same frames afterwards, for the comparison. Intervals are of
-95 %: frames are drawn anew, as if this stream had shown others. Bytes together are those of the messages to the cloud,
-bytes of the cloud alone those of all pictures."""
+HONEST = """Broker, GM, the edge node and the cloud node ran as processes on one machine. Afterwards the big model alone
+answered the same frames, for the comparison. Intervals are of 95 %: frames are drawn again, as if this stream had shown
+others. Bytes together are those that the edge's workers count as sent to the cloud, bytes of the cloud alone those of
+all pictures."""
 
 
 def page(pair: Pair, run: Run, found: Mapping[str, Any], truths: Truths) -> str:
@@ -141,7 +142,7 @@ def _shots(pair: Pair, run: Run, found: Mapping[str, Any], truths: Truths) -> st
         shots = "".join(_shot(pair, run.answers[i], truths[i]) for i in chosen[:SHOWN])
         css = "shots small" if isinstance(truths[chosen[0]], str) else "shots"
         heading = f"{outcome}: {count_text(len(chosen), 'frame', 'frames')}, {len(chosen) / len(outcomes):.1%}"
-        some = f" (the first {SHOWN})" if len(chosen) > SHOWN else ""
+        some = "; the first of them" if len(chosen) > SHOWN else ""
         parts.append(f'<h3 class="outcome">{html.escape(heading)}{some}</h3><div class="{css}">{shots}</div>')
     return "".join(parts)
 
@@ -197,7 +198,7 @@ def _why(answer: Answer) -> str:
     if result.audit:
         return "an audit: the edge's answer stays"
     if result.hardness is None or result.hardness >= HARDEST:
-        return "nothing found, so hard" if result.hard else "nothing found"
+        return "nothing sure, so the hardest" if result.hard else "nothing sure"
     cut = f", cut {result.cut:.2f}" if result.cut is not None else ""
     reason = "; the budget was spent" if result.reason == "budget" else f"; {result.reason}" if result.reason else ""
     return f"hardness {result.hardness:.2f}{cut}{reason}".replace("-", "\u2212")

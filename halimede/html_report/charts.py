@@ -240,7 +240,8 @@ def curve(
         late = at > across.low + 0.8 * (across.high - across.low)
         side = x(at) - 4 if late else x(at) + 4
         parts.append(text(side, bottom - 8 - 15 * (i % 5), name, anchor="end" if late else "start", css="ink"))
-    for drawn, stroke, thickness in ((baseline, "var(--soft)", 1.5), (points, colour, 2.5)):
+    lines = [(baseline, "var(--soft)", 1.5)] if baseline else []
+    for drawn, stroke, thickness in (*lines, (points, colour, 2.5)):
         corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in drawn)
         parts.append(f'<polyline points="{corners}" fill="none" stroke="{stroke}" stroke-width="{thickness}"/>')
     if dot:

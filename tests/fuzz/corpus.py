@@ -1,14 +1,19 @@
-"""Where the fuzzer begins: one packet of each kind that a broker sends, and the modules whose lines it counts."""
+"""Where the fuzzer begins: a packet of each kind that a broker sends, a JPEG of each kind, and the counted modules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from halimede import image_headers
 from halimede.bus.mqtt5 import buffers, decoder, encoder
 from tests.attacks.flooding import publish, user
 from tests.fuzz.loop import modules
+from tests.hostile_pictures import jpeg, jpeg_that_hides, lossless_jpeg
+from tests.jpeg_kinds import kinds
 
-MODULES = modules(buffers, decoder, encoder)
+MODULES = modules(buffers, decoder, encoder, image_headers)
+#: the target that decodes JPEG files, and the bytes of its longest input
+PICTURE, LONGEST_PICTURE = "picture", 4096
 PROPERTIES = (
     user("epoch", "7") + user("", ""),
     b"\x01\0\x23\0\1\x03\0\1c\x0b\x80\1\x02\0\0\0\7\x08\0\1r\x09\0\1x",
@@ -34,6 +39,10 @@ def seeds(target: str) -> Iterator[bytes]:
         yield from PROPERTIES
     elif target == "packet":
         yield from (bytes((data[0],)) + data[2:] for data in PACKETS)
+    elif target == PICTURE:
+        yield from kinds().values()
+        yield lossless_jpeg(64, 48)
+        yield jpeg_that_hides(lossless_jpeg(16, 16), jpeg(16, 16))
     else:
         yield b"\2\0\7\x20" + b"".join(PACKETS)
         # a packet with a buffer of its own, and one behind it

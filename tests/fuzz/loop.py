@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-#: bytes of the longest input that is kept, and changes that are made to one at a time
+#: bytes of the longest input, unless a target has another limit, and changes that are made to one at a time
 LONGEST, STACKED = 512, 6
 #: bytes with which lengths, types and limits begin
 TELLING = bytes.fromhex("00010203047f80818fff26081f0b21271320303240909fb0d0e0")
@@ -32,12 +32,13 @@ class FailedError(Exception):
 
 @dataclass
 class Fuzzer:
-    """One target, with the inputs that have reached something new."""
+    """One target, with the inputs that it began with, and those that have reached something new."""
 
     name: str
     target: Callable[[bytes], None]
     modules: Iterable[str]
     chance: random.Random
+    longest: int = LONGEST
     runs: int = 0
     kept: list[bytes] = field(default_factory=list)
     edges: set[Edge] = field(default_factory=set)
@@ -46,6 +47,8 @@ class Fuzzer:
         """Try inputs that are known. Raises FailedError."""
         for data in inputs:
             self._try(data)
+            if data not in self.kept:
+                self.kept.append(data)
 
     def run(self, seconds: float, most: float = math.inf) -> None:
         """Go on for so long, or for so many inputs. Raises FailedError."""
@@ -105,7 +108,7 @@ class Fuzzer:
                     out[at:at] = out[min(at, to) : max(at, to)]
                 case _:
                     out[at:at] = bytes(chance.choices(TELLING, k=chance.randint(1, 4)))
-        return bytes(out[:LONGEST])
+        return bytes(out[: self.longest])
 
     def _shortened(self, data: bytes, kind: type[Exception]) -> bytes:
         """Leave out what can be left out while the target fails in the same way."""

@@ -1,12 +1,15 @@
-"""The fuzzer finds what there is to find, and in a short run finds nothing in the parser; `make fuzz` runs for long."""
+"""The fuzzer finds what there is to find, and in a short run nothing in the code; `make fuzz` runs for long."""
 
 from __future__ import annotations
 
 import random
+import signal
+import sys
 
 import pytest
 
 from tests.fuzz import corpus, loop, targets
+from tests.fuzz.decoder import CrashedError, DecoderProcess
 from tests.fuzz.loop import FailedError, Fuzzer
 
 #: inputs: a stream is cut in many ways
@@ -20,6 +23,29 @@ def test_the_parser_stands_what_the_fuzzer_makes_of_each_kind_of_packet(name: st
     known = len(fuzzer.edges)
     fuzzer.run(60, RUNS[name])
     assert len(fuzzer.edges) > known
+
+
+def test_the_decoder_stands_spoiled_pictures_at_each_scale() -> None:
+    with DecoderProcess() as decoder:
+        fuzzer = Fuzzer(corpus.PICTURE, decoder, corpus.MODULES, random.Random(8), corpus.LONGEST_PICTURE)
+        fuzzer.seed(corpus.seeds(corpus.PICTURE))
+        known = len(fuzzer.edges)
+        fuzzer.run(60, 300)
+    assert len(fuzzer.edges) > known
+    assert decoder.slowest[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import os; os.abort()", f"code {-signal.SIGABRT}"),
+        ("import os; os.read(0, 4); raise ValueError('spoiled')", "code 1 ValueError: spoiled"),
+        ("import time; time.sleep(600)", "it hangs: code -9"),
+    ],
+)
+def test_a_decoder_that_crashes_or_hangs_is_seen(code: str, text: str) -> None:
+    with DecoderProcess((sys.executable, "-c", code), wait_s=2) as decoder, pytest.raises(CrashedError, match=text):
+        decoder(b"\xff\xd8\xff")
 
 
 def breaks(data: bytes) -> None:

@@ -62,6 +62,21 @@ def test_a_line_goes_through_its_points_and_its_level_is_where_the_value_is() ->
     assert points[1][0] - points[0][0] == pytest.approx(points[2][0] - points[1][0], abs=0.2)
 
 
+def test_a_baseline_is_a_second_line_under_the_first() -> None:
+    chart = drawn(charts.curve([(0, 0), (1, 1)], "red", ChartAxis(0, 1), ChartAxis(0, 1), levels={}, baseline=[(0, 1)]))
+    assert [line.get("stroke") for line in chart.iter("polyline")] == ["var(--soft)", "red"]
+
+
+def test_the_ends_of_an_interval_are_where_a_bar_of_that_value_would_end() -> None:
+    chart = drawn(charts.bars({"a": 0.5, "b": 0.8}, {"a": "red", "b": "blue"}, ends={"a": (0.25, 0.8)}))
+    bars = {bar.get("fill"): bar for bar in chart.iter("rect")}
+    left, wide = (float(bars["red"].get(name, "")) for name in ("x", "width"))
+    first, last = (float(next(chart.iter("line")).get(name, "")) for name in ("x1", "x2"))
+    assert first == pytest.approx(left + wide / 2, abs=0.2)
+    assert last == pytest.approx(left + float(bars["blue"].get("width", "")), abs=0.2)
+    assert len(list(chart.iter("line"))) == 3
+
+
 @given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e6))
 def test_ticks_are_few_and_within_their_range(low: float, span: float) -> None:
     high = low + span

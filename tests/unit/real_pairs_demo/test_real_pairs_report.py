@@ -60,6 +60,15 @@ def test_the_figures_of_faces_are_those_of_their_answers() -> None:
     assert licences["scikit-learn"] == "CC BY 2.0"
 
 
+def test_the_curve_uploads_the_hardest_first_and_random_uploads_are_below() -> None:
+    run, _ = run_of_faces()
+    found = report.figures(run)
+    values = dict(map(tuple, found["curve"]))
+    assert values[0.1667] == values[0.0], "the hardest frame gains nothing"
+    assert values[0.3333] == 0.8, "the second one has a face that only the cloud finds"
+    assert dict(map(tuple, found["chance"]))[0.325] < 0.8
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -92,7 +101,7 @@ def test_the_page_shows_each_kind_of_frame_with_the_reason_and_loads_nothing() -
     for part in (
         *(outcome for outcome in found["outcomes"]),
         "the budget was spent",
-        "nothing found, so hard",
+        "nothing sure, so the hardest",
         "an audit",
     ):
         assert part in text
