@@ -83,7 +83,8 @@ def measure(options: argparse.Namespace, model: Detector | None, where: dict[str
         model.save(folder)
         write_jpegs(folder, files["1080p"])
         if "halimede-h264" in options.systems:
-            write_film(folder / camera_system.FILM, "libx264", SIZES["1080p"], options.film_frames, options.fps)
+            fps = min(options.fps, camera_system.FILM_FPS)
+            write_film(folder / camera_system.FILM, "libx264", SIZES["1080p"], options.film_frames, fps)
         measured |= {"detector": model.name, "fps": options.fps, "seconds": options.seconds}
         systems = [system for system in camera_system.SYSTEMS if system.name in options.systems]
         live = LiveRound([], options.fps, options.seconds)

@@ -1,9 +1,10 @@
 """Cameras of bench.camera that send JPEG, and the consumer of all results: one process.
 
-    python -m bench.camera_senders mqtt|http|film FOLDER BROKER SERVICE CAMERA ...
+    python -m bench.camera_senders mqtt|qos0|http|film FOLDER BROKER SERVICE CAMERA ...
 
 ``mqtt``: cameras publish to the broker, as ``halimede camera`` does: at most two pictures of a camera are on their way,
-and a further one is dropped. ``http``: each camera is a server of MJPEG, whose addresses the first line has; pictures
+and a further one is dropped. ``qos0``: the same without acknowledgements, so that broker and worker may drop pictures.
+``http``: each camera is a server of MJPEG, whose addresses the first line has; pictures
 are dropped while the reader takes no more bytes. ``film``: ``halimede camera`` plays a film without end, and the frames
 of a round are those that were due in it. It prints ``ready`` once all cameras have results, and then a JSON
 line for each round that it reads.
@@ -35,6 +36,8 @@ NAMESPACE = "default"
 WINDOW, WARM_FPS, WARM = 2, 3.0, 3
 #: seconds: until all cameras have answers; without any further answer at the end of a round
 START_S, SILENT_S = 90.0, 5.0
+#: seconds for which answers to a film may be late, and nanoseconds after a round whose answers end it
+FILM_S, AFTER_NS = 30.0, 500_000_000
 LATE, BUSY = "dropped by the camera: two are on their way", "dropped by the camera: its reader is busy"
 UNREAD = "dropped by the camera: nobody reads it"
 
@@ -116,12 +119,20 @@ class Senders(ABC):
 class Publishers(Senders):
     """Cameras that publish."""
 
+    qos = 1
+
     async def deliver(self, camera: str, number: int) -> None:
         """Publish a picture, until the broker has it."""
         data = memoryview(self.files[number % len(self.files)])
         capture = {"camera": camera, "sequence": number, "captured_ns": time.time_ns()}
         frame = Frame(id=new_id(), encoding="jpeg", data=data, **capture)
-        await self.bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame), qos=1)
+        await self.bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame), qos=self.qos)
+
+
+class UnacknowledgedPublishers(Publishers):
+    """Cameras that publish without acknowledgements."""
+
+    qos = 0
 
 
 class Servers(Senders):
@@ -155,11 +166,14 @@ class Servers(Senders):
 class Films(Senders):
     """Cameras that another process plays."""
 
+    latest_ns = 0
+
     async def deliver(self, camera: str, number: int) -> None:
         """Nothing to do: the film is played."""
 
     def belongs(self, captured_ns: int) -> bool:
         """Whether a frame was due in the present round."""
+        self.latest_ns = max(self.latest_ns, captured_ns)
         return self.from_ns <= captured_ns < self.until_ns
 
     async def run(self, live: LiveRound) -> None:
@@ -167,8 +181,14 @@ class Films(Senders):
         self.tally.offered = live.ticks * len(live.cameras)
         await asyncio.sleep(live.seconds)
 
+    async def answered(self) -> None:
+        """Wait until frames from after the round are answered."""
+        until = time.monotonic() + FILM_S
+        while self.latest_ns < self.until_ns + AFTER_NS and time.monotonic() < until:
+            await asyncio.sleep(0.05)
 
-KINDS: dict[str, type[Senders]] = {"mqtt": Publishers, "http": Servers, "film": Films}
+
+KINDS: dict[str, type[Senders]] = {"mqtt": Publishers, "qos0": UnacknowledgedPublishers, "http": Servers, "film": Films}
 
 
 async def main(kind: str, folder: str, broker: str, service: str, *cameras: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import sys
@@ -36,8 +37,8 @@ from tests.ports import free_port
 #: one thread of OpenCV as well
 ENVIRONMENT = {**ALONE, "OPENCV_FOR_THREADS_NUM": "1"}
 SERVICE, CAMERAS = "cameras", "cameras"
-#: the film of H.264 that is played, in the folder of a run
-FILM = "live.mp4"
+#: the film of H.264 that is played, in the folder of a run, and its frames a second
+FILM, FILM_FPS = "live.mp4", 5.0
 #: seconds that a round may take beyond its own time
 PATIENCE_S = 120.0
 #: counters of a worker that name frames without an answer, with the texts that stand in the table
@@ -67,12 +68,17 @@ class Running:
 
 @dataclass(frozen=True)
 class System:
-    """Processes from cameras to answers. ``opened`` runs them for cameras; ``only_many``: not for one camera."""
+    """Processes from cameras to answers.
+
+    ``opened`` runs them for cameras; ``only_many``: not for one camera. ``most_fps``: of each camera, where nothing
+    drops frames.
+    """
 
     name: str
     text: str
     opened: Callable[[Path, Sequence[str]], contextlib.AbstractAsyncContextManager[Running]]
     only_many: bool = False
+    most_fps: float = math.inf
 
 
 @contextlib.asynccontextmanager
@@ -160,14 +166,16 @@ async def without_bus(kind: str, groups: int, folder: Path, cameras: Sequence[st
 
 SYSTEMS = (
     System("halimede", "an edge worker; cameras publish JPEG over MQTT", partial(over_mqtt, "mqtt", 1)),
+    System("halimede-qos0", "the same at QoS 0: pictures may be dropped", partial(over_mqtt, "qos0", 1)),
     System("halimede-2", "two edge workers of one service", partial(over_mqtt, "mqtt", 2), only_many=True),
     System("halimede-url", "an edge worker a camera reads it by source.url (MJPEG)", partial(over_mqtt, "http", 0)),
-    System("halimede-h264", "an edge worker; halimede camera makes JPEG of H.264", partial(over_mqtt, "film", 1)),
+    System("halimede-h264", f"an edge worker; halimede camera makes JPEG of H.264, {FILM_FPS:g} frames a second",
+           partial(over_mqtt, "film", 1), most_fps=FILM_FPS),
     System("joint-model", "JointModel in one process, a thread a camera", partial(without_bus, "joint", 1)),
     System("opencv", "OpenCV and ONNX Runtime, a loop over all cameras", partial(without_bus, "opencv", 1)),
     System("opencv-processes", "the same, a process a camera", partial(without_bus, "opencv", 0), only_many=True),
     System("mlserver", "a client decodes by OpenCV, and sends floats by gRPC", partial(without_bus, "mlserver", 1)),
-)
+)  # fmt: skip
 
 
 async def one_round(system: System, folder: Path, live: LiveRound) -> dict[str, Any]:
@@ -248,8 +256,9 @@ async def measure(
             for system in systems if number % 2 else systems[::-1]:
                 if system.only_many and count == 1:
                     continue
+                own = replace(request, fps=min(request.fps, system.most_fps))
                 try:
-                    figures.setdefault((count, system.name), []).append(await one_round(system, folder, request))
+                    figures.setdefault((count, system.name), []).append(await one_round(system, folder, own))
                 except (BrokenWayError, OSError, HalimedeError) as error:
                     print(f"{system.name}, {count} cameras: left out of a round: {error}", file=sys.stderr, flush=True)
         print(f"cameras: round {number + 1} of {rounds}", file=sys.stderr, flush=True)

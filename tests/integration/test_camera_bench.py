@@ -19,7 +19,7 @@ def test_a_short_run_counts_every_frame_of_live_cameras(
     monkeypatch.setattr(camera_model, "INSTALL", ("false",))
     out = tmp_path / "camera.json"
     short = ["--cameras", "2", "--rounds", "1", "--seconds", "0.5", "--fps", "4", "--side", "64", "--film-frames", "4"]
-    systems = "halimede,halimede-url,halimede-h264,joint-model,opencv"
+    systems = "halimede,halimede-qos0,halimede-url,halimede-h264,joint-model,opencv"
     assert camera.main(["--parts", "systems", "--systems", systems, *short, "--out", str(out)]) == 0
     found = json.loads(out.read_text())
     assert found["detector"].startswith("no detector")
