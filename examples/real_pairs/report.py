@@ -56,9 +56,9 @@ class Answer:
 class Run:
     """All that a report is made of.
 
-    ``shown``: frames that each camera showed; ``published``: those that came to the broker; ``answers``: those with a
-    result, in the order of their frames. ``calibration``: what ``halimede calibrate`` printed. ``sources``: packages,
-    what is used of them, and their licences.
+    ``shown``: frames that each camera showed; ``published``: those that came to the broker; ``unknown``: frames that
+    came and are none of those. ``answers``: those with a result, in the order of their frames. ``calibration``: what
+    ``halimede calibrate`` printed. ``sources``: packages, what is used of them, and their licences.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Run:
     shown: Mapping[str, int]
     published: Mapping[str, int]
     repeated: int
+    unknown: int
     seconds: float
     budget: float
     calibration: Mapping[str, Any]
@@ -88,6 +89,7 @@ def figures(run: Run) -> dict[str, Any]:
         "answered": len(answers),
         "lost": published - len(answers),
         "repeated": run.repeated,
+        "unknown": run.unknown,
         "degraded": sum(a.result.degraded for a in answers),
         "skipped": sum(run.shown.values()) - published,
         "cameras": {
@@ -136,6 +138,7 @@ def missed(found: Mapping[str, Any]) -> list[str]:
     checks = (
         (found["frames"] == 0, "no frame was published"),
         (found["lost"] > 0, f"{found['lost']} frames were not answered"),
+        (found["unknown"] > 0, f"{found['unknown']} published frames are none of those that were shown"),
         (any(not camera["published"] for camera in found["cameras"].values()), "a camera published nothing"),
         (joint <= edge, f"together {joint:.3f} is not above {edge:.3f} by the edge alone"),
     )
