@@ -286,11 +286,11 @@ def _write(
         raise HalimedeError(
             f"no frame was answered, of {len(recorder.published)}: {out / 'home' / 'logs'} has the logs"
         )
-    found = report.figures(finished)
+    fields = report.figures(finished)
     truths = [frames.truths[name] for name in names]
-    shown = page.page(pair, finished, found, truths)
-    write_report(out, found, shown, report.table(found), title=pair.title, console=console)
-    return found
+    text = page.page(pair, finished, fields, truths)
+    write_report(out, fields, text, report.table(fields), title=pair.title, console=console)
+    return fields
 
 
 def main() -> None:
@@ -310,8 +310,8 @@ def main() -> None:
     with errors_in_a_line():
         make_folder("--out", out)
         make_folder("--packages", options.packages)
-        found = run(pair, count, out, installed=options.packages, options=security(options), console=Console())
-    end(report.missed(found))
+        fields = run(pair, count, out, installed=options.packages, options=security(options), console=Console())
+    end(report.missed(fields))
 
 
 if __name__ == "__main__":

@@ -131,45 +131,45 @@ def _outcome(answer: Answer, before: float, after: float) -> str:
     return MENDED if after < before else SPOILED if after > before else SAME
 
 
-def missed(found: Mapping[str, Any]) -> list[str]:
+def missed(fields: Mapping[str, Any]) -> list[str]:
     """Return what of a run is not as it should be."""
-    accuracy = found["accuracy"]
-    joint, edge = found["joint"][accuracy]["value"], found["edge"][accuracy]["value"]
+    accuracy = fields["accuracy"]
+    joint, edge = fields["joint"][accuracy]["value"], fields["edge"][accuracy]["value"]
     checks = (
-        (found["frames"] == 0, "no frame was published"),
-        (found["lost"] > 0, f"{found['lost']} frames were not answered"),
-        (found["unknown"] > 0, f"{found['unknown']} published frames are none of those that were shown"),
-        (any(not camera["published"] for camera in found["cameras"].values()), "a camera published nothing"),
+        (fields["frames"] == 0, "no frame was published"),
+        (fields["lost"] > 0, f"{fields['lost']} frames were not answered"),
+        (fields["unknown"] > 0, f"{fields['unknown']} published frames are none of those that were shown"),
+        (any(not camera["published"] for camera in fields["cameras"].values()), "a camera published nothing"),
         (joint <= edge, f"together {joint:.3f} is not above {edge:.3f} by the edge alone"),
     )
     return [text for is_missed, text in checks if is_missed]
 
 
-def table(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def table(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that people read first."""
     measures = [
-        (f"{found['measures'][key]}: {name}", interval(found[name][key]))
-        for key in found["measures"]
+        (f"{fields['measures'][key]}: {name}", interval(fields[name][key]))
+        for key in fields["measures"]
         for name in ANSWERS
     ]
     cameras = ", ".join(
-        f"{name} {counts['published']} of {counts['shown']}" for name, counts in found["cameras"].items()
+        f"{name} {counts['published']} of {counts['shown']}" for name, counts in fields["cameras"].items()
     )
-    calibration = found["calibration"]
+    calibration = fields["calibration"]
     parameters = ", ".join(f"{key} {_short(value)}" for key, value in (calibration["parameters"] or {}).items())
     return [
-        ("frames / answered", f"{found['frames']} / {found['answered']}"),
-        ("lost, repeated, degraded", f"{found['lost']}, {found['repeated']}, {found['degraded']}"),
+        ("frames / answered", f"{fields['frames']} / {fields['answered']}"),
+        ("lost, repeated, degraded", f"{fields['lost']}, {fields['repeated']}, {fields['degraded']}"),
         ("published, of those shown", cameras),
         *measures,
-        ("share that went up / budget", f"{interval(found['upload_share'])} / {found['upload_budget']:g}"),
-        ("bytes to the cloud, together / cloud alone", f"{found['bytes_joint']:,} / {found['bytes_cloud']:,}"),
-        ("frames a second, as the cameras sent them", f"{found['frames_per_s']:g}"),
+        ("share that went up / budget", f"{interval(fields['upload_share'])} / {fields['upload_budget']:g}"),
+        ("bytes to the cloud, together / cloud alone", f"{fields['bytes_joint']:,} / {fields['bytes_cloud']:,}"),
+        ("frames a second, as the cameras sent them", f"{fields['frames_per_s']:g}"),
         (
             "rule of the calibration",
             f"{calibration['rule']} ({parameters})" if parameters else str(calibration["rule"]),
         ),
-        *((package["package"], f"{package['contents']}: {package['licence']}") for package in found["packages"]),
+        *((package["package"], f"{package['contents']}: {package['licence']}") for package in fields["packages"]),
     ]
 
 
