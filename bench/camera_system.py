@@ -229,7 +229,7 @@ async def dropped_by(url: str) -> Counter[str]:
 def resident_mb(pid: int) -> float:
     """Return the resident memory of a process and its children."""
     status = Path(f"/proc/{pid}/status").read_text()
-    own = int(re.findall(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)[0]) / 1000
+    own = sum(int(kilobytes) for kilobytes in re.findall(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)) / 1000
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return own + sum(resident_mb(int(child_pid)) for child_pid in children)
 

@@ -85,8 +85,9 @@ def cpu_s(pids: Iterable[int]) -> float:
     taken = 0.0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            taken += int((task / "schedstat").read_text().split()[0]) / 1e9
-            taken += cpu_s(int(child) for child in (task / "children").read_text().split())
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                taken += int((task / "schedstat").read_text().split()[0]) / 1e9
+                taken += cpu_s(int(child) for child in (task / "children").read_text().split())
     return taken
 
 
