@@ -37,6 +37,12 @@ class System:
         """How to connect."""
         return MqttSettings.from_url(self.broker, credentials=self.credentials)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the command ``halimede`` reaches it, and prints for a page."""
+        credentials = {"HALIMEDE_CREDENTIALS": self.credentials} if self.credentials else {}
+        return {"HALIMEDE_BROKER": self.broker, "COLUMNS": "108", "NO_COLOR": "1", **credentials}
+
 
 @contextlib.asynccontextmanager
 async def system(home: Path, options: Sequence[str], nodes: Sequence[str] = NODES) -> AsyncIterator[System]:
@@ -97,11 +103,8 @@ class Cameras:
 
 async def ask(where: System, *words: str) -> str:
     """Run the command ``halimede`` as the system's operator does, and return what it says. Raises HalimedeError."""
-    environment = {"HALIMEDE_BROKER": where.broker, "COLUMNS": "108", "NO_COLOR": "1"}
-    if where.credentials:
-        environment["HALIMEDE_CREDENTIALS"] = where.credentials
     async with asyncio.timeout(START):
-        return (await output_of(*words, environment=environment)).rstrip()
+        return (await output_of(*words, environment=where.environment)).rstrip()
 
 
 def processes_of(home: Path, node: str) -> list[int]:

@@ -49,6 +49,8 @@ NODES = ("edge0", "cloud0")
 LEAST = 80
 #: seconds without anything new: until the service runs, and of the answers
 START_S, SILENT_S = 300.0, 60.0
+#: how many times longer than its film a camera may take
+SLOWER = 5.0
 #: for the last frame of a film to reach the broker; the log of its camera
 LAST_FRAME_S, CAMERA_LOG = 2.0, "logs/camera.log"
 
@@ -91,7 +93,7 @@ class Demo:
             await recorder.listen(bus)
             await live.ask(self._where, "apply", "-f", str(calibrated))
             self._console.print("the Models and the calibrated service are applied; nodes try the models")
-            await recorder.until("Running", START_S, lambda: recorder.status and _is_running(recorder))
+            await recorder.until("Running", START_S, lambda: recorder.phase == "Running")
             await self._show()
             with contextlib.suppress(HalimedeError):  # what is missing is in the report, as lost
                 await recorder.until("the last answer", SILENT_S, lambda: not recorder.unanswered())
@@ -125,33 +127,49 @@ class Demo:
         camera = f"{self._pair.name}-folder"
         self.shown[camera] = len(names)
         files = [str(self._frames.folder / name) for name in names]
-        await live.ask(self._where, "publish", *files, "--camera", camera, "--fps", f"{self._pair.fps:g}", "--wait")
+        options = ("--camera", camera, "--fps", f"{self._pair.fps:g}", "--wait")
+        async with self._deadline(camera, len(names)):
+            await output_of("publish", *files, *options, environment=self._where.environment)
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, camera: str, count: int) -> AsyncIterator[None]:
+        """Raise HalimedeError if a camera takes much longer than its frames last."""
+        seconds = START_S + SLOWER * count / self._pair.fps
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            log_file = self._where.home / CAMERA_LOG
+            raise HalimedeError(f"camera {camera} did not end within {seconds:.0f} s: see {log_file}") from None
 
     async def _play(self, names: Sequence[str]) -> None:
         """Serve pictures over RTSP, with a password, to ``halimede camera``."""
         camera, password, is_over = f"{self._pair.name}-rtsp", secrets.token_hex(8), asyncio.Event()
         self.shown[camera] = len(names)
 
+        film = iter(names)  # a viewer that connects again sees what comes next
+
         async def show(viewer: Viewer) -> None:
-            for name in names:
+            for name in film:
                 await viewer.picture(self._frames.pictures[name])
                 await asyncio.sleep(1 / self._pair.fps)
             is_over.set()
             await asyncio.Event().wait()  # a camera does not end its stream
 
         async with (
+            self._deadline(camera, len(names)),
             RtspCamera(show, password=password) as served,
             _camera(self._where, camera, served.url(f"{USER}:{password}")) as process,
         ):
             ended, over = asyncio.create_task(process.wait()), asyncio.create_task(is_over.wait())
-            await asyncio.wait({ended, over}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (ended, over):
-                task.cancel()
+            try:
+                await asyncio.wait({ended, over}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (ended, over):
+                    task.cancel()
             if process.returncode is not None:
-                log_file = self._where.home / CAMERA_LOG
-                raise HalimedeError(
-                    f"halimede camera ended with {process.returncode}: {log_file.read_text().strip()[-1000:]}"
-                )
+                printed = (self._where.home / CAMERA_LOG).read_text().strip()[-1000:]
+                raise HalimedeError(f"halimede camera ended with {process.returncode}: {printed}")
             await asyncio.sleep(LAST_FRAME_S)
 
 
@@ -172,10 +190,6 @@ async def _camera(where: System, camera: str, url: str) -> AsyncIterator[asyncio
         if process.returncode is None:
             process.terminate()
         await process.wait()
-
-
-def _is_running(recorder: Recorder) -> bool:
-    return recorder.status is not None and recorder.status.status.phase == "Running"
 
 
 def prepare(pair: Pair, folder: Path, count: int, installed: Path, console: Console) -> Path:
@@ -261,6 +275,7 @@ def _write(
         shown=demo.shown,
         published={camera: cameras.count(camera) for camera in demo.shown},
         repeated=recorder.repeated,
+        unknown=recorder.unknown,
         seconds=seconds,
         budget=pair.budget,
         calibration=calibration,
@@ -271,11 +286,11 @@ def _write(
         raise HalimedeError(
             f"no frame was answered, of {len(recorder.published)}: {out / 'home' / 'logs'} has the logs"
         )
-    found = report.figures(finished)
+    fields = report.figures(finished)
     truths = [frames.truths[name] for name in names]
-    shown = page.page(pair, finished, found, truths)
-    write_report(out, found, shown, report.table(found), title=pair.title, console=console)
-    return found
+    text = page.page(pair, finished, fields, truths)
+    write_report(out, fields, text, report.table(fields), title=pair.title, console=console)
+    return fields
 
 
 def main() -> None:
@@ -295,8 +310,8 @@ def main() -> None:
     with errors_in_a_line():
         make_folder("--out", out)
         make_folder("--packages", options.packages)
-        found = run(pair, count, out, installed=options.packages, options=security(options), console=Console())
-    end(report.missed(found))
+        fields = run(pair, count, out, installed=options.packages, options=security(options), console=Console())
+    end(report.missed(fields))
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ class BoxMeasure:
         rows = []
         for objects, answer in zip(self._truths, answers, strict=True):
             sure = sorted((box for box in answer.boxes or () if box.score >= SURE), key=lambda box: -box.score)
-            found = int(match(sure, objects)[:, 0].sum())
-            rows.append((found, len(sure) - found, len(objects) - found))
+            right = int(match(sure, objects)[:, 0].sum())
+            rows.append((right, len(sure) - right, len(objects) - right))
         return np.array(rows, np.float64).reshape(-1, 3)
 
     def estimates(self, answers: Sequence[Prediction]) -> dict[str, Estimate]:

@@ -43,7 +43,7 @@ class Package:
 
 def missing(packages: Iterable[Package], folder: Path = FOLDER) -> list[Package]:
     """Return the packages that a folder does not have in these versions with all files."""
-    versions = {found.name.lower(): found.version for found in metadata.distributions(path=[str(folder)])}
+    versions = {installed.name.lower(): installed.version for installed in metadata.distributions(path=[str(folder)])}
     return [
         package
         for package in packages

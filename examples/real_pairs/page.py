@@ -44,16 +44,16 @@ others. Bytes together are those that the edge's workers count as sent to the cl
 all pictures."""
 
 
-def page(pair: Pair, run: Run, found: Mapping[str, Any], truths: Truths) -> str:
+def page(pair: Pair, run: Run, fields: Mapping[str, Any], truths: Truths) -> str:
     """Return report.html. ``truths``: of each answer, boxes or a text."""
     body = [
-        _section("What the uploads bought", _bought(pair, found)),
-        _section("What went up, and why", _shots(pair, run, found, truths)),
-        _section("What travelled", _travelled(found)),
-        _section("Whose models and pictures these are", _origins(pair, found)),
-        _section("All figures of this run", table(report.table(found)) + f'<p class="soft">{HONEST}</p>'),
+        _section("What the uploads bought", _bought(pair, fields)),
+        _section("What went up, and why", _shots(pair, run, fields, truths)),
+        _section("What travelled", _travelled(fields)),
+        _section("Whose models and pictures these are", _origins(pair, fields)),
+        _section("All figures of this run", table(report.table(fields)) + f'<p class="soft">{HONEST}</p>'),
     ]
-    return render(pair.title, _intro(pair, found), _tiles(found), "\n".join(body), style=STYLE)
+    return render(pair.title, _intro(pair, fields), _tiles(fields), "\n".join(body), style=STYLE)
 
 
 def size(count: float) -> str:
@@ -65,71 +65,71 @@ def _section(title: str, inside: str) -> str:
     return f"<section><h2>{html.escape(title)}</h2>\n{inside}</section>"
 
 
-def _intro(pair: Pair, found: Mapping[str, Any]) -> str:
+def _intro(pair: Pair, fields: Mapping[str, Any]) -> str:
     return (
-        f"{pair.intro} Of {found['answered']:,} frames {found['upload_share']['value']:.0%} went up; the budget was "
-        f"{found['upload_budget']:.0%}."
+        f"{pair.intro} Of {fields['answered']:,} frames {fields['upload_share']['value']:.0%} went up; the budget was "
+        f"{fields['upload_budget']:.0%}."
     )
 
 
-def _tiles(found: Mapping[str, Any]) -> list[str]:
-    edge, joint, cloud = (found[name][found["accuracy"]]["value"] for name in report.ANSWERS)
-    name = found["measures"][found["accuracy"]]
-    up, budget = found["upload_share"]["value"], found["upload_budget"]
+def _tiles(fields: Mapping[str, Any]) -> list[str]:
+    edge, joint, cloud = (fields[name][fields["accuracy"]]["value"] for name in report.ANSWERS)
+    name = fields["measures"][fields["accuracy"]]
+    up, budget = fields["upload_share"]["value"], fields["upload_budget"]
     gain = (joint - edge) / max(cloud - edge, 1e-9)
-    saved = 1 - found["bytes_joint"] / max(found["bytes_cloud"], 1)
+    saved = 1 - fields["bytes_joint"] / max(fields["bytes_cloud"], 1)
     return [
         tile(f"{joint:.3f}", f"{name}, together", f"{edge:.3f} by the edge alone", met=joint > edge),
         tile(f"{gain:.0%}", "of what the cloud would gain", f"{cloud:.3f} by the cloud alone", met=joint > edge),
         tile(f"{up:.1%}", "of frames went up", f"the budget is {budget:.0%}", met=up <= budget + 0.02),
         tile(f"{saved:.0%}", "of the bytes to the cloud saved",
-             f"{size(found['bytes_joint'])} of {size(found['bytes_cloud'])} sent", met=saved > 0),
-        tile(f"{found['lost']}", f"of {found['frames']:,} frames lost", "none may be", met=found["lost"] == 0),
-        tile(f"{found['frames_per_s']:g}", "frames a second", "as fast as the cameras sent them",
-             met=found["degraded"] == 0),
+             f"{size(fields['bytes_joint'])} of {size(fields['bytes_cloud'])} sent", met=saved > 0),
+        tile(f"{fields['lost']}", f"of {fields['frames']:,} frames lost", "none may be", met=fields["lost"] == 0),
+        tile(f"{fields['frames_per_s']:g}", "frames a second", "as fast as the cameras sent them",
+             met=fields["degraded"] == 0),
     ]  # fmt: skip
 
 
-def accuracy_charts(pair: Pair, found: Mapping[str, Any]) -> tuple[str, str]:
+def accuracy_charts(pair: Pair, fields: Mapping[str, Any]) -> tuple[str, str]:
     """Return the accuracies with their intervals as bars, and the accuracy by the share of uploads as a curve."""
-    accuracy, names = found["accuracy"], {"edge": pair.small, "joint": "together", "cloud": pair.big}
-    values = {names[key]: found[key][accuracy] for key in report.ANSWERS}
+    accuracy, names = fields["accuracy"], {"edge": pair.small, "joint": "together", "cloud": pair.big}
+    values = {names[key]: fields[key][accuracy] for key in report.ANSWERS}
     colours = {names[key]: colour for key, colour in COLOURS.items()}
     bars = charts.bars(
         {name: value["value"] for name, value in values.items()},
         colours,
         ends={name: (value["low"], value["high"]) for name, value in values.items()},
     )
-    heights = [height for _, height in (*found["curve"], *found["chance"])]
+    heights = [height for _, height in (*fields["curve"], *fields["chance"])]
     rim = max(max(heights) - min(heights), 0.02) * 0.14
     curve = charts.curve(
-        found["curve"], COLOURS["joint"], ChartAxis(0, 1, "{:.0%}", "share that goes up"),
-        ChartAxis(min(heights) - rim, max(heights) + rim, "{:.2f}", found["measures"][accuracy]),
-        levels={names[key]: (found[key][accuracy]["value"], COLOURS[key]) for key in ("edge", "cloud")},
-        dot=(found["upload_share"]["value"], found["joint"][accuracy]["value"], "this run"),
-        marks={found["upload_budget"]: "budget"},
-        baseline=found["chance"],
+        fields["curve"], COLOURS["joint"], ChartAxis(0, 1, "{:.0%}", "share that goes up"),
+        ChartAxis(min(heights) - rim, max(heights) + rim, "{:.2f}", fields["measures"][accuracy]),
+        levels={names[key]: (fields[key][accuracy]["value"], COLOURS[key]) for key in ("edge", "cloud")},
+        dot=(fields["upload_share"]["value"], fields["joint"][accuracy]["value"], "this run"),
+        marks={fields["upload_budget"]: "budget"},
+        baseline=fields["chance"],
     )  # fmt: skip
     return bars, curve
 
 
-def _bought(pair: Pair, found: Mapping[str, Any]) -> str:
-    bars, curve = accuracy_charts(pair, found)
+def _bought(pair: Pair, fields: Mapping[str, Any]) -> str:
+    bars, curve = accuracy_charts(pair, fields)
     rows = [
-        (name, *(report.interval(found[key][measure]) for measure in found["measures"]))
+        (name, *(report.interval(fields[key][measure]) for measure in fields["measures"]))
         for key, name in (("edge", f"{pair.small} alone"), ("joint", "together"), ("cloud", f"{pair.big} alone"))
     ]
     return (
         f'<div class="two"><div>{bars}<p>{html.escape(pair.measured)} '
         "The line on a bar is the 95&nbsp;% interval.</p></div>"
-        f"<div>{curve}<p>The green line is the accuracy that each budget would have given on these frames, if the "
-        "hardest go up first. The grey line is that of as many random uploads.</p></div></div>"
-        f"{table(rows, ('', *found['measures'].values()))}"
+        f"<div>{curve}<p>The green line is the accuracy that each budget would have had on these frames, if "
+        "the hardest go up first. The grey line is that of as many random uploads.</p></div></div>"
+        f"{table(rows, ('', *fields['measures'].values()))}"
     )
 
 
-def _shots(pair: Pair, run: Run, found: Mapping[str, Any], truths: Truths) -> str:
-    outcomes, rule = report.outcomes(run), found["calibration"]["rule"]
+def _shots(pair: Pair, run: Run, fields: Mapping[str, Any], truths: Truths) -> str:
+    outcomes, rule = report.outcomes(run), fields["calibration"]["rule"]
     about = (
         f"<p>The rule {html.escape(str(rule))} gives each answer of {html.escape(pair.small)} a number, its hardness. "
         "Frames at or above the cut go up while the budget has room, and a few easy ones as audits.</p>"
@@ -156,27 +156,29 @@ def _legend(pair: Pair, truths: Truths) -> str:
 
 def _shot(pair: Pair, answer: Answer, truth: Sequence[Box] | str) -> str:
     """Return a frame with the edge's answer, and with the cloud's if the frame went up."""
-    given = [(pair.small, answer.edge)]
+    predictions = [(pair.small, answer.edge)]
     if answer.is_uploaded:
-        given.append((pair.big, answer.result.prediction if answer.result.by == "cloud" else answer.cloud))
+        predictions.append((pair.big, answer.result.prediction if answer.result.by == "cloud" else answer.cloud))
     if isinstance(truth, str):
         image = picture(answer.data, f"the word {truth}")
-        cells = [(name, _read(prediction, truth)) for name, prediction in given]
+        cells = [(name, _read(prediction, truth)) for name, prediction in predictions]
         cells.append(("truth", f'<span class="read">{html.escape(truth)}</span>'))
     else:
-        image = picture(_drawn(answer, [prediction for _, prediction in given], truth), "a frame with both answers")
-        cells = [(name, _boxes(prediction)) for name, prediction in given]
+        image = picture(
+            _drawn(answer, [prediction for _, prediction in predictions], truth), "a frame with both answers"
+        )
+        cells = [(name, _boxes(prediction)) for name, prediction in predictions]
         cells.append(("truth", f"<b>{len(truth)}</b>"))
     rows = "".join(f"<div><span>{html.escape(name)}</span><span>{cell}</span></div>" for name, cell in cells)
     why = f"<small>{html.escape(_why(answer))}</small>"
     return f'<figure class="shot">{image}<figcaption>{rows}{why}</figcaption></figure>'
 
 
-def _drawn(answer: Answer, given: Sequence[Prediction], truth: Sequence[Box]) -> bytes:
+def _drawn(answer: Answer, predictions: Sequence[Prediction], truth: Sequence[Box]) -> bytes:
     """Return the picture with the true boxes and those of each answer, without landmarks."""
     layers = [
         Layer(Prediction(boxes=prediction.boxes), colour=colour)
-        for prediction, colour in zip(given, (EDGE_COLOUR, FINAL_COLOUR), strict=False)
+        for prediction, colour in zip(predictions, (EDGE_COLOUR, FINAL_COLOUR), strict=False)
     ]
     pixels = decode(open_payload(answer.data, answer.camera))
     return draw_jpeg(pixels, [truth_layer(truth), *layers], side=SIDE, max_bytes=MAX_BYTES)
@@ -204,18 +206,18 @@ def _why(answer: Answer) -> str:
     return f"hardness {result.hardness:.2f}{cut}{reason}".replace("-", "\u2212")
 
 
-def _travelled(found: Mapping[str, Any]) -> str:
-    joint, cloud = found["bytes_joint"], found["bytes_cloud"]
-    answered = max(found["answered"], 1)
+def _travelled(fields: Mapping[str, Any]) -> str:
+    joint, cloud = fields["bytes_joint"], fields["bytes_cloud"]
+    answered = max(fields["answered"], 1)
     rows = [
-        ("together", size(joint), size(joint / answered), report.interval(found["upload_share"])),
+        ("together", size(joint), size(joint / answered), report.interval(fields["upload_share"])),
         ("the cloud alone", size(cloud), size(cloud / answered), "all"),
     ]
-    cameras = [(name, f"{counts['shown']:,}", f"{counts['published']:,}") for name, counts in found["cameras"].items()]
+    cameras = [(name, f"{counts['shown']:,}", f"{counts['published']:,}") for name, counts in fields["cameras"].items()]
     note = (
         "<p class='soft'>FFmpeg reads the first frames of a stream to find out what the stream is: they are not "
         "published.</p>"
-        if any(counts["shown"] != counts["published"] for counts in found["cameras"].values())
+        if any(counts["shown"] != counts["published"] for counts in fields["cameras"].values())
         else ""
     )
     return (
@@ -224,6 +226,6 @@ def _travelled(found: Mapping[str, Any]) -> str:
     )
 
 
-def _origins(pair: Pair, found: Mapping[str, Any]) -> str:
-    rows = [(package["package"], package["contents"], package["licence"]) for package in found["packages"]]
+def _origins(pair: Pair, fields: Mapping[str, Any]) -> str:
+    rows = [(package["package"], package["contents"], package["licence"]) for package in fields["packages"]]
     return f"<p>{html.escape(pair.truth)}</p>{table(rows)}"

@@ -24,16 +24,16 @@ STYLE = """text { fill: var(--soft); font-family: system-ui, sans-serif; font-si
 .ink { fill: var(--ink) } .axis { stroke: var(--line) }"""
 
 
-def draw(found: Mapping[str, Any]) -> str:
+def draw(fields: Mapping[str, Any]) -> str:
     """Return the picture."""
-    pair, measure = PAIRS[found["demo"]], found["measures"][found["accuracy"]]
+    pair, measure = PAIRS[fields["demo"]], fields["measures"][fields["accuracy"]]
     shared = resources.files("halimede.html_report").joinpath("style.css").read_text("utf-8")
     heading = f"{pair.small} at the edge asks {pair.big} in the cloud: {measure}, with 95 % intervals"
-    values = ", ".join(f"{name} {found[name][found['accuracy']]['value']:.3f}" for name in report.ANSWERS)
-    bytes_joint, bytes_cloud = size(found["bytes_joint"]), size(found["bytes_cloud"])
+    values = ", ".join(f"{name} {fields[name][fields['accuracy']]['value']:.3f}" for name in report.ANSWERS)
+    bytes_joint, bytes_cloud = size(fields["bytes_joint"]), size(fields["bytes_cloud"])
     lines = (
-        f"{found['upload_share']['value']:.1%} of {found['frames']} frames went up",
-        f"{bytes_joint} to the cloud in place of {bytes_cloud}, and {found['lost'] or 'no'} frame lost",
+        f"{fields['upload_share']['value']:.1%} of {fields['frames']} frames went up",
+        f"{bytes_joint} to the cloud in place of {bytes_cloud}, and {fields['lost'] or 'no'} frame lost",
     )
     parts = [
         f"<style>{shared[: shared.index('*')]}{STYLE}</style>",
@@ -41,7 +41,7 @@ def draw(found: Mapping[str, Any]) -> str:
         charts.text(20, 36, heading, css="ink", more='style="font-size:19px" font-weight="600"'),
         *(charts.text(20, BELOW + 26 * i, line, css="ink") for i, line in enumerate(lines)),
     ]
-    for x, chart in zip((20, RIGHT), accuracy_charts(pair, found), strict=True):
+    for x, chart in zip((20, RIGHT), accuracy_charts(pair, fields), strict=True):
         inside = chart.replace("<svg ", '<svg preserveAspectRatio="xMinYMin" overflow="visible" ', 1)
         parts.append(f'<g transform="translate({x} {TOP})">{inside}</g>')
     picture = charts.svg(WIDTH, HEIGHT, parts, f"{heading}. {values}")

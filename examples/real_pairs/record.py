@@ -66,8 +66,12 @@ class Recorder:
                 raise HalimedeError(f"{what} did not happen: nothing came for {seconds:.0f} s; last status: {phase}")
 
     def _progress(self) -> tuple[int, int, int, str]:
-        phase = self.status.status.phase if self.status else ""
-        return len(self.published), len(self.results), self.metric("inferenceNumber"), phase
+        return len(self.published), len(self.results), self.metric("inferenceNumber"), self.phase
+
+    @property
+    def phase(self) -> str:
+        """The phase of the service; empty: it has no status yet."""
+        return self.status.status.phase if self.status else ""
 
     def unanswered(self) -> int:
         """Count the published frames without a result."""

@@ -56,9 +56,9 @@ class Answer:
 class Run:
     """All that a report is made of.
 
-    ``shown``: frames that each camera showed; ``published``: those that came to the broker; ``answers``: those with a
-    result, in the order of their frames. ``calibration``: what ``halimede calibrate`` printed. ``sources``: packages,
-    what is used of them, and their licences.
+    ``shown``: frames that each camera showed; ``published``: those that came to the broker; ``unknown``: frames that
+    came and are none of those. ``answers``: those with a result, in the order of their frames. ``calibration``: what
+    ``halimede calibrate`` printed. ``sources``: packages, what is used of them, and their licences.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Run:
     shown: Mapping[str, int]
     published: Mapping[str, int]
     repeated: int
+    unknown: int
     seconds: float
     budget: float
     calibration: Mapping[str, Any]
@@ -88,6 +89,7 @@ def figures(run: Run) -> dict[str, Any]:
         "answered": len(answers),
         "lost": published - len(answers),
         "repeated": run.repeated,
+        "unknown": run.unknown,
         "degraded": sum(a.result.degraded for a in answers),
         "skipped": sum(run.shown.values()) - published,
         "cameras": {
@@ -129,44 +131,45 @@ def _outcome(answer: Answer, before: float, after: float) -> str:
     return MENDED if after < before else SPOILED if after > before else SAME
 
 
-def missed(found: Mapping[str, Any]) -> list[str]:
+def missed(fields: Mapping[str, Any]) -> list[str]:
     """Return what of a run is not as it should be."""
-    accuracy = found["accuracy"]
-    joint, edge = found["joint"][accuracy]["value"], found["edge"][accuracy]["value"]
+    accuracy = fields["accuracy"]
+    joint, edge = fields["joint"][accuracy]["value"], fields["edge"][accuracy]["value"]
     checks = (
-        (found["frames"] == 0, "no frame was published"),
-        (found["lost"] > 0, f"{found['lost']} frames were not answered"),
-        (any(not camera["published"] for camera in found["cameras"].values()), "a camera published nothing"),
+        (fields["frames"] == 0, "no frame was published"),
+        (fields["lost"] > 0, f"{fields['lost']} frames were not answered"),
+        (fields["unknown"] > 0, f"{fields['unknown']} published frames are none of those that were shown"),
+        (any(not camera["published"] for camera in fields["cameras"].values()), "a camera published nothing"),
         (joint <= edge, f"together {joint:.3f} is not above {edge:.3f} by the edge alone"),
     )
     return [text for is_missed, text in checks if is_missed]
 
 
-def table(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def table(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that people read first."""
     measures = [
-        (f"{found['measures'][key]}: {name}", interval(found[name][key]))
-        for key in found["measures"]
+        (f"{fields['measures'][key]}: {name}", interval(fields[name][key]))
+        for key in fields["measures"]
         for name in ANSWERS
     ]
     cameras = ", ".join(
-        f"{name} {counts['published']} of {counts['shown']}" for name, counts in found["cameras"].items()
+        f"{name} {counts['published']} of {counts['shown']}" for name, counts in fields["cameras"].items()
     )
-    calibration = found["calibration"]
+    calibration = fields["calibration"]
     parameters = ", ".join(f"{key} {_short(value)}" for key, value in (calibration["parameters"] or {}).items())
     return [
-        ("frames / answered", f"{found['frames']} / {found['answered']}"),
-        ("lost, repeated, degraded", f"{found['lost']}, {found['repeated']}, {found['degraded']}"),
+        ("frames / answered", f"{fields['frames']} / {fields['answered']}"),
+        ("lost, repeated, degraded", f"{fields['lost']}, {fields['repeated']}, {fields['degraded']}"),
         ("published, of those shown", cameras),
         *measures,
-        ("share that went up / budget", f"{interval(found['upload_share'])} / {found['upload_budget']:g}"),
-        ("bytes to the cloud, together / cloud alone", f"{found['bytes_joint']:,} / {found['bytes_cloud']:,}"),
-        ("frames a second, as the cameras sent them", f"{found['frames_per_s']:g}"),
+        ("share that went up / budget", f"{interval(fields['upload_share'])} / {fields['upload_budget']:g}"),
+        ("bytes to the cloud, together / cloud alone", f"{fields['bytes_joint']:,} / {fields['bytes_cloud']:,}"),
+        ("frames a second, as the cameras sent them", f"{fields['frames_per_s']:g}"),
         (
             "rule of the calibration",
             f"{calibration['rule']} ({parameters})" if parameters else str(calibration["rule"]),
         ),
-        *((package["package"], f"{package['contents']}: {package['licence']}") for package in found["packages"]),
+        *((package["package"], f"{package['contents']}: {package['licence']}") for package in fields["packages"]),
     ]
 
 

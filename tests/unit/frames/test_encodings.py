@@ -106,6 +106,17 @@ def test_each_kind_of_jpeg_has_the_pixels_that_pillow_reads_at_each_scale(kind: 
     assert np.array_equal(decode(framed(data, "jpeg"), At(scale, grey=grey)), expected)
 
 
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+@pytest.mark.parametrize("size", [(1, 1), (7, 9), (9, 7), (17, 16), (8191, 9), (3, 8191)])
+def test_sides_are_rounded_up_at_each_scale(size: tuple[int, int], scale: int, grey: bool) -> None:
+    data = encode_image(np.arange(size[0] * size[1] * 3, dtype=np.uint32).astype(np.uint8).reshape(*size, 3), "jpeg")
+    pixels = decode(framed(data, "jpeg"), At(scale, grey=grey))
+    assert pixels.shape == (-(-size[0] // scale), -(-size[1] // scale), *([] if grey else [3]))
+    if min(size) >= scale:
+        assert np.array_equal(pixels, read_by_pillow(data, scale, grey=grey))
+
+
 @given(
     st.sampled_from(list(kinds().values())),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8),

@@ -78,6 +78,6 @@ def finished(name: str, answers: list[Answer], measure: Any) -> Run:
     pair = {FACES.name: FACES, TEXT.name: TEXT}[name]
     return Run(
         name=name, answers=answers, measure=measure, shown={"pair-folder": count, "pair-rtsp": 3},
-        published={"pair-folder": count, "pair-rtsp": 0}, repeated=0, seconds=2.0, budget=pair.budget,
+        published={"pair-folder": count, "pair-rtsp": 0}, repeated=0, unknown=0, seconds=2.0, budget=pair.budget,
         calibration=CALIBRATION, sources=pair.sources, status=STATUS,
     )  # fmt: skip

@@ -73,6 +73,7 @@ def test_the_curve_uploads_the_hardest_first_and_random_uploads_are_below() -> N
     ("changes", "sentence"),
     [
         ({"lost": 2}, "2 frames were not answered"),
+        ({"unknown": 1}, "1 published frames are none of those that were shown"),
         ({"frames": 0}, "no frame was published"),
         ({"cameras": {"a": {"shown": 3, "published": 0}}}, "a camera published nothing"),
         ({"joint": {"f1": {"value": 0.1}}}, "together 0.100 is not above 0.667 by the edge alone"),
