@@ -50,10 +50,14 @@ def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
     check_finite(image)
-    last = steps[-1] if steps else None
-    if isinstance(last, Layout) and last.order == "chw" and isinstance(steps[-2:][0], Scale | Normalize):
-        return _planes(steps[:-1], image)
-    for step in steps:
+    done, end = 0, len(steps) - 1
+    if end > 0 and isinstance(steps[end], Cast):
+        end -= 1
+    if end > 0 and isinstance(steps[end - 1], Scale | Normalize):
+        last = steps[end]
+        if isinstance(last, Layout) and last.order == "chw":
+            image, done = _planes(steps[:end], image), end + 1
+    for step in steps[done:]:
         image = run(step, image)
     return np.ascontiguousarray(image)
 
@@ -184,7 +188,7 @@ def cast(step: Cast, image: Array) -> Array:
         if not np.isfinite(image).all():
             raise SampleError(f"the frame holds NaN or infinity, which {wanted} cannot: repair its source")
         return _clip(image, wanted)
-    return image.astype(wanted)
+    return image.astype(wanted, copy=False)
 
 
 def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:

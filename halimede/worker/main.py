@@ -62,6 +62,8 @@ def main(
     prepare: Prepare | None = None,
 ) -> int:
     """Run a worker and return its exit code. ``prepare`` reads its settings; None: those of joint inference."""
+    # OpenCV would resize with a thread for each core, which the model's threads need
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     try:
         settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)

@@ -213,3 +213,25 @@ def test_a_method_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch, 
         Exception, match=r"resize method area needs the package opencv-python-headless.*halimede\[opencv\]"
     ):
         open_model(tmp_path / "m.onnx", spec({"op": "resize", "width": 9, "height": 9, "method": "area"}))
+
+
+@pytest.mark.parametrize("cast", [[], [{"op": "cast", "dtype": "float32"}], [{"op": "cast", "dtype": "float16"}]])
+@pytest.mark.parametrize(
+    "first", [[], [{"op": "resize", "width": 9, "height": 7}], [{"op": "letterbox", "width": 9, "height": 7}]]
+)
+@pytest.mark.parametrize("mean", [0.5, [0.1, 0.2, 0.3]])
+def test_steps_in_one_pass_give_the_bits_of_the_steps_one_by_one(
+    first: list[dict[str, object]], mean: object, cast: list[dict[str, object]]
+) -> None:
+    steps = spec(
+        *first, {"op": "normalize", "mean": mean, "std": 0.3}, {"op": "layout", "order": "chw"}, *cast
+    ).preprocess
+    for dtype in (np.uint8, np.float32, np.float64):
+        image = np.random.default_rng(0).integers(0, 256, (12, 10, 3)).astype(dtype)
+        expected = image
+        for step in steps:
+            expected = preprocess.run(step, expected)
+        array = preprocess.apply(steps, image)
+        assert array.flags.c_contiguous
+        assert (array.dtype, array.shape) == (expected.dtype, expected.shape)
+        assert np.array_equal(array, expected)
