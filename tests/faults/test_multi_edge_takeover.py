@@ -1,6 +1,6 @@
 """kill -9 of a member under load: the others answer its frames within 3 s, none is lost, and it gets them back.
 
-On a busy machine all answers are late: the 3 s are counted in addition to what the frames of the other cameras wait meanwhile.
+On a busy machine all answers are late: the wait of other cameras' frames is added to the 3 s.
 """
 
 from __future__ import annotations
