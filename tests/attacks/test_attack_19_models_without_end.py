@@ -6,8 +6,9 @@ The trial is a process of its own with limits. The others live on, nothing of it
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import resource
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +20,17 @@ from tests.simulated import eventually
 
 MEGABYTE = 1024**2
 MEMORY = TrialLimits(memory_bytes=256 * MEGABYTE, seconds=30)
+
+
+#: tries a model in a process that has had no other children: the largest of them all is the trial
+TRY = """
+import asyncio, json, resource, sys
+from pathlib import Path
+from halimede.models.model_trial import TrialLimits, try_model
+
+trial = asyncio.run(try_model(Path(sys.argv[1]), "{}", TrialLimits(memory_bytes=int(sys.argv[2]), seconds=30)))
+print(json.dumps([trial.ok, trial.reason, trial.message, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss]))
+"""
 
 
 def trials() -> list[int]:
@@ -36,10 +48,14 @@ def trials() -> list[int]:
 
 @pytest.mark.parametrize("folded", [True, False], ids=["when it is loaded", "when it answers"])
 async def test_attack_19_a_huge_tensor_ends_the_trial_and_nothing_else(tmp_path: Path, folded: bool) -> None:
-    trial = await try_model(huge(tmp_path / "m.onnx", folded=folded), "{}", MEMORY)
-    assert (trial.ok, trial.reason) == (False, TrialReason.MEMORY)
-    assert "more than 256 MiB" in trial.message
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1024 * 1024, "it had its gigabyte"
+    model = huge(tmp_path / "m.onnx", folded=folded)
+    arguments = ("-c", TRY, str(model), str(MEMORY.memory_bytes))
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(process.communicate(), 120)
+    ok, reason, message, most_kilobytes = json.loads(output.splitlines()[-1])
+    assert (ok, reason) == (False, TrialReason.MEMORY)
+    assert "more than 256 MiB" in message
+    assert most_kilobytes < 1024 * 1024, "it had its gigabyte"
 
 
 async def test_attack_19_an_endless_loop_ends_at_the_limit(tmp_path: Path) -> None:
