@@ -102,8 +102,9 @@ def _parse(body: Any, path: Path) -> Resource[Any]:
 
 
 HOME = "~/.local/state/halimede"
-#: samples that are prepared at a time, and samples of one model call
-CHUNK, BATCH = 128, 32
+#: samples that are prepared at a time, samples of one model call, and most bytes of its input: a detector's layers take
+#: many times as much
+CHUNK, BATCH, BATCH_BYTES = 128, 32, 8 * 1024**2
 #: a model's time for one sample is the median of so many calls, within so many seconds
 TIMED, TIMED_S = 30, 1.0
 
@@ -218,7 +219,9 @@ def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: r
         except SampleError as error:
             raise refused(number, error) from error
     predictions: dict[int, Prediction] = {}
-    for batch in group(range(len(samples)), BATCH, samples.__getitem__):
+    largest = max((sample.nbytes for sample in samples), default=1)
+    limit = max(1, min(BATCH, BATCH_BYTES // max(1, largest)))
+    for batch in group(range(len(samples)), limit, samples.__getitem__):
         for i, answer in zip(batch, isolate([samples[i] for i in batch], model.predict), strict=True):
             if isinstance(answer, SampleError):
                 raise refused(numbers[i], str(answer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tarfile
 import threading
+from collections.abc import Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
-from halimede.evaluation.service import answered, answers, read_chain
+from halimede.evaluation.service import EvaluatedTier, _answer, answered, answers, read_chain
+from halimede.inference import Array, Model
+from halimede.messages import Frame, Prediction
 from tests.lite_files import write_classifier
 from tests.unit.evaluation.worlds import joint, model, write
 
@@ -162,3 +166,34 @@ def test_a_sample_that_does_not_fit_the_model_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidFieldError, match=r"--data: 'bad' .* model small"):
         answers(chain.edge, data)
+
+
+class BatchSizes(Model):
+    """A model that records how many samples a call gets."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ()
+
+    def prepare(self, image: Array) -> Array:
+        return image
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        self.sizes.append(len(batch))
+        return [Prediction(label="a", score=1.0)] * len(batch)
+
+    def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize(("values", "most"), [(100, 32), (1024**2, 2), (4 * 1024**2, 1)])
+def test_a_call_of_the_model_gets_no_more_samples_than_fit_into_its_bytes(values: int, most: int) -> None:
+    rows: list[Array | Frame] = [np.zeros(values, np.float32)] * 40
+    data = LabelledPicture(images=rows, names=[str(i) for i in range(40)], sizes=[1] * 40)
+    tier = EvaluatedTier(name="edge", model="m", spec=ModelSpec(url="/m", format="onnx"), path=Path("/m"))
+    counting = BatchSizes()
+    assert len(_answer(tier, counting, data, range(40))) == 40
+    assert max(counting.sizes) == most
