@@ -21,7 +21,7 @@ from halimede.api.processing import (
     Resize,
     Scale,
 )
-from halimede.inference.geometry import fit_size, fitted
+from halimede.inference.geometry import fit_size, fitted, scaled_side
 from halimede.inference.model import SampleError
 
 #: the scales, the smallest picture first
@@ -68,11 +68,6 @@ def decoding_of(mode: DecodeMode, steps: Sequence[ProcessingStep]) -> Decoding |
             return None
         grey = grey or isinstance(step, Grayscale)
     return None
-
-
-def scaled_side(side: int, scale: int) -> int:
-    """Return the pixels of a side after decoding at ``1/scale``: libjpeg rounds up."""
-    return -(-side // scale)
 
 
 def _size(step: Resize | Fit | Letterbox, width: int, height: int) -> tuple[int, int]:

@@ -48,7 +48,7 @@ class Geometry:
     @classmethod
     def of(cls, width: int, height: int, scale: int = 1) -> Geometry:
         """Return the mapping of a picture of that size that was decoded at ``1/scale``."""
-        return cls(*(Axis(side, -(-side // scale), 1 / scale) for side in (width, height)))
+        return cls(*(Axis(side, scaled_side(side, scale), 1 / scale) for side in (width, height)))
 
     @property
     def whole(self) -> Geometry:
@@ -85,6 +85,11 @@ def placed(sample: Array, geometry: Geometry) -> Array:
     result = sample.view(Placed)
     result.geometry = geometry
     return result
+
+
+def scaled_side(side: int, scale: int) -> int:
+    """Return the pixels of a side after decoding at ``1/scale``: libjpeg rounds up."""
+    return -(-side // scale)
 
 
 def geometry_of(sample: Array) -> Geometry | None:

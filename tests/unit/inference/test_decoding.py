@@ -17,9 +17,9 @@ from halimede.frames.payloads import open_payload
 from halimede.hard_samples.store import HardSampleStore, describe, picture
 from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.inference import open_model, preprocess
-from halimede.inference.decoding import Decoding, decoding_of, scaled_side
+from halimede.inference.decoding import Decoding, decoding_of
 from halimede.inference.estimator import EstimatorModel
-from halimede.inference.geometry import Geometry, follow, geometry_of, scale_of
+from halimede.inference.geometry import Geometry, follow, geometry_of, scale_of, scaled_side
 from halimede.joint_model import JointModel
 from halimede.messages import Prediction, Result
 from halimede.pipeline.inference import prepare
