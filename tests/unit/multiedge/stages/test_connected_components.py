@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.multiedge.stages.motion import crowded, grown, regions
+from halimede.inference.regions import grown, regions
+from halimede.multiedge.stages.motion import crowded
 
 SIDES = st.integers(1, 12)
 MASKS = st.builds(
