@@ -189,6 +189,17 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
     )
 
 
+def check_crops(chain: Chain, data: LabelledPicture, field: str, value: str) -> None:
+    """Check that the samples of a service with a detector are crops: pictures with one label. Raises InvalidFieldError.
+
+    ``value``: what the user gave as ``field``.
+    """
+    detector = chain.service.spec.edge_worker.detector
+    if detector and data.boxes is not None:
+        fix = f"samples of a service with a detector ({detector.name}) are crops: give a class or a text for each"
+        raise InvalidFieldError(field, value, fix)
+
+
 def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None) -> list[Prediction]:
     """Return the answers of a tier's model in order. Raises ModelError, InvalidFieldError (``--data``)."""
     return answered(tier, data, progress, timed=0).predictions

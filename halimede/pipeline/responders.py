@@ -428,9 +428,15 @@ class ResultResponder:
             log.error("result lost", frame=result.id)
             return
         # ACCEPTED first: a worker that is killed here must not have answered more than it accepted
-        counts = [Count.ACCEPTED, Count.ANSWERED] if pending else [Count.ANSWERED]
+        if pending:
+            self._ledger.add(Count.ACCEPTED)
         if reason == NO_SUBSCRIBER:
-            counts.append(Count.UNRECEIVED)
+            self._ledger.add(Count.UNRECEIVED)
+        self._count(sample, conclusion, result)
+
+    def _count(self, sample: Sample, conclusion: Conclusion, result: Result) -> None:
+        """Count a sample whose result was published."""
+        counts = [Count.ANSWERED]
         if result.by == "cloud":
             counts.append(Count.CLOUD)
         counts += MINED[sample.on_trial, result.hard]

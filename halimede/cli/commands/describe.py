@@ -137,6 +137,8 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
         yield hide_secrets(to_yaml(spec))
         return
     yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
+    if detector := dig(edge, "detector", "name"):
+        yield f"        crops of what {detector} finds, as samples"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
     yield from _uploads(edge)
