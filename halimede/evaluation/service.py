@@ -184,6 +184,7 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
     ]
     tiers = tuple(_tier(*part, models) for part in parts)
     named = [name for each in tiers for name in (each.model, _calibration_of(each.deferral))]
+    named += [spec.edge_worker.detector.name] if spec.edge_worker.detector else []
     return Chain(
         service=service, tiers=tiers, models=tuple(models[name] for name in dict.fromkeys(named) if name in models)
     )
