@@ -266,12 +266,13 @@ class FrameResponder(ResultResponder):
         crops = _crops_of(conclusion)
         return combine(result, crops, self._task) if crops else result
 
-    def _count(self, sample: Sample, conclusion: Conclusion, result: Result) -> None:
+    def _count(self, sample: Sample, conclusion: Conclusion, result: Result, counts: list[Count]) -> None:
         """Count the crops of a frame in its place, or a frame without crops as one sample."""
         crops = _crops_of(conclusion)
         if not crops:
-            super()._count(sample, conclusion, result)
+            super()._count(sample, conclusion, result, counts)
             return
+        self._ledger.count(counts)
         self._ledger.add(Count.ACCEPTED, len(crops) - 1)
         for crop in crops:
             crop.count(SUCCESS)

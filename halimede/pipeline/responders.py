@@ -428,15 +428,14 @@ class ResultResponder:
             log.error("result lost", frame=result.id)
             return
         # ACCEPTED first: a worker that is killed here must not have answered more than it accepted
-        if pending:
-            self._ledger.add(Count.ACCEPTED)
+        counts = [Count.ACCEPTED] if pending else []
         if reason == NO_SUBSCRIBER:
-            self._ledger.add(Count.UNRECEIVED)
-        self._count(sample, conclusion, result)
+            counts.append(Count.UNRECEIVED)
+        self._count(sample, conclusion, result, counts)
 
-    def _count(self, sample: Sample, conclusion: Conclusion, result: Result) -> None:
-        """Count a sample whose result was published."""
-        counts = [Count.ANSWERED]
+    def _count(self, sample: Sample, conclusion: Conclusion, result: Result, counts: list[Count]) -> None:
+        """Count a sample whose result was published, after these ``counts``."""
+        counts.append(Count.ANSWERED)
         if result.by == "cloud":
             counts.append(Count.CLOUD)
         counts += MINED[sample.on_trial, result.hard]

@@ -27,6 +27,7 @@ from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
 from halimede.tracing import TraceBuffer
+from halimede.tracing.steps import CROPS
 from halimede.worker.errors import WorkerError
 from halimede.worker.settings import DetectorSettings
 from tests.graphs import FLOAT, write_graph
@@ -212,6 +213,31 @@ async def test_a_worker_that_is_killed_with_crops_in_the_cloud_has_its_frame_ans
             await eventually(lambda: w.info("e0").inference_number == 3)
             assert w.info("e0").lost == 0
     assert w.copies == {sent: 1}
+
+
+@simulated
+async def test_a_worker_that_stops_answers_the_crops_that_the_cloud_has(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"deadline_s": 600.0, "grace_s": 3.0, "detector": detector(tmp_path)}
+    async with world(tmp_path) as w, w.worker("edge", "e0", **options) as stop:
+        await w.camera.subscribe(topics.REQUEST.filter(group="x", ns=NS, service="helmet"), _ignore)
+        sent = await show(w, [EASY] + [HARD] * 99)
+        await asyncio.sleep(1)
+        stop.set()
+        result = await w.answer(sent)
+        assert (result.degraded, result.reason, labels(result.prediction)) == (True, "deadline", ["small"] * 100)
+    assert w.status("e0") == "completed"
+    assert (w.info("e0").inference_number, w.info("e0").lost) == (100, 0)
+
+
+@simulated
+async def test_the_trace_of_a_frame_counts_its_crops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[Any, ...]] = []
+    done = TraceBuffer.done
+    monkeypatch.setattr(TraceBuffer, "done", lambda self, record: (steps.extend(record.steps), done(self, record)))
+    async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", detector=detector(tmp_path)):
+        await w.answer(await show(w, [EASY, HARD, HARD]))
+        await eventually(lambda: w.info("e0").inference_number == 3)
+    assert [step[3:] for step in steps if step[0] is CROPS] == [(3, 2, 2)]
 
 
 @simulated
