@@ -120,7 +120,7 @@ class PictureSender:
 def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
     try:
         for shot in shots(camera, reading):
-            reading.counts.skipped += box.put(shot)
+            reading.counts.skipped += box.put(shot) is not None
         box.close(SourceError(ipc_messages.ENDED, "it ended"))
     except SourceError as error:
         box.close(error)
@@ -151,13 +151,12 @@ class LatestValue(Generic[T]):
         self._thing: T | None = None
         self._over: Exception | None = None
 
-    def put(self, thing: T) -> bool:
-        """Store a value; return whether it replaced another one."""
+    def put(self, thing: T) -> T | None:
+        """Store a value; return the one that it replaces."""
         with self._changed:
             while self._patient and self._thing is not None:
                 self._changed.wait()
-            replaced = self._thing is not None
-            self._thing = thing
+            replaced, self._thing = self._thing, thing
             self._changed.notify_all()
             return replaced
 

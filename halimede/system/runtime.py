@@ -67,8 +67,8 @@ def plain_log_lines() -> None:
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> None:
     """Let glibc keep up to 64 MiB of freed memory for the arrays of the next frames.
 
-    Otherwise it returns them to the kernel after each frame, and each page is a fault again: a fifth of the processor
-    time of a JPEG of 1920 x 1080. The environment has precedence. Another C library is left as it is.
+    Otherwise it returns them to the kernel after each frame, and each page is a fault again: up to a fifth of the
+    processor time of a JPEG of 1920 x 1080. The environment has precedence. Another C library is left as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt and not ALLOCATOR.keys() & environ.keys():
