@@ -29,7 +29,7 @@ from PIL import Image
 from examples.demo_command import output_of
 from examples.multi_edge import live
 from examples.real_pairs import manifests, packages, pages, words
-from examples.real_pairs.pages import Word
+from examples.real_pairs.pages import Plate
 from examples.real_pairs.record import Recorder, picture_key
 from halimede import log
 from halimede.api.base import convert
@@ -39,7 +39,7 @@ from halimede.errors import HalimedeError
 from halimede.inference import Model, open_model
 from halimede.inference.crops import pixels
 from halimede.messages import Box, Prediction, Result
-from halimede.pipeline.crops import recognised
+from halimede.pipeline.crops import combine_answers
 
 NAME, CAMERA = "pages", "board"
 NODES = ("edge0", "cloud0")
@@ -49,12 +49,11 @@ START_S, SILENT_S = 120.0, 60.0
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measurement:
     """What one run measured: shares of words that were read to the last letter, and bytes that went up."""
 
     pages: int
-    words: int
-    found: int
+    plates: int
     crops: int
     edge: float
     joint: float
@@ -76,10 +75,10 @@ def opened(body: dict[str, Any]) -> Model:
 def crops_of(picture: np.ndarray, boxes: Sequence[Box]) -> list[np.ndarray]:
     """Return the pixels of boxes."""
     corners = [pixels(box, picture) for box in boxes]
-    return [picture[top:bottom, left:right] for left, top, right, bottom in filter(None, corners)]
+    return [picture[y1:y2, x1:x2] for x1, y1, x2, y2 in filter(None, corners)]
 
 
-def write_crops(folder: Path, source: Path, truths: dict[str, list[Word]], detector: Model) -> int:
+def write_crops(folder: Path, source: Path, truths: dict[str, list[Plate]], detector: Model) -> int:
     """Write the crops of words that a detector finds, with their texts as ``metadata.csv``; return how many."""
     folder.mkdir(parents=True)
     rows = []
@@ -88,7 +87,7 @@ def write_crops(folder: Path, source: Path, truths: dict[str, list[Word]], detec
         boxes = [box for box in detector.predict([detector.prepare(picture)])[0].boxes or () if pixels(box, picture)]
         for number, (box, crop) in enumerate(zip(boxes, crops_of(picture, boxes), strict=True)):
             middle = (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
-            text = next((word.text for word in page if word.contains(*middle)), "")
+            text = next((plate.text for plate in page if plate.contains(*middle)), "")
             if text:
                 file = f"{name[:-4]}-{number:03}.png"
                 Image.fromarray(crop).save(folder / file)
@@ -129,9 +128,9 @@ async def answer(folder: Path, calibrated: Path, names: Sequence[str]) -> tuple[
 
 
 def measure(
-    folder: Path, truths: dict[str, list[Word]], recorder: Recorder, results: dict[str, Result], big: Model
-) -> Figures:
-    """Return the figures of a run."""
+    folder: Path, truths: dict[str, list[Plate]], recorder: Recorder, results: dict[str, Result], big: Model
+) -> Measurement:
+    """Measure the answers of a run."""
     edge, joint, cloud, hard, sizes = [], [], [], [], []
     for name, page in truths.items():
         result = results.get(name)
@@ -142,18 +141,17 @@ def measure(
         read = [big.predict([big.prepare(crop)])[0] for crop in crops_of(picture, boxes)]
         edge.append(pages.read_right(page, small))
         joint.append(pages.read_right(page, final))
-        cloud.append(pages.read_right(page, recognised(boxes, read, "text")))
+        cloud.append(pages.read_right(page, combine_answers(boxes, read, "text")))
         pairs = zip(small.lines or (), final.lines or (), strict=True)
         hard.append(sum(before.text != after.text for before, after in pairs))
         sizes.append((folder / "test" / name).stat().st_size)
     right = [sum(map(sum, answers)) for answers in (edge, joint, cloud)]
-    total, found = sum(map(len, truths.values())), sum(len(r.prediction.lines or ()) for r in results.values())
+    total = sum(map(len, truths.values()))
     order = sorted(range(len(edge)), key=lambda page: -hard[page])
     up = whole_pages([sum(edge[page]) for page in order], [sum(cloud[page]) for page in order], right[1])
-    return Figures(
+    return Measurement(
         pages=len(truths),
-        words=total,
-        found=found,
+        plates=total,
         crops=recorder.metric("inferenceNumber"),
         edge=right[0] / total,
         joint=right[1] / total,
@@ -168,11 +166,11 @@ def measure(
     )
 
 
-def whole_pages(edge: Sequence[int], cloud: Sequence[int], wanted: int) -> int:
+def whole_pages(edge: Sequence[int], cloud: Sequence[int], least: int) -> int:
     """Return how many of the first pages the cloud must read for so many right words; all if there are too few."""
     right = sum(edge)
     for count, (before, after) in enumerate(zip(edge, cloud, strict=True)):
-        if right >= wanted:
+        if right >= least:
             return count
         right += after - before
     return len(edge)
@@ -182,25 +180,25 @@ def _box_of(corners: Sequence[Any]) -> Box:
     return Box(corners[0].x, corners[0].y, corners[2].x, corners[2].y, 1.0)
 
 
-def table(figures: Figures) -> str:
-    """Return the figures as a table of Markdown."""
+def table(measured: Measurement) -> str:
+    """Return a measurement as a table of Markdown."""
     rows = [
-        ("the edge alone", figures.edge, 0, ""),
-        ("hard crops", figures.joint, figures.crop_bytes, f"{figures.crops_up / figures.pages:.1f} crops"),
+        ("the edge alone", measured.edge, 0, ""),
+        ("hard crops", measured.joint, measured.crop_bytes, f"{measured.crops_up / measured.pages:.1f} crops"),
         (
             "whole pages, for as many right words",
-            figures.joint,
-            figures.whole_bytes,
-            f"{figures.whole_pages} of {figures.pages} pages",
+            measured.joint,
+            measured.whole_bytes,
+            f"{measured.whole_pages} of {measured.pages} pages",
         ),
-        ("all pages", figures.cloud, figures.all_bytes, "1 page"),
+        ("all pages", measured.cloud, measured.all_bytes, "1 page"),
     ]
     lines = ["| what goes up | exact match of words | bytes a page | of a page |", "|---|---|---|---|"]
-    lines += [f"| {name} | {right:.3f} | {size / figures.pages:,.0f} | {what} |" for name, right, size, what in rows]
+    lines += [f"| {name} | {right:.3f} | {size / measured.pages:,.0f} | {what} |" for name, right, size, what in rows]
     return "\n".join(lines)
 
 
-def run(count: int, folder: Path, installed: Path) -> Figures:
+def run(count: int, folder: Path, installed: Path) -> Measurement:
     """Prepare, calibrate, answer and measure. Raises HalimedeError."""
     packages.install(words.PACKAGES, installed, print)
     shutil.rmtree(folder, ignore_errors=True)
@@ -225,13 +223,13 @@ def main() -> None:
     options = parser.parse_args()
     log.configure("ERROR")
     try:
-        figures = run(options.pages, options.out, options.packages)
+        measurement = run(options.pages, options.out, options.packages)
     except HalimedeError as error:
         sys.exit(f"Error: {error}")
-    (options.out / "figures.json").write_text(json.dumps(asdict(figures), indent=1) + "\n")
-    print(table(figures))
-    print(msgspec.json.encode(figures).decode())
-    sys.exit(bool(figures.lost or figures.repeated))
+    (options.out / "figures.json").write_text(json.dumps(asdict(measurement), indent=1) + "\n")
+    print(table(measurement))
+    print(msgspec.json.encode(measurement).decode())
+    sys.exit(bool(measurement.lost or measurement.repeated))
 
 
 if __name__ == "__main__":

@@ -26,18 +26,18 @@ TRUTHS = "pages.json"
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word of a page: its text, and the corners of its plate in pixels."""
+class Plate:
+    """The plate of a word on a page: its text, and its corners in pixels."""
 
     text: str
-    left: int
-    top: int
-    right: int
-    bottom: int
+    x1: int
+    y1: int
+    x2: int
+    y2: int
 
     def contains(self, x: float, y: float) -> bool:
         """Whether a point lies on the plate."""
-        return self.left <= x < self.right and self.top <= y < self.bottom
+        return self.x1 <= x < self.x2 and self.y1 <= y < self.y2
 
 
 def detector(installed: Path = packages.FOLDER) -> dict[str, Any]:
@@ -58,41 +58,41 @@ def detector(installed: Path = packages.FOLDER) -> dict[str, Any]:
     )
 
 
-def write_pages(folder: Path, part: str, count: int, seed: int = 0) -> dict[str, list[Word]]:
-    """Write pages as JPEG; return the words of each. Raises HalimedeError if there is no font."""
+def write_pages(folder: Path, part: str, count: int, seed: int = 0) -> dict[str, list[Plate]]:
+    """Write pages as JPEG; return the plates of each. Raises HalimedeError if there is no font."""
     files = words.fonts()
     folder.mkdir(parents=True, exist_ok=True)
     pages = {}
     for number in range(count):
         chance = np.random.default_rng((seed, len(PARTS) + PARTS.index(part), number))
-        page, placed = render_page(files, chance)
+        page, plates = render_page(files, chance)
         page.save(folder / f"{number:04}.jpg", quality=QUALITY)
-        pages[f"{number:04}.jpg"] = placed
-    (folder / TRUTHS).write_text(json.dumps({name: [vars(word) for word in page] for name, page in pages.items()}))
+        pages[f"{number:04}.jpg"] = plates
+    (folder / TRUTHS).write_text(json.dumps({name: [vars(plate) for plate in page] for name, page in pages.items()}))
     return pages
 
 
-def render_page(files: Sequence[Path], chance: np.random.Generator) -> tuple[Image.Image, list[Word]]:
-    """Return a page, and its words: one in each cell, at a place of its own."""
+def render_page(files: Sequence[Path], chance: np.random.Generator) -> tuple[Image.Image, list[Plate]]:
+    """Return a page, and its plates: one in each cell, at a place of its own."""
     page = Image.new("RGB", SIZE, tuple(chance.integers(60, 200, 3).tolist()))
     width, height = SIZE[0] // COLUMNS, SIZE[1] // ROWS
-    placed = []
+    plates = []
     for cell in range(COLUMNS * ROWS):
         text = words.random_word(chance)
-        plate = words.render(text, files, chance)
-        plate.thumbnail((width - 2 * GAP, height - 2 * GAP))
-        left = cell % COLUMNS * width + int(chance.integers(GAP, width - plate.width - GAP + 1))
-        top = cell // COLUMNS * height + int(chance.integers(GAP, height - plate.height - GAP + 1))
-        page.paste(plate, (left, top))
-        placed.append(Word(text, left, top, left + plate.width, top + plate.height))
-    return page, placed
+        drawn = words.render(text, files, chance)
+        drawn.thumbnail((width - 2 * GAP, height - 2 * GAP))
+        x = cell % COLUMNS * width + int(chance.integers(GAP, width - drawn.width - GAP + 1))
+        y = cell // COLUMNS * height + int(chance.integers(GAP, height - drawn.height - GAP + 1))
+        page.paste(drawn, (x, y))
+        plates.append(Plate(text, x, y, x + drawn.width, y + drawn.height))
+    return page, plates
 
 
-def read_right(page: Sequence[Word], answer: Prediction) -> list[bool]:
-    """Return whether each word of a page was read to the last letter, by a line in its place."""
+def read_right(page: Sequence[Plate], answer: Prediction) -> list[bool]:
+    """Return whether each plate of a page was read to the last letter, by a line on it."""
     lines = [
         (line.text, *np.mean([(point.x, point.y) for point in line.corners or ()], axis=0))
         for line in answer.lines or ()
         if line.corners
     ]
-    return [any(text == word.text and word.contains(x, y) for text, x, y in lines) for word in page]
+    return [any(text == plate.text and plate.contains(x, y) for text, x, y in lines) for plate in page]

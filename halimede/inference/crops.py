@@ -14,11 +14,11 @@ FAR = 1e6
 
 def best(boxes: Iterable[Box], limit: int) -> list[Box]:
     """Return the boxes with the best scores, in their original order."""
-    kept = list(boxes)
-    if len(kept) <= limit:
-        return kept
-    order = sorted(range(len(kept)), key=lambda i: -kept[i].score)[:limit]
-    return [kept[i] for i in sorted(order)]
+    candidates = list(boxes)
+    if len(candidates) <= limit:
+        return candidates
+    order = sorted(range(len(candidates)), key=lambda i: -candidates[i].score)[:limit]
+    return [candidates[i] for i in sorted(order)]
 
 
 def pixels(box: Box, picture: Array, margin: float = 0.0) -> tuple[int, int, int, int] | None:
@@ -30,9 +30,10 @@ def pixels(box: Box, picture: Array, margin: float = 0.0) -> tuple[int, int, int
     x1, y1, x2, y2 = (min(max(value, -FAR), FAR) for value in (box.x1, box.y1, box.x2, box.y2))
     (x1, x2), (y1, y2) = sorted((x1, x2)), sorted((y1, y2))
     across, down = margin * (x2 - x1), margin * (y2 - y1)
-    left, right = _between(x1 - across, width), _between(x2 + across, width, up=True)
-    top, bottom = _between(y1 - down, height), _between(y2 + down, height, up=True)
-    return (left, top, right, bottom) if left < right and top < bottom else None
+    columns = _between(x1 - across, width), _between(x2 + across, width, up=True)
+    rows = _between(y1 - down, height), _between(y2 + down, height, up=True)
+    is_empty = columns[0] >= columns[1] or rows[0] >= rows[1]
+    return None if is_empty else (columns[0], rows[0], columns[1], rows[1])
 
 
 def _between(value: float, most: int, *, up: bool = False) -> int:

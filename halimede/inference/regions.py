@@ -16,12 +16,12 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A connected part: the half-open box ``left..right``, ``top..bottom``, its set cells, and their weight."""
+    """A connected part: the half-open box ``x1..x2``, ``y1..y2``, its set cells, and their weight."""
 
-    left: int
-    top: int
-    right: int
-    bottom: int
+    x1: int
+    y1: int
+    x2: int
+    y2: int
     area: int
     weight: float
 
@@ -31,7 +31,7 @@ def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None 
 
     ``weights``: a number for each cell, of which a region gets the sum; without them each cell counts as 1.
     """
-    labels, count = _labelled(grown(mask, (gap + 1) // 2))
+    labels, count = _label_parts(dilate(mask, (gap + 1) // 2))
     rows, columns = np.nonzero(mask)
     if not rows.size:
         return []
@@ -50,7 +50,7 @@ def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None 
     return [Region(x1, y1, x2, y2, area, weight) for (x1, y1, x2, y2, area), weight in counted]
 
 
-def grown(mask: Mask, by: int) -> Mask:
+def dilate(mask: Mask, by: int) -> Mask:
     """Set all cells around set ones, ``by`` in each direction."""
     for axis in (0, 1):
         wide = mask.copy()
@@ -62,20 +62,20 @@ def grown(mask: Mask, by: int) -> Mask:
     return mask
 
 
-def _labelled(mask: Mask) -> tuple[NDArray[np.intp], int]:
+def _label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
     """Number the connected parts (corners touch): the label of each set cell, and one more than the highest label."""
     height, width = mask.shape
     flat = np.zeros((height, width + 1), np.int8)  # the extra column separates each row from the next
     flat[:, :width] = mask
     edges = np.diff(flat.ravel(), prepend=0)
     starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
-    parent = _joined(starts.tolist(), ends.tolist(), width + 1)
+    parent = _merge_runs(starts.tolist(), ends.tolist(), width + 1)
     labels = np.zeros(height * (width + 1), np.intp)
     labels[flat.ravel() == 1] = np.repeat(parent, ends - starts)
     return labels.reshape(height, width + 1)[:, :width], len(starts)
 
 
-def _joined(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
+def _merge_runs(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
     """Return for each run the number of the first run of its part: runs in adjacent rows may touch."""
     parent = list(range(len(starts)))
 

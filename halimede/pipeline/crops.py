@@ -104,7 +104,7 @@ class CropOutbox:
         """Wait until cancelled: nothing is sent."""
         await asyncio.get_running_loop().create_future()
 
-    async def drain(self, timeout_s: float) -> bool:  # noqa: ARG002  # as of all outboxes
+    async def drain(self, timeout_s: float) -> Literal[True]:  # noqa: ARG002  # as of all outboxes
         """Return whether all results are delivered: they always are."""
         return True
 
@@ -119,19 +119,19 @@ class CropIntake:
         self.responder = responder
         self.metrics = metrics
         self.escalation = escalation
-        self._places = asyncio.Semaphore(INSIDE)
+        self._slots = asyncio.Semaphore(INSIDE)
         self._memory = MemoryBudget(CROP_BYTES)
         # crops have no trace of their own: the frame's has a step for all of them
         self._trace_buffer = TraceBuffer(size=INSIDE)
 
-    async def accept(self, crop: Frame, until: float) -> Sample:
-        """Wait for a place, and return a crop as a sample that must be answered ``until`` then."""
-        await self._places.acquire()
+    async def admit(self, crop: Frame, until: float) -> Sample:
+        """Wait for a slot, and return a crop as a sample that must be answered ``until`` then."""
+        await self._slots.acquire()
         size = crop.data.nbytes
         try:
             await self._memory.take(size)
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
         now = asyncio.get_running_loop().time()
         sample = Sample(crop, self, self._trace_buffer.begin(crop.id), now, until, time.monotonic())
@@ -146,9 +146,9 @@ class CropIntake:
         """Nothing to do: crops are prepared in their batch."""
 
     def leave(self, sample: Sample) -> None:
-        """Release the place and the memory of a crop that has its answer."""
+        """Release the slot and the memory of a crop that has its answer."""
         self._memory.give(sample.size)
-        self._places.release()
+        self._slots.release()
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
         """Do nothing: crops are always answered, however late."""
@@ -191,23 +191,22 @@ class CropRecognition:
         self._decoder = decoder
         self._memory = MemoryBudget(FRAME_BYTES)
 
-    def select(self, outcome: InferenceOutcome) -> bool:
-        """Keep the boxes of a detection that will be cropped; return whether there are any."""
-        found = outcome.prediction
-        if found is None:
-            return False
-        if found.boxes is None:
+    def select(self, outcome: InferenceOutcome) -> list[Box]:
+        """Keep the boxes of a detection that will be cropped, and return them."""
+        detection = outcome.prediction
+        if detection is None:
+            return []
+        if detection.boxes is None:
             outcome.prediction = None
             outcome.error = "the detector gives no boxes: set spec.postprocess.task of its Model to detection"
-            return False
-        chosen = best((box for box in found.boxes if box.score >= self._boxes.min_score), self._boxes.max_boxes)
-        outcome.prediction = Prediction(boxes=chosen) if chosen else recognised([], [], self._task)
-        return bool(chosen)
+            return []
+        chosen = best((box for box in detection.boxes if box.score >= self._boxes.min_score), self._boxes.max_boxes)
+        outcome.prediction = Prediction(boxes=chosen) if chosen else combine_answers([], [], self._task)
+        return chosen
 
-    async def recognise(self, sample: Sample, outcome: InferenceOutcome) -> Conclusion:
+    async def recognise(self, sample: Sample, outcome: InferenceOutcome, boxes: Sequence[Box]) -> Conclusion:
         """Return the answers to the crops of a frame, after ``select``."""
         began = time.monotonic()
-        boxes = (outcome.prediction and outcome.prediction.boxes) or []
         try:
             crops = await self._answers(sample, boxes)
         except Exception as error:
@@ -215,7 +214,7 @@ class CropRecognition:
             log.exception("frame not cropped", frame=sample.frame.id.hex())
             return Conclusion(InferenceOutcome(error=f"the frame was not cropped: {describe_exception(error)}"))
         if not crops:  # all boxes lie outside of the frame
-            outcome.prediction = recognised([], [], self._task)
+            outcome.prediction = combine_answers([], [], self._task)
         hard, by_cloud = sum(crop.result.hard for crop in crops), sum(crop.result.by == "cloud" for crop in crops)
         sample.trace.step((CROPS, began, time.monotonic(), len(crops), hard, by_cloud))
         return FrameConclusion(outcome, crops=crops)
@@ -233,9 +232,9 @@ class CropRecognition:
                 if corners is None or pixels(box, picture) is None:
                     continue
                 crop = crop_of(sample.frame, number, picture, corners)
-                accepted = await self._intake.accept(crop, sample.until)
+                admitted = await self._intake.admit(crop, sample.until)
                 requests.append((box, self._outbox.expect(crop)))
-                self._pipeline.submit(accepted)
+                self._pipeline.submit(admitted)
         finally:
             self._memory.give(sample.pixels)
         return [CropAnswer(box, *await request) for box, request in requests]
@@ -264,7 +263,7 @@ class FrameResponder(ResultResponder):
         """Return the result of a frame: that of all its crops, if it has any."""
         result = super()._result(sample, conclusion, now)
         crops = _crops_of(conclusion)
-        return combine(result, crops, self._task) if crops else result
+        return combine_results(result, crops, self._task) if crops else result
 
     def _count(self, sample: Sample, conclusion: Conclusion, result: Result, counts: list[Count]) -> None:
         """Count the crops of a frame in its place, or a frame without crops as one sample."""
@@ -282,58 +281,58 @@ def _crops_of(conclusion: Conclusion) -> Sequence[CropAnswer]:
     return conclusion.crops if isinstance(conclusion, FrameConclusion) else ()
 
 
-def combine(result: Result, crops: Sequence[CropAnswer], task: Task) -> Result:
+def combine_results(frame_result: Result, crops: Sequence[CropAnswer], task: Task) -> Result:
     """Return the result of a frame from those of its crops, in the order of their boxes.
 
     The cloud has answered it if it has answered a crop. It is degraded if a crop is, with the first one's reason.
     """
     boxes, results = [crop.box for crop in crops], [crop.result for crop in crops]
-    by_cloud = next((each for each in results if each.by == "cloud"), None)
-    withheld = next((each for each in sorted(results, key=lambda each: not each.degraded) if each.reason), None)
-    hardest = max(results, key=lambda each: -math.inf if each.hardness is None else each.hardness)
+    by_cloud = next((result for result in results if result.by == "cloud"), None)
+    reasons = sorted((result for result in results if result.reason), key=lambda result: not result.degraded)
+    hardest = max(results, key=lambda result: -math.inf if result.hardness is None else result.hardness)
     answered = by_cloud or results[0]
-    small = [each.edge or each.prediction for each in results]
+    small = [result.edge or result.prediction for result in results]
     return msgspec.structs.replace(
-        result,
+        frame_result,
         by=answered.by,
-        hard=any(each.hard for each in results),
-        degraded=any(each.degraded for each in results),
-        reason=withheld.reason if withheld else "",
-        prediction=recognised(boxes, [each.prediction for each in results], task),
-        edge=recognised(boxes, small, task) if by_cloud else None,
+        hard=any(result.hard for result in results),
+        degraded=any(result.degraded for result in results),
+        reason=reasons[0].reason if reasons else "",
+        prediction=combine_answers(boxes, [result.prediction for result in results], task),
+        edge=combine_answers(boxes, small, task) if by_cloud else None,
         worker=answered.worker,
         model=answered.model,
         tier=answered.tier,
         hardness=hardest.hardness,
         cut=hardest.cut,
-        audit=any(each.audit for each in results),
-        mixed=any(each.mixed for each in results),
-        edge_ms=result.edge_ms + max(each.edge_ms for each in results),
-        offload_ms=max(each.offload_ms for each in results),
+        audit=any(result.audit for result in results),
+        mixed=any(result.mixed for result in results),
+        edge_ms=frame_result.edge_ms + max(result.edge_ms for result in results),
+        offload_ms=max(result.offload_ms for result in results),
     )
 
 
-def recognised(boxes: Sequence[Box], answers: Sequence[Prediction], task: Task) -> Prediction:
+def combine_answers(boxes: Sequence[Box], answers: Sequence[Prediction], task: Task) -> Prediction:
     """Return the answers to the crops of boxes: lines of text, or boxes with the labels. A box stays without one."""
     pairs = list(zip(boxes, answers, strict=True))
     if task == "text":
         return Prediction(lines=[TextLine(text=a.label or "", score=a.score, corners=_corners(b)) for b, a in pairs])
-    return Prediction(boxes=[b if a.label is None else _labelled(b, a.label, a.score) for b, a in pairs])
+    return Prediction(boxes=[b if a.label is None else _label_box(b, a.label, a.score) for b, a in pairs])
 
 
-def _labelled(box: Box, label: str, score: float | None) -> Box:
+def _label_box(box: Box, label: str, score: float | None) -> Box:
     return msgspec.structs.replace(box, label=label, score=box.score if score is None else score)
 
 
 def _corners(box: Box) -> list[PicturePoint]:
-    (left, right), (top, bottom) = sorted((box.x1, box.x2)), sorted((box.y1, box.y2))
-    return [PicturePoint(x, y) for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))]
+    (x1, x2), (y1, y2) = sorted((box.x1, box.x2)), sorted((box.y1, box.y2))
+    return [PicturePoint(x, y) for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2))]
 
 
 def crop_of(frame: Frame, number: int, picture: Pixels, corners: tuple[int, int, int, int]) -> Frame:
     """Return a copy of these pixels as a frame, whose id is the same whenever the frame is cropped."""
-    left, top, right, bottom = corners
-    part = np.ascontiguousarray(picture[top:bottom, left:right])
+    x1, y1, x2, y2 = corners
+    part = np.ascontiguousarray(picture[y1:y2, x1:x2])
     id_ = hashlib.blake2b(frame.id + number.to_bytes(2), digest_size=16).digest()
     return msgspec.structs.replace(
         frame, id=id_, encoding="raw", dtype=part.dtype.name, shape=list(part.shape), data=part.data.cast("B")

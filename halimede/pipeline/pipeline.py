@@ -18,7 +18,7 @@ from typing import ParamSpec, Protocol
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.messages import Load
+from halimede.messages import Box, Load
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.escalation import SampleClient
@@ -50,10 +50,10 @@ class PeerClient(SampleClient, Protocol):
 class CropRecognizer(Protocol):
     """Answers frames by the crops of the boxes that their model, a detector, has found."""
 
-    def select(self, outcome: InferenceOutcome) -> bool:
-        """Keep the boxes that will be cropped; return whether there are any."""
+    def select(self, outcome: InferenceOutcome) -> Sequence[Box]:
+        """Keep the boxes that will be cropped, and return them."""
 
-    async def recognise(self, sample: Sample, outcome: InferenceOutcome) -> Conclusion:
+    async def recognise(self, sample: Sample, outcome: InferenceOutcome, boxes: Sequence[Box]) -> Conclusion:
         """Return the answers to all crops of a frame."""
 
 
@@ -306,8 +306,8 @@ class Pipeline:
 
     def _decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> None:
         """Answer a sample after inference, or escalate it."""
-        if self._crops and self._crops.select(outcome):
-            self._give(self._recognise(self._crops, sample, outcome), "crops")
+        if self._crops and (boxes := self._crops.select(outcome)):
+            self._give(self._recognise(sample, self._crops.recognise(sample, outcome, boxes)), "crops")
             return
         escalation = sample.intake.escalation
         decision = escalation.decide(sample, outcome, now) if escalation else KEPT
@@ -333,10 +333,10 @@ class Pipeline:
             await outbox.wait_ready()  # the sample stays inside, so that its source waits
         self._finish(sample, conclusion)
 
-    async def _recognise(self, crops: CropRecognizer, sample: Sample, outcome: InferenceOutcome) -> None:
+    async def _recognise(self, sample: Sample, recognition: Coroutine[None, None, Conclusion]) -> None:
         """Answer a frame with the answers to its crops."""
         try:
-            conclusion = await crops.recognise(sample, outcome)
+            conclusion = await recognition
         finally:
             self.elsewhere -= 1
         outbox = sample.intake.responder.outbox

@@ -18,15 +18,15 @@ FAILING = "EdgeModelFailing"
 
 
 @asynccontextmanager
-async def detecting(parts: WorkerContext) -> AsyncIterator[ModelSlot | None]:
+async def open_detector(parts: WorkerContext) -> AsyncIterator[ModelSlot | None]:
     """Open the detector during the block; None: samples are whole frames. Raises WorkerError."""
     settings = parts.settings
     if settings.detector is None:
         yield None
         return
-    wish = desired_of(settings.detector.path, settings.detector.model)
+    desired = desired_of(settings.detector.path, settings.detector.model)
     try:
-        loaded = await ModelOpener(threads=settings.threads).open(wish)
+        loaded = await ModelOpener(threads=settings.threads).open(desired)
     except UnfitError as error:
         raise WorkerError(error.reason, f"detector: {error}") from error
     async with AsyncExitStack() as stack:

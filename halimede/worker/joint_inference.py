@@ -20,7 +20,7 @@ from halimede.pipeline.intake import EdgeLimits, RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
-from halimede.worker.detector import crop_task, detecting
+from halimede.worker.detector import crop_task, open_detector
 from halimede.worker.hard_sample_writer import keeping
 from halimede.worker.membership import Membership, peer_will
 from halimede.worker.preview_publisher import PreviewPublisher
@@ -74,7 +74,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         ModelThread("decode") as decoder,
         uploading(parts, offload.circuit) as encoder,
         keeping(parts) as keeper,
-        detecting(parts) as detector_slot,
+        open_detector(parts) as detector_slot,
         asyncio.TaskGroup() as group,
     ):
         if keeper and policy.audits:

@@ -49,7 +49,7 @@ def read_probabilities(
         text = f"from {map_.min():.4g} to {map_.max():.4g}, which are no probabilities"
         raise SampleError(f"the model gives a map {text}: set spec.postprocess.activation to sigmoid")
     parts = regions(map_ > threshold, weights=map_)
-    table = np.array([(p.left, p.top, p.right, p.bottom, p.weight / p.area) for p in parts], np.float64).reshape(-1, 5)
+    table = np.array([(p.x1, p.y1, p.x2, p.y2, p.weight / p.area) for p in parts], np.float64).reshape(-1, 5)
     table = table[(table[:, 2:4] - table[:, :2]).min(axis=1, initial=np.inf) >= LEAST_SIDE]
     table = table[np.lexsort((table[:, 0], table[:, 1]))]
     boxes, sides = table[:, :4], table[:, 2:4] - table[:, :2]

@@ -163,15 +163,15 @@ def _remember(camera: _Camera, frame: bytes, boxes: list[Box]) -> None:
 
 def _box(region: Region, found: Difference, factor: int, width: int, height: int) -> Box:
     """Return a region in pixels of the frame. Its score, above one half, grows with the difference."""
-    place = (slice(region.top, region.bottom), slice(region.left, region.right))
+    place = (slice(region.y1, region.y2), slice(region.x1, region.x2))
     moved, limit = found.moved[place], found.limit[place]
     over = moved > limit
     score = float(np.mean(moved[over] / (moved[over] + limit[over])))
     return Box(
-        float(region.left * factor),
-        float(region.top * factor),
-        float(min(region.right * factor, width)),
-        float(min(region.bottom * factor, height)),
+        float(region.x1 * factor),
+        float(region.y1 * factor),
+        float(min(region.x2 * factor, width)),
+        float(min(region.y2 * factor, height)),
         score,
         LABEL,
     )

@@ -10,7 +10,7 @@ from PIL import Image
 
 from bench.pages import crops_of, whole_pages, write_service
 from examples.real_pairs import pages, words
-from examples.real_pairs.pages import Word
+from examples.real_pairs.pages import Plate
 from halimede.evaluation.service import read_resources
 from halimede.messages import Box, PicturePoint, Prediction, TextLine
 
@@ -29,13 +29,13 @@ def test_a_page_has_a_word_in_each_cell_and_is_the_same_again(tmp_path: Path) ->
     assert Image.open(tmp_path / "a/0000.jpg").size == pages.SIZE
     for page in first.values():
         assert len(page) == pages.COLUMNS * pages.ROWS
-        assert all(0 <= word.left < word.right <= pages.SIZE[0] for word in page)
-        assert all(0 <= word.top < word.bottom <= pages.SIZE[1] for word in page)
+        assert all(0 <= plate.x1 < plate.x2 <= pages.SIZE[0] for plate in page)
+        assert all(0 <= plate.y1 < plate.y2 <= pages.SIZE[1] for plate in page)
     assert pages.write_pages(tmp_path / "c", "calibrate", 1)["0000.jpg"] != first["0000.jpg"]
 
 
 def test_a_word_is_read_by_a_line_in_its_place_and_to_the_last_letter() -> None:
-    page = [Word("AB", 0, 0, 20, 10), Word("CD", 30, 0, 50, 10), Word("EF", 0, 20, 20, 30)]
+    page = [Plate("AB", 0, 0, 20, 10), Plate("CD", 30, 0, 50, 10), Plate("EF", 0, 20, 20, 30)]
     answer = Prediction(lines=[line("AB", 10, 5), line("CE", 40, 5), line("EF", 40, 25), TextLine(text="EF")])
     assert pages.read_right(page, answer) == [True, False, False]
     assert pages.read_right(page, Prediction()) == [False] * 3

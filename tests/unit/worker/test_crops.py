@@ -20,7 +20,7 @@ from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleStore
 from halimede.inference import Array, Model
 from halimede.messages import Box, KeptRequest, Prediction, Result
-from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, recognised
+from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, combine_answers
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
@@ -138,10 +138,10 @@ async def test_crops_that_the_cloud_does_not_answer_keep_the_small_models_answer
 
 @simulated
 async def test_a_deadline_in_the_middle_of_a_frame_leaves_the_small_models_answers(tmp_path: Path) -> None:
-    taken: list[object] = []
+    requests: list[object] = []
 
     async def never_answer(delivery: object) -> None:
-        taken.append(delivery)
+        requests.append(delivery)
 
     async with world(tmp_path) as w, w.worker("edge", "e0", detector=detector(tmp_path), deadline_s=3.0):
         await w.camera.subscribe(topics.REQUEST.filter(group="x", ns=NS, service="helmet"), never_answer)
@@ -149,7 +149,7 @@ async def test_a_deadline_in_the_middle_of_a_frame_leaves_the_small_models_answe
         assert labels(result.prediction) == ["small"] * 3
         assert (result.by, result.degraded, result.reason) == ("edge", True, "deadline")
         assert result.total_ms == pytest.approx(3000, abs=500)
-        assert len(taken) == 2
+        assert len(requests) == 2
 
 
 @simulated
@@ -280,13 +280,13 @@ async def _ignore(_: object) -> None:
 
 def test_texts_of_crops_become_lines_with_corners_clockwise_from_the_top_left():
     boxes = [Box(1, 2, 31, 12, 0.9, "text"), Box(40, 12, 10, 2, 0.8, "text")]
-    answer = recognised(boxes, [Prediction(label="AB1", score=0.7), Prediction()], "text")
+    answer = combine_answers(boxes, [Prediction(label="AB1", score=0.7), Prediction()], "text")
     first, second = answer.lines or ()
     assert (first.text, first.score, second.text, second.score) == ("AB1", 0.7, "", None)
     assert [(point.x, point.y) for point in first.corners or ()] == [(1, 2), (31, 2), (31, 12), (1, 12)]
     assert [(point.x, point.y) for point in second.corners or ()] == [(10, 2), (40, 2), (40, 12), (10, 12)]
     assert answer.boxes is None
-    assert recognised([], [], "text").lines == []
+    assert combine_answers([], [], "text").lines == []
 
 
 class Finder(Model):
@@ -343,11 +343,11 @@ async def cropped(
                 crops=crops,
                 task="classification",
             )
-            found = CropDetector(
+            cropping = CropDetector(
                 ModelSlot(LoadedModel(finder or Finder(*boxes), finding)), spec, "classification", crops, outbox
             )
             worker = EdgeWorker(
-                ModelSlot(LoadedModel(small or Sizes(), thread)), frames, ledger, thread, detector=found
+                ModelSlot(LoadedModel(small or Sizes(), thread)), frames, ledger, thread, detector=cropping
             )
             running = asyncio.create_task(worker.run())
             await asyncio.sleep(0)
@@ -366,26 +366,26 @@ def box(x1: float, y1: float, x2: float, y2: float, score: float = 0.9) -> Box:
 async def test_boxes_over_the_edge_are_cut_and_those_outside_or_unsure_are_dropped(tmp_path: Path) -> None:
     boxes = [box(-5, -5, 10, 8), box(90, 30, 500, 500), box(1e30, 0, 1e31, 9), box(0, 0, 9, 9, score=0.1)]
     answer = await cropped(tmp_path, np.zeros((40, 100, 3), np.uint8), *boxes)
-    assert [(found.label, found.x1) for found in answer] == [("8x10", -5), ("10x10", 90)]
+    assert [(part.label, part.x1) for part in answer] == [("8x10", -5), ("10x10", 90)]
 
 
 async def test_boxes_without_an_area_are_dropped_and_crops_may_be_one_pixel(tmp_path: Path) -> None:
     boxes = [box(5, 5, 5, 5), box(5, 5, 9, 5), box(5, 5, 6, 6), box(9, 8, 7, 6)]
     answer = await cropped(tmp_path, np.zeros((40, 100), np.uint8), *boxes)
-    assert [found.label for found in answer] == ["1x1", "2x2"]
+    assert [part.label for part in answer] == ["1x1", "2x2"]
 
 
 async def test_a_margin_is_added_on_each_side_and_only_within_the_frame(tmp_path: Path) -> None:
     answer = await cropped(
         tmp_path, np.zeros((40, 100, 3), np.uint8), box(10, 10, 30, 20), box(0, 0, 10, 10), margin=0.5
     )
-    assert [(found.label, found.x1, found.x2) for found in answer] == [("20x40", 10, 30), ("15x15", 0, 10)]
+    assert [(part.label, part.x1, part.x2) for part in answer] == [("20x40", 10, 30), ("15x15", 0, 10)]
 
 
 async def test_of_ten_thousand_boxes_the_best_are_cropped(tmp_path: Path) -> None:
     boxes = [box(x % 90, 0, x % 90 + 5, 5, score=0.3 + x / 20_000) for x in range(10_000)]
     answer = await cropped(tmp_path, np.zeros((40, 100, 3), np.uint8), *boxes, maxBoxes=5)
-    assert [round(found.x1) for found in answer] == [x % 90 for x in range(9995, 10_000)]
+    assert [round(part.x1) for part in answer] == [x % 90 for x in range(9995, 10_000)]
 
 
 async def test_a_detector_whose_boxes_are_the_whole_frame_takes_bounded_memory(
@@ -402,7 +402,7 @@ async def test_a_detector_whose_boxes_are_the_whole_frame_takes_bounded_memory(
     whole = [box(0, 0, 100, 40)] * 256
     answer = await cropped(tmp_path, np.zeros((40, 100, 3), np.uint8), *whole, small=Counted(), maxBoxes=256)
     assert max(batches) <= 2  # of 12,000 bytes each
-    assert [found.label for found in answer] == ["40x100"] * 256
+    assert [part.label for part in answer] == ["40x100"] * 256
 
 
 async def test_a_detector_that_gives_no_boxes_is_an_error_that_names_the_remedy(
