@@ -25,7 +25,7 @@ import structlog
 from halimede.api.jointinference import Detector
 from halimede.bus.acked_publisher import Done
 from halimede.bus.message import SUCCESS
-from halimede.errors import describe_exception
+from halimede.errors import DecodeError, describe_exception
 from halimede.frames.encodings import Pixels, decode
 from halimede.inference import SampleError
 from halimede.inference.crops import best, pixels
@@ -209,6 +209,8 @@ class CropRecognition:
         began = time.monotonic()
         try:
             crops = await self._answers(sample, boxes)
+        except (DecodeError, SampleError) as error:
+            return Conclusion(InferenceOutcome(error=str(error), unfit=True))
         except Exception as error:
             # an unexpected error must not cost the frame its answer
             log.exception("frame not cropped", frame=sample.frame.id.hex())

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from halimede.inference.connected_regions import regions
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
-from halimede.inference.regions import regions
 
 #: the probability above which a cell is text, and the growth of a region, as PaddleOCR has them
 THRESHOLD, UNCLIP = 0.3, 1.6

@@ -17,7 +17,7 @@ from PIL import Image
 
 from halimede.api.processing import Grayscale
 from halimede.inference import Array, SampleError, preprocess
-from halimede.inference.regions import Mask, Region, regions
+from halimede.inference.connected_regions import Mask, Region, regions
 from halimede.messages import Box
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 from halimede.multiedge.stages.model_stages import max_boxes

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.inference.regions import dilate, regions
+from halimede.inference.connected_regions import dilate, regions
 from halimede.multiedge.stages.motion import crowded
 
 SIDES = st.integers(1, 12)
