@@ -257,7 +257,6 @@ class FrameResponder(ResultResponder):
         task: Task,
     ) -> None:
         super().__init__(origin, outbox, address, ledger, trace_buffer=trace_buffer)
-        self.crops = crops
         self.degraded, self.times = crops.degraded, crops.times
         self._task: Task = task
 
