@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, convert, register
-from halimede.api.deferral import Deferral, ModelRef, admit_deferral, check_deferral
+from halimede.api.deferral import Deferral, ModelRef, UploadContent, admit_deferral, check_deferral
+from halimede.api.mining import BEFORE
 from halimede.api.model import Metadata
 from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
 from halimede.api.schema import (
@@ -38,6 +39,8 @@ NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-
 VARIABLE_FIX = "it is a variable that nothing has replaced: write the value, or pass the file through envsubst"
 UNIQUE_FIX = "give each worker a different name"
 ONE_SOURCE = "give one of cameras, path and url"
+REGIONS_FIX = "regions are those of the small model's boxes: set mode to inference-then-mining, or upload to frame"
+TIERS_FIX = "regions go to the cloud without tiers between: leave out tiers, or set edgeWorker.upload to frame"
 PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
     PHASE,
@@ -145,6 +148,16 @@ class FrameSourceSpec(Spec, kw_only=True):
         return [name for name in ("cameras", "path", "url") if getattr(self, name)]
 
 
+def _check_upload(spec: JointInferenceServiceSpec) -> None:
+    edge = spec.edge_worker
+    if edge.upload == "frame":
+        return
+    if edge.hard_example_mining.mode == BEFORE:
+        raise InvalidFieldError("spec.edgeWorker.upload", edge.upload, REGIONS_FIX)
+    if spec.tiers:
+        raise InvalidFieldError("spec.tiers", [tier.name for tier in spec.tiers], TIERS_FIX)
+
+
 def check_source(at: str, source: FrameSourceSpec | None) -> None:
     """Check that a source, if there is one, has one kind; ``at`` is the path of the field. Raises InvalidFieldError."""
     if source and len(source.kinds) != 1:
@@ -167,9 +180,23 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     ``deadlineMs`` is how long a hard sample may wait for the cloud before the edge answers it itself.
     """
 
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        *Deferral.rules,
+        ValidationRule(
+            "!has(self.upload) || self.upload == 'frame' || !has(self.hardExampleMining.mode)"
+            f" || self.hardExampleMining.mode != '{BEFORE}'",
+            REGIONS_FIX,
+            ".upload",
+        ),
+    )
+
     model: Annotated[ModelChoice, Meta(description="The small model.")]
     template: Template
     hpa: Hpa = None
+    upload: Annotated[
+        UploadContent,
+        Meta(description="What is uploaded of a hard frame: the frame, or only its regions with uncertain boxes."),
+    ] = "frame"
     source: Annotated[
         FrameSourceSpec | None,
         Meta(description="The source of frames. Default: the camera with the service's name."),
@@ -231,6 +258,7 @@ def check(spec: JointInferenceServiceSpec) -> None:
         partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
         partial(check_source, "spec.edgeWorker.source", edge.source),
         partial(check_deferral, "spec.edgeWorker", edge),
+        partial(_check_upload, spec),
         *(partial(_check_tier, i, spec.tiers) for i in range(len(spec.tiers))),
         partial(_check_model, "spec.cloudWorker.model", cloud.model),
         partial(check_pods, "spec.cloudWorker", cloud.template, cloud.hpa),
@@ -307,6 +335,12 @@ class JointInferenceServiceSpec(Spec, kw_only=True):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             "!has(self.tiers) || self.tiers.all(a, self.tiers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".tiers"
+        ),
+        ValidationRule(
+            "!has(self.tiers) || size(self.tiers) == 0 || !has(self.edgeWorker.upload)"
+            " || self.edgeWorker.upload == 'frame'",
+            TIERS_FIX,
+            ".tiers",
         ),
     )
 

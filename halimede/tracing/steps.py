@@ -27,6 +27,8 @@ MODEL: Kind = ("model", ("batch",))
 MINE: Kind = ("mine", ("hard", "score"))
 #: request to the cloud, with its parts: each wait for a slot or a credit, each attempt
 OFFLOAD: Kind = ("offload", ("by", "degraded", "sent"))
+#: until the regions of the frame were a picture of so many bytes
+REGIONS: Kind = ("offload.regions", ("count", "bytes"))
 WINDOW: Kind = ("offload.window", ("lacks",))
 REQUEST: Kind = ("offload.request", ("to", "attempt", "answered"))
 #: from the outbox until the broker accepted it

@@ -99,7 +99,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
                 offload, ledger, tier=tier, policy=policy, encoder=encoder, audited=responder.audited
             ),
         )
-        calibrations = VersionCalibrations(settings, worker.inference, policy)
+        calibrations = VersionCalibrations(settings, worker.inference, policy, encoder)
         calibrations.begin(parts.slot.current)
         parts.slot.adopt = calibrations.adopt
         parts.reporter.troubles += [
