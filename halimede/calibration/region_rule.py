@@ -46,10 +46,10 @@ Trying = Callable[[RegionRule, Indices], RegionUploads]
 
 @dataclass(frozen=True, slots=True)
 class FittedRegions:
-    """``rule``: None if frames are uploaded. ``figures``: of the held-out pictures; ``notes``: for the user."""
+    """``rule``: None if frames are uploaded. ``measures``: of the held-out pictures; ``notes``: for the user."""
 
     rule: RegionRule | None
-    figures: dict[str, float]
+    measures: dict[str, float]
     notes: list[str] = field(default_factory=list)
 
 
@@ -114,7 +114,7 @@ class RegionFit:
 
     def _fit_boxes(self, part: Indices, scale: float) -> RegionTrial:
         """Return the cheapest trial with enough objects, else that with most: of each score the least padding."""
-        maps = {tuple(cells) for cells in ([], missed_cells(self._sized(part)))}
+        maps = {tuple(cells) for cells in ([], missed_cells(self._list_samples(part)))}
         trials = []
         for sure, cells in product(SURE_SCORES, sorted(maps)):
             low, high = 0, len(PADDINGS)
@@ -140,8 +140,8 @@ class RegionFit:
         scaled = self._trial(frames.rule, testing)
         blocks = np.arange(len(testing))
         value = share(regions.matched / np.maximum(1, regions.objects), blocks, regions.objects.astype(float))
-        figures = dict(zip(("region_objects", "region_objects.low", "region_objects.high"), value, strict=True))
-        figures |= {"region_bytes": regions.bytes, "frame_bytes": whole.bytes, "scaled_bytes": scaled.bytes}
+        measures = dict(zip(("region_objects", "region_objects.low", "region_objects.high"), value, strict=True))
+        measures |= {"region_bytes": regions.bytes, "frame_bytes": whole.bytes, "scaled_bytes": scaled.bytes}
         notes = []
         if not best.is_enough:
             notes.append(
@@ -156,9 +156,9 @@ class RegionFit:
             )
         if not regions.objects.sum():
             notes.append(f"the big model finds no object (score {SURE:g} or more) in the held-out pictures")
-        return FittedRegions(None if notes else best.rule, figures, notes)
+        return FittedRegions(None if notes else best.rule, measures, notes)
 
-    def _sized(self, part: Indices) -> list[tuple[Prediction, Prediction, int, int]]:
+    def _list_samples(self, part: Indices) -> list[tuple[Prediction, Prediction, int, int]]:
         return [(self._edge[i], self._cloud[i], *size_of(self._images[i])) for i in part]
 
 
@@ -174,7 +174,7 @@ def missed_cells(samples: Sequence[tuple[Prediction, Prediction, int, int]]) -> 
             continue  # the frame is uploaded whole
         for box in cloud.boxes or ():
             x, y = (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
-            is_covered = any(r.left <= x < r.right and r.top <= y < r.bottom for r in regions)
+            is_covered = any(r.x1 <= x < r.x2 and r.y1 <= y < r.y2 for r in regions)
             if box.score >= SURE and not is_covered and 0 <= x < width and 0 <= y < height:
                 counts[int(y * GRID / height) * GRID + int(x * GRID / width)] += 1
     order = np.argsort(-counts, kind="stable")

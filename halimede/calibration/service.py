@@ -28,8 +28,8 @@ from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import reads_text
 from halimede.evaluation.region_uploads import (
     RegionUploads,
+    answer_function,
     answer_uploads,
-    answering,
     check_boxes,
     format_of,
     has_regions,
@@ -111,7 +111,7 @@ def calibrated(
     if has_regions(low):
         fitted = _fit_regions(low, high, data, (answers_low.predictions, answers_high.predictions), report=report)
         found.notes.extend(fitted.notes)
-        figures = found.artefact.figures | fitted.figures
+        figures = found.artefact.figures | fitted.measures
         found = replace(found, artefact=msgspec.structs.replace(found.artefact, regions=fitted.rule, figures=figures))
     artefact = msgspec.structs.replace(
         found.artefact,
@@ -134,11 +134,11 @@ def _fit_regions(
     edge, cloud = answers
     for tier, predictions in ((low, edge), (high, cloud)):
         check_boxes(tier, predictions)
-    answer, wish = answering(high, partial(report, f"regions: {high.model}")), format_of(low)
+    answer, upload_format = answer_function(high, partial(report, f"regions: {high.model}")), format_of(low)
 
     def upload(rule: RegionRule, indices: Indices) -> RegionUploads:
-        pictures, own, others = part(data, indices), [edge[i] for i in indices], [cloud[i] for i in indices]
-        return answer_uploads(pictures, own, others, rule=rule, wish=wish, answer=answer)
+        pictures, low_part, high_part = part(data, indices), [edge[i] for i in indices], [cloud[i] for i in indices]
+        return answer_uploads(pictures, low_part, high_part, rule=rule, upload_format=upload_format, answer=answer)
 
     return RegionFit(data.images, edge, cloud, upload).fit()
 

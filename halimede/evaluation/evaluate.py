@@ -22,8 +22,8 @@ from halimede.evaluation.disagreement import Disagreement, most_different
 from halimede.evaluation.quality import Quality, quality, reads_text, referenced
 from halimede.evaluation.region_uploads import (
     RegionUploads,
+    answer_function,
     answer_uploads,
-    answering,
     check_boxes,
     format_of,
     has_regions,
@@ -208,8 +208,8 @@ def _regions(
     for tier, answers in zip(chain.tiers, said, strict=True):
         check_boxes(tier, answers.predictions)
     rule = (read_artefact(edge.calibration).regions if edge.calibration else None) or RegionRule()
-    answer, low, high = answering(cloud, _part(report, cloud)), said[0].predictions, said[-1].predictions
-    return answer_uploads(data, low, high, rule=rule, wish=format_of(edge), answer=answer)
+    answer, low, high = answer_function(cloud, _part(report, cloud)), said[0].predictions, said[-1].predictions
+    return answer_uploads(data, low, high, rule=rule, upload_format=format_of(edge), answer=answer)
 
 
 def _describe_regions(data: LabelledPicture, cloud: Sequence[Prediction], regions: RegionUploads) -> str:

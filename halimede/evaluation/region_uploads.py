@@ -46,7 +46,7 @@ def check_boxes(tier: EvaluatedTier, predictions: Sequence[Prediction]) -> None:
         raise InvalidFieldError(FIELD, "upload: regions", f"model {tier.model} {NO_BOXES}")
 
 
-def answering(tier: EvaluatedTier, progress: Progress | None = None) -> Answering:
+def answer_function(tier: EvaluatedTier, progress: Progress | None = None) -> Answering:
     """Return how the next tier's model answers pictures."""
     return lambda data: answers(tier, data, progress)
 
@@ -58,7 +58,7 @@ def format_of(tier: EvaluatedTier) -> UploadFormat:
 
 
 def make_uploads(
-    data: LabelledPicture, edge: Sequence[Prediction], rule: RegionRule, wish: UploadFormat
+    data: LabelledPicture, edge: Sequence[Prediction], rule: RegionRule, upload_format: UploadFormat
 ) -> list[Upload]:
     """Return what is uploaded of each sample. Raises InvalidFieldError for one that cannot be encoded."""
     densities, uploads = SizeEstimator(), []
@@ -66,10 +66,10 @@ def make_uploads(
         frame = image if isinstance(image, Frame) else new_frame(image)
         frame = msgspec.structs.replace(frame, edge=prediction)
         try:
-            upload = write_regions(frame, wish, densities, rule)
+            upload = write_regions(frame, upload_format, densities, rule)
             if upload is None:
-                is_met = wish.met(frame.encoding, frame.data.nbytes)
-                upload = Upload(frame) if is_met else write(frame, wish, densities)
+                is_met = upload_format.met(frame.encoding, frame.data.nbytes)
+                upload = Upload(frame) if is_met else write(frame, upload_format, densities)
         except OffloadError as error:
             raise InvalidFieldError(FIELD, name, f"it cannot be encoded for upload: {error}") from error
         uploads.append(upload)
@@ -82,11 +82,11 @@ def answer_uploads(
     cloud: Sequence[Prediction],
     *,
     rule: RegionRule,
-    wish: UploadFormat,
+    upload_format: UploadFormat,
     answer: Answering,
 ) -> RegionUploads:
     """Encode all samples and answer them; ``cloud``: the big model's answers to whole frames as received."""
-    uploads = make_uploads(data, edge, rule, wish)
+    uploads = make_uploads(data, edge, rule, upload_format)
     changed = [i for i, upload in enumerate(uploads) if upload.regions or upload.shrunk]
     pictures = replace(
         data,
@@ -112,7 +112,7 @@ def objects_in(cloud: Sequence[Prediction], joint: Sequence[Prediction]) -> tupl
     for whole, answer in zip(cloud, joint, strict=True):
         objects = by_label([box for box in whole.boxes or () if box.score >= SURE])
         boxes = by_label(answer.boxes or ())
-        matched = sum(int(match(boxes.get(label, []), known)[:, 0].sum()) for label, known in objects.items())
+        matched = sum(int(match(boxes.get(label, []), own)[:, 0].sum()) for label, own in objects.items())
         rows.append((sum(map(len, objects.values())), matched))
     counts = np.array(rows, np.int64).reshape(-1, 2)
     return counts[:, 0], counts[:, 1]

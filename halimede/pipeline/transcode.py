@@ -140,7 +140,7 @@ class UploadEncoder:
         is_ready = fits and (self._as_it_came or self._wish.met(frame.encoding, frame.data.nbytes))
         rule = None if whole else self.regions
         if rule is None and is_ready:
-            return self._unchanged(frame)
+            return self._keep(frame)
         if self._circuit and self._circuit.refuses(asyncio.get_running_loop().time()):
             raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         try:
@@ -148,7 +148,7 @@ class UploadEncoder:
                 format_ = self._wish.within_packet(max_packet) if max_packet else self._wish
                 made = await self._thread.call(write_regions, frame, format_, self._densities, rule) if rule else None
                 if made is None and is_ready:
-                    return self._unchanged(frame)
+                    return self._keep(frame)
                 if made is None:
                     made = await self._thread.call(write, frame, format_, self._densities)
         except TimeoutError:
@@ -165,7 +165,7 @@ class UploadEncoder:
         self._learn(size)
         return made
 
-    def _unchanged(self, frame: Frame) -> Upload:
+    def _keep(self, frame: Frame) -> Upload:
         """Return a frame as received."""
         self.ready[frame.encoding, "none"] += 1
         if self.regions:
@@ -193,7 +193,7 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
         if wish.encoding in {"jpeg", "png"}:
             raise OffloadError(OffloadReason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
         raise OffloadError(OffloadReason.TOO_LARGE, f"{what}, and has more than {wish.limit_text}: raise it")
-    return _encoded(frame, pixels, wish, densities, began)
+    return _encode(frame, pixels, wish, densities, began)
 
 
 def write_regions(frame: Frame, wish: UploadFormat, densities: SizeEstimator, rule: RegionRule) -> Upload | None:
@@ -218,14 +218,14 @@ def write_regions(frame: Frame, wish: UploadFormat, densities: SizeEstimator, ru
     layout = lay_out(regions or [FrameRegion(0, 0, width, height)], width, height, rule.canvas)
     sent = SentRegions(layout, factors, frame.edge)
     picture = layout.paint(pixels)
-    shown = msgspec.structs.replace(frame, edge=sent.sent())
+    shown = msgspec.structs.replace(frame, edge=sent.edge_in_layout())
     format_ = msgspec.structs.replace(wish, best_quality=SMALL_QUALITY)
     upload: Upload | None = None
     if wish.encoding == AS_IT_CAME:
         as_it_came = msgspec.structs.replace(format_, encoding=frame.encoding, max_bytes=None)
-        upload = _encoded(shown, picture, as_it_came, densities, began)
+        upload = _encode(shown, picture, as_it_came, densities, began)
     if upload is None or not wish.fits(upload.frame.data.nbytes):
-        upload = _encoded(shown, picture, format_, densities, began)
+        upload = _encode(shown, picture, format_, densities, began)
     received = frame.data.nbytes
     if wish.met(frame.encoding, received) and upload.frame.data.nbytes > WORTHWHILE * received:
         return None
@@ -258,7 +258,7 @@ def _pixels(frame: Frame, decoding: Decoding | None) -> Pixels:
     return pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
 
 
-def _encoded(frame: Frame, pixels: Pixels, wish: UploadFormat, densities: SizeEstimator, began: float) -> Upload:
+def _encode(frame: Frame, pixels: Pixels, wish: UploadFormat, densities: SizeEstimator, began: float) -> Upload:
     """Return a picture as an upload within the format. Raises OffloadError."""
     geometry = frame_geometry(pixels)
     picture = PixelSize(geometry.x.frame, geometry.y.frame, 3 if pixels.ndim == 3 else 1)

@@ -53,13 +53,13 @@ class SentRegions(Struct, frozen=True):
             embeddings=None,
         )
 
-    def sent(self) -> Prediction:
+    def edge_in_layout(self) -> Prediction:
         """Return the small model's answer about the regions, in pixels of the layout."""
         owners = self.layout.region_at(_centres(self.edge.boxes or ()) / self.factors)
         offsets = self.layout.offsets()
         groups = [
             map_coordinates(
-                Prediction(boxes=_chosen(self.edge.boxes or [], owners == owner)),
+                Prediction(boxes=_choose(self.edge.boxes or [], owners == owner)),
                 lambda points, owner=owner: points / self.factors - offsets[owner],  # type: ignore[misc]
             )
             for owner in _present(owners)
@@ -97,7 +97,7 @@ class SentRegions(Struct, frozen=True):
         if not boxes or not there:
             return here
         corners = np.array([[box.x1, box.y1, box.x2, box.y2] for box in there], np.float64)
-        frame = np.array([place.region for place in self.layout.placements], np.float64) * (self.factors * 2)
+        frame = np.array([placement.region for placement in self.layout.placements], np.float64) * (self.factors * 2)
         contained = [
             (corners[:, :2] > region[:2]).all(axis=1) & (corners[:, 2:] < region[2:]).all(axis=1) for region in frame
         ]
@@ -114,9 +114,9 @@ class SentRegions(Struct, frozen=True):
 def _part(answer: Prediction, boxes: NDArray[np.bool_], lines: NDArray[np.bool_]) -> Prediction:
     """Return the chosen boxes of an answer with their landmarks, and its chosen lines."""
     return Prediction(
-        boxes=_chosen(answer.boxes or [], boxes),
-        landmarks=_chosen(_landmarks(answer), boxes) if answer.landmarks else None,
-        lines=_chosen(answer.lines or [], lines),
+        boxes=_choose(answer.boxes or [], boxes),
+        landmarks=_choose(_landmarks(answer), boxes) if answer.landmarks else None,
+        lines=_choose(answer.lines or [], lines),
     )
 
 
@@ -135,7 +135,7 @@ def _landmarks(answer: Prediction) -> list[list[PicturePoint]]:
     return [*points[:number], *([] for _ in range(number - len(points)))]
 
 
-def _chosen(items: Sequence[T], mask: NDArray[np.bool_]) -> list[T]:
+def _choose(items: Sequence[T], mask: NDArray[np.bool_]) -> list[T]:
     return [items[index] for index in np.flatnonzero(mask).tolist()]
 
 

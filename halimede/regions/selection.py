@@ -27,22 +27,22 @@ Rows = NDArray[np.int64]
 
 
 class FrameRegion(NamedTuple):
-    """A rectangle of a picture in pixels; ``right`` and ``bottom`` are outside."""
+    """A rectangle of a picture in pixels; ``x2`` and ``y2`` are outside."""
 
-    left: int
-    top: int
-    right: int
-    bottom: int
+    x1: int
+    y1: int
+    x2: int
+    y2: int
 
     @property
     def width(self) -> int:
         """Its width in pixels."""
-        return self.right - self.left
+        return self.x2 - self.x1
 
     @property
     def height(self) -> int:
         """Its height in pixels."""
-        return self.bottom - self.top
+        return self.y2 - self.y1
 
 
 def find_regions(boxes: Sequence[Box], width: int, height: int, rule: RegionRule) -> list[FrameRegion] | None:
@@ -53,32 +53,32 @@ def find_regions(boxes: Sequence[Box], width: int, height: int, rule: RegionRule
     """
     uncertain = [(box.x1, box.y1, box.x2, box.y2) for box in boxes if box.score < rule.sure]
     corners = np.array(uncertain, np.float64).reshape(-1, 4)
-    rows = np.concatenate([_padded(corners, width, height, rule.padding), _cells(rule.cells, width, height)])
+    rows = np.concatenate([_pad(corners, width, height, rule.padding), _cells(rule.cells, width, height)])
     rows = np.unique(rows, axis=0)
     if not len(rows) or covered_share(rows, width, height) > MAX_AREA:
         return None
     outermost = _without_contained(rows)
-    return None if outermost is None else [FrameRegion(*row) for row in _merged(outermost).tolist()]
+    return None if outermost is None else [FrameRegion(*row) for row in _merge(outermost).tolist()]
 
 
 def disjoint(regions: Sequence[FrameRegion]) -> list[FrameRegion]:
     """Return regions that do not overlap: those that do become their common rectangle."""
-    return [FrameRegion(*row) for row in _merged(np.array(regions, np.int64), overlapping=True).tolist()]
+    return [FrameRegion(*row) for row in _merge(np.array(regions, np.int64), overlapping=True).tolist()]
 
 
 def covered_share(rows: Rows, width: int, height: int) -> float:
     """Return the share of a picture's blocks that rectangles cover, counted once."""
     across, down = -(-width // BLOCK), -(-height // BLOCK)
     changes = np.zeros((down + 1, across + 1), np.int64)
-    left, top, right, bottom = (-(-rows // BLOCK)).T
-    np.add.at(changes, (top, left), 1)
-    np.add.at(changes, (bottom, right), 1)
-    np.add.at(changes, (top, right), -1)
-    np.add.at(changes, (bottom, left), -1)
+    x1, y1, x2, y2 = (-(-rows // BLOCK)).T
+    np.add.at(changes, (y1, x1), 1)
+    np.add.at(changes, (y2, x2), 1)
+    np.add.at(changes, (y1, x2), -1)
+    np.add.at(changes, (y2, x1), -1)
     return float((changes.cumsum(axis=0).cumsum(axis=1)[:down, :across] > 0).mean())
 
 
-def _padded(corners: NDArray[np.float64], width: int, height: int, padding: float) -> Rows:
+def _pad(corners: NDArray[np.float64], width: int, height: int, padding: float) -> Rows:
     """Return boxes with padding, in whole blocks; a box without a part of the picture is left out."""
     limits = np.array([width, height], np.float64)
     first, last = (np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:]))
@@ -116,7 +116,7 @@ def _without_contained(rows: Rows) -> Rows | None:
     return np.array(chosen)
 
 
-def _merged(rows: Rows, *, overlapping: bool = False) -> Rows:
+def _merge(rows: Rows, *, overlapping: bool = False) -> Rows:
     """Merge two rectangles while their common rectangle has no more pixels than both, or while they overlap."""
     index = 0
     while index < len(rows):

@@ -37,8 +37,8 @@ def scene(chance: np.random.Generator, columns: Sequence[int]) -> tuple[Array, l
 def bright(pixels: Array) -> list[Box]:
     """Find the bright squares of a picture of any size, each of at least 12 pixels a side."""
     numbered, _ = ndimage.label(pixels > 160)
-    found = [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in ndimage.find_objects(numbered)]
-    return [Box(x1, y1, x2, y2, 0.9, "square") for y1, y2, x1, x2 in found if x2 - x1 >= 12 and y2 - y1 >= 12]
+    spans = [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in ndimage.find_objects(numbered)]
+    return [Box(x1, y1, x2, y2, 0.9, "square") for y1, y2, x1, x2 in spans if x2 - x1 >= 12 and y2 - y1 >= 12]
 
 
 def only_in_frames(pixels: Array) -> list[Box]:
@@ -60,8 +60,10 @@ def fitted(see: Seeing, edge_of: Callable[[list[Box]], list[Box]], encoding: str
         return [Prediction(boxes=see(pictures.image(i))) for i in range(len(pictures))]
 
     def upload(rule: RegionRule, indices: Indices) -> RegionUploads:
-        own, others = [edge[i] for i in indices], [cloud[i] for i in indices]
-        return answer_uploads(part(data, indices), own, others, rule=rule, wish=UploadFormat(), answer=answer)
+        low_part, high_part = [edge[i] for i in indices], [cloud[i] for i in indices]
+        return answer_uploads(
+            part(data, indices), low_part, high_part, rule=rule, upload_format=UploadFormat(), answer=answer
+        )
 
     return RegionFit(data.images, edge, cloud, upload).fit()
 
@@ -73,8 +75,8 @@ def unsure(boxes: list[Box]) -> list[Box]:
 def test_regions_have_the_objects_for_fewer_bytes() -> None:
     fit = fitted(bright, unsure)
     assert fit.rule
-    assert fit.figures["region_objects"] >= OBJECTS
-    assert fit.figures["region_bytes"] < 0.4 * fit.figures["frame_bytes"]
+    assert fit.measures["region_objects"] >= OBJECTS
+    assert fit.measures["region_bytes"] < 0.4 * fit.measures["frame_bytes"]
     assert not fit.notes
 
 

@@ -64,11 +64,11 @@ def test_regions_of_any_boxes_are_blocks_of_the_frame(
         return
     assert 1 <= len(regions) <= MAX_REGIONS
     for region in regions:
-        assert 0 <= region.left < region.right <= width
-        assert 0 <= region.top < region.bottom <= height
-        assert region.left % BLOCK == region.top % BLOCK == 0
-        assert region.right % BLOCK == 0 or region.right == width
-        assert region.bottom % BLOCK == 0 or region.bottom == height
+        assert 0 <= region.x1 < region.x2 <= width
+        assert 0 <= region.y1 < region.y2 <= height
+        assert region.x1 % BLOCK == region.y1 % BLOCK == 0
+        assert region.x2 % BLOCK == 0 or region.x2 == width
+        assert region.y2 % BLOCK == 0 or region.y2 == height
 
 
 def test_only_uncertain_boxes_have_a_region_with_padding() -> None:
@@ -120,7 +120,7 @@ def test_packed_regions_are_inside_and_have_gutters(regions: list[FrameRegion], 
     placements = pack_rows(regions, width, height)
     if placements is None:
         return
-    assert sorted(place.region for place in placements) == sorted(regions)
+    assert sorted(placement.region for placement in placements) == sorted(regions)
     for region, x, y in placements:
         assert 0 <= x <= width - region.width
         assert 0 <= y <= height - region.height
@@ -149,7 +149,7 @@ def test_the_picture_has_the_pixels_of_the_regions_and_else_one_colour(shape: tu
     outside = np.ones(picture.shape[:2], bool)
     for region, x, y in layout.placements:
         own = picture[y : y + region.height, x : x + region.width]
-        assert np.array_equal(own, pixels[region.top : region.bottom, region.left : region.right])
+        assert np.array_equal(own, pixels[region.y1 : region.y2, region.x1 : region.x2])
         outside[y : y + region.height, x : x + region.width] = False
     assert len(np.unique(picture[outside], axis=0)) == 1
 
@@ -165,12 +165,12 @@ def test_what_goes_up_comes_back_at_its_place(
     objects = []
     for region in data.draw(st.lists(st.sampled_from(regions), unique=True)):
         x, y = (
-            data.draw(st.integers(region.left, region.right - 4)),
-            data.draw(st.integers(region.top, region.bottom - 4)),
+            data.draw(st.integers(region.x1, region.x2 - 4)),
+            data.draw(st.integers(region.y1, region.y2 - 4)),
         )
         objects.append(Box(x * factor, y * factor, (x + 4) * factor, (y + 4) * factor, 0.5, "a"))
     sent = SentRegions(layout, (factor, factor), Prediction(boxes=objects))
-    uploaded = sent.sent().boxes
+    uploaded = sent.edge_in_layout().boxes
     assert uploaded is not None
     assert len(uploaded) == len(objects)
     for one in uploaded:
@@ -225,7 +225,7 @@ def test_an_object_at_the_border_of_a_region_is_one_object() -> None:
 
 def test_packed_regions_do_not_overlap() -> None:
     crossing = [FrameRegion(80, 80, 112, 88), FrameRegion(88, 72, 96, 104)]
-    assert [place.region for place in lay_out(crossing, WIDTH, HEIGHT, 0.25).placements] == [
+    assert [placement.region for placement in lay_out(crossing, WIDTH, HEIGHT, 0.25).placements] == [
         FrameRegion(80, 72, 112, 104)
     ]
     assert len(lay_out(crossing, WIDTH, HEIGHT, 1.0).placements) == 2
