@@ -26,6 +26,8 @@ from halimede.regions.layout import Points, RegionLayout
 SAME = 0.5
 #: most boxes and lines of an answer, and most boxes at borders with which others are compared
 MAX_BOXES, MAX_LINES, MAX_COMPARED = 10_000, 1000, 256
+#: limit of coordinates in pixels that are multiplied: a model may return any number
+FAR = 1e6
 
 Indices = NDArray[np.int64]
 T = TypeVar("T")
@@ -103,7 +105,7 @@ class SentRegions(Struct, frozen=True):
         ]
         crossing = np.flatnonzero(~np.any(contained, axis=0))
         best = sorted(crossing.tolist(), key=lambda index: -there[index].score)[:MAX_COMPARED]
-        own = np.array([[box.x1, box.y1, box.x2, box.y2] for box in boxes], np.float64)
+        own = np.array([[box.x1, box.y1, box.x2, box.y2] for box in boxes], np.float64).clip(-FAR, FAR)
         labels = np.array([str(box.label) for box in boxes])
         double = np.zeros(len(boxes), bool)
         for index in best:

@@ -254,6 +254,17 @@ def test_landmarks_stay_with_their_boxes_and_lines_with_their_regions() -> None:
     assert answer.embeddings is None
 
 
+@given(boxes, boxes, regions_of_a_frame, st.sampled_from([0.25, 1.0]))
+def test_any_two_answers_have_a_joint_one(
+    edge: list[Box], cloud: list[Box], regions: list[FrameRegion], least: float
+) -> None:
+    sent = SentRegions(lay_out(regions, WIDTH, HEIGHT, least), (2.0, 2.0), Prediction(boxes=edge))
+    answer = sent.joint(Prediction(boxes=cloud))
+    for one in answer.boxes or ():
+        is_inside = 0 <= one.x1 <= 2 * WIDTH and 0 <= one.y1 <= 2 * HEIGHT
+        assert is_inside or one in edge
+
+
 def test_an_answer_never_has_more_boxes_than_a_message_may() -> None:
     crowd = [box(8 + i % 8, 8, 4, 0.5) for i in range(10_000)]
     answer = joint(Prediction(boxes=crowd), Prediction(boxes=[box(20, 20)] * 10_000))
