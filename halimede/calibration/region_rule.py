@@ -17,12 +17,15 @@ import numpy as np
 
 from halimede.calibration.blocks import Indices
 from halimede.calibration.measurement import share
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import FIELD
 from halimede.evaluation.quality import SURE
 from halimede.evaluation.region_uploads import RegionUploads, objects_in
 from halimede.frames.payloads import new_frame
-from halimede.image_headers import READERS
+from halimede.inference import Array
 from halimede.messages import Frame, Prediction
 from halimede.mining.calibration_file import GRID, RegionRule
+from halimede.pipeline.transcode import frame_size
 from halimede.regions import find_regions
 
 #: share of the big model's objects that joint answers must have, beyond the standard error of this share
@@ -78,7 +81,7 @@ class RegionFit:
     """Finds a rule for the answers of both models to the same pictures."""
 
     def __init__(
-        self, images: Sequence[object], edge: Sequence[Prediction], cloud: Sequence[Prediction], trying: Trying
+        self, images: Sequence[Array | Frame], edge: Sequence[Prediction], cloud: Sequence[Prediction], trying: Trying
     ) -> None:
         self._images = images
         self._edge = edge
@@ -182,14 +185,15 @@ def missed_cells(samples: Sequence[tuple[Prediction, Prediction, int, int]]) -> 
     return sorted(order[:number].tolist()) if counts.any() and number <= MAX_CELLS else []
 
 
-def size_of(image: object) -> tuple[int, int]:
-    """Return width and height of a sample that is a picture; it was checked when it was read."""
-    frame = image if isinstance(image, Frame) else new_frame(image)  # type: ignore[arg-type]
-    if frame.encoding == "raw":
-        return frame.shape[1], frame.shape[0]
-    header = READERS[frame.encoding](frame.data.cast("B"))
-    return header.width, header.height
+def size_of(image: Array | Frame) -> tuple[int, int]:
+    """Return width and height of a sample. Raises InvalidFieldError for a sample that is no picture."""
+    frame = image if isinstance(image, Frame) else new_frame(image)
+    size = frame_size(frame)
+    if size is None:
+        form = f"{frame.dtype} {frame.shape}"
+        raise InvalidFieldError(FIELD, form, "regions are parts of pictures: give pictures, or set upload to frame")
+    return size
 
 
-def _bytes_of(image: object) -> int:
-    return image.data.nbytes if isinstance(image, Frame) else np.asarray(image).nbytes
+def _bytes_of(image: Array | Frame) -> int:
+    return image.data.nbytes if isinstance(image, Frame) else image.nbytes

@@ -203,7 +203,7 @@ def write_regions(frame: Frame, wish: UploadFormat, densities: SizeEstimator, ru
     Raises OffloadError as ``write``.
     """
     began = time.perf_counter()
-    size = _frame_size(frame)
+    size = frame_size(frame)
     if size is None or frame.edge is None or frame.edge.boxes is None:
         return None
     width, height = (max(1, round(side * rule.scale)) for side in size)
@@ -232,8 +232,11 @@ def write_regions(frame: Frame, wish: UploadFormat, densities: SizeEstimator, ru
     return msgspec.structs.replace(upload, regions=sent)
 
 
-def _frame_size(frame: Frame) -> tuple[int, int] | None:
-    """Return the width and height of a picture without decoding it; None if it is no picture."""
+def frame_size(frame: Frame) -> tuple[int, int] | None:
+    """Return the width and height of a picture without decoding it; None if it is no picture.
+
+    Raises OffloadError for an unreadable file.
+    """
     if frame.encoding == "raw":
         is_flat = frame.dtype == "uint8" and len(frame.shape) in {2, 3}
         return (frame.shape[1], frame.shape[0]) if is_flat else None

@@ -10,7 +10,8 @@ from scipy import ndimage
 
 from halimede.calibration.blocks import Indices
 from halimede.calibration.calibrate import part
-from halimede.calibration.region_rule import OBJECTS, FittedRegions, RegionFit, missed_cells
+from halimede.calibration.region_rule import OBJECTS, FittedRegions, RegionFit, missed_cells, size_of
+from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.region_uploads import RegionUploads, answer_uploads, objects_in
 from halimede.frames import new_frame
@@ -102,6 +103,13 @@ def test_objects_that_the_small_model_misses_at_one_place_are_on_the_map() -> No
         for x in range(40, WIDTH, 20) for y in range(40, HEIGHT, 16)
     ]  # fmt: skip
     assert missed_cells(everywhere) == []
+
+
+def test_samples_that_are_no_pictures_have_no_regions() -> None:
+    assert size_of(np.zeros((HEIGHT, WIDTH), np.uint8)) == (WIDTH, HEIGHT)
+    for sample in (np.zeros(7, np.float32), np.zeros((8, 8), np.float32)):
+        with pytest.raises(InvalidFieldError, match="regions are parts of pictures"):
+            size_of(sample)
 
 
 def test_an_object_counts_by_a_box_of_its_class_that_overlaps_it_by_half() -> None:

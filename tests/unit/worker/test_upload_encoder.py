@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from halimede import topics
+from halimede.bus.rpc import RpcClient
+from halimede.cli.commands.trace import ask as ask_trace
 from halimede.frames import new_frame, pack
-from halimede.messages import Box, Result
+from halimede.messages import Box, Result, TraceRequest
 from tests.simulated import eventually, simulated
 from tests.unit.worker.test_tiers import gate
 from tests.unit.worker.world import NS, World, world
@@ -166,6 +168,17 @@ async def test_regions_of_a_hard_frame_go_up_and_both_answers_are_one(tmp_path: 
         assert len(np.unique(seen[:40])) == 1
         await eventually(lambda: w.info("e0").inference_number == 1)
         assert w.info("e0").uploaded_bytes < 0.2 * SIDE * SIDE
+
+
+async def test_a_trace_has_the_number_of_regions_and_their_bytes(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Grey), w.worker("edge", "e0", Spots, **REGIONS):
+        result = await ask(w, noise(SIDE, SIDE), encoding="png")
+        rpc = RpcClient(w.camera, topics.TRACE_REPLY.at(client=w.camera.client_id))
+        await rpc.start()
+        replies = await ask_trace(rpc, TraceRequest(id=result.id))
+        (step,) = (span for reply in replies for span in reply.spans if span.name == "offload.regions")
+        await eventually(lambda: w.info("e0").inference_number == 1)
+        assert step.attributes == {"count": 1, "bytes": w.info("e0").uploaded_bytes}
 
 
 @simulated
