@@ -145,7 +145,8 @@ def _print_table(pair: Pair, upload_format: UploadFormat) -> None:
         print(testing.row("frames, at the quality of regions", RegionRule(sure=0.0), SAME_QUALITY["jpeg"]))
     print(testing.row("regions, without a calibration", RegionRule()))
     if rule := fitted.rule:
-        print(testing.row("frames at the fitted scale", RegionRule(sure=0.0, scale=rule.scale)))
+        if rule.scale < 1:
+            print(testing.row("frames at the fitted scale", RegionRule(sure=0.0, scale=rule.scale)))
         for padding in PADDINGS:
             print(testing.row(f"regions, padding {padding:g}", msgspec.structs.replace(rule, padding=padding)))
         print(testing.row(f"**fitted**: {_described(rule)}", rule))
