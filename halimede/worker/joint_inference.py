@@ -112,7 +112,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             ),
             detector=detector,
         )
-        calibrations = VersionCalibrations(settings, worker.inference, policy)
+        calibrations = VersionCalibrations(settings, worker.inference, policy, encoder)
         calibrations.begin(parts.slot.current)
         parts.slot.adopt = calibrations.adopt
         parts.reporter.troubles += [
