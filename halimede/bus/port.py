@@ -292,7 +292,8 @@ class Bus(ABC):
         get the same message: brokers differ in how often they send it then.
 
         ``later``: a message that the handler accepted without an error is acknowledged when its packet's ``done`` is
-        called, at any later time. The connection's receive maximum bounds their number. ``inherit``: see ``listen``.
+        called, at any later time. The connection's receive maximum bounds their number: with more, nothing is read, so
+        the handler must not wait for an answer on this connection. ``inherit``: see ``listen``.
         """
         receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, wanted=wanted)
         await self.listen(filter_.text, filter_.topic.qos, receive, queue, later=later, inherit=inherit)

@@ -69,8 +69,9 @@ class CameraSource(FrameSource):
         async with self._connect() as bus:
             self._bus = bus
             bus.on_connect(self._connected)
-            for filter_ in self._filters:
-                await bus.subscribe(filter_, handing, queue=QUEUE, later=self._durable)
+            await asyncio.gather(
+                *(bus.subscribe(filter_, handing, queue=QUEUE, later=self._durable) for filter_ in self._filters)
+            )
             self._listed = True
             if bus.connected:
                 self._subscribed.set()
