@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -39,6 +40,8 @@ VARIABLE_FIX = "it is a variable that nothing has replaced: write the value, or 
 UNIQUE_FIX = "give each worker a different name"
 ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
+AGE_FIX = "remove it: only frames of cameras have a maximum age"
+MOST_AGE_MS = 3_600_000
 COLUMNS = (
     PHASE,
     REASON,
@@ -123,6 +126,7 @@ class FrameSourceSpec(Spec, kw_only=True):
             ONE_SOURCE,
         ),
         ValidationRule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
+        ValidationRule("!has(self.maxAgeMs) || (has(self.cameras) && size(self.cameras) > 0)", AGE_FIX, ".maxAgeMs"),
     )
 
     cameras: Annotated[
@@ -138,6 +142,18 @@ class FrameSourceSpec(Spec, kw_only=True):
             " are always turned."
         ),
     ] = "ignore"
+    max_age_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_AGE_MS)] | None,
+        Meta(
+            description="Milliseconds for which a camera frame may wait for the model. An older one is dropped,"
+            " acknowledged and counted as skipped. Default: every frame of QoS 1 is answered, however late."
+        ),
+    ] = None
+
+    @property
+    def max_age_s(self) -> float:
+        """Seconds for which a frame may wait for the model."""
+        return math.inf if self.max_age_ms is None else self.max_age_ms / 1000
 
     @property
     def kinds(self) -> list[str]:
@@ -151,6 +167,8 @@ def check_source(at: str, source: FrameSourceSpec | None) -> None:
         raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
     if source and source.path and not source.path.startswith("/"):
         raise InvalidFieldError(f"{at}.path", source.path, PATH_FIX)
+    if source and source.max_age_ms is not None and not source.cameras:
+        raise InvalidFieldError(f"{at}.maxAgeMs", source.max_age_ms, AGE_FIX)
 
 
 class KeepHardSamples(Spec, kw_only=True):

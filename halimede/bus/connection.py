@@ -250,6 +250,7 @@ class ReconnectingBus(Bus):
         queue: int,
         *,
         later: bool = False,
+        drop_oldest: bool = False,
         inherit: bool = False,
     ) -> None:
         """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it.
@@ -260,7 +261,9 @@ class ReconnectingBus(Bus):
             raise RuntimeError("subscribe inside the bus's `async with` block")
         if other := self._incoming.conflict(filter_, asked=not inherit):
             raise ValueError(f"{filter_} overlaps the subscription of {other}: use another connection for one of them")
-        subscription = Subscription(filter_, qos, receive, queue, self.stats, later=later, asked=not inherit)
+        subscription = Subscription(
+            filter_, qos, receive, queue, self.stats, later=later, drop_oldest=drop_oldest, asked=not inherit
+        )
         self._incoming.add(subscription)
         if queue:
             self._start(subscription.pump(), filter_)

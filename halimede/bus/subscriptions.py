@@ -146,6 +146,8 @@ class Dispatcher:
 class Subscription:
     """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, never a QoS 1 message.
 
+    With ``drop_oldest`` it drops the oldest message of either QoS, and acknowledges it.
+
     QoS 1 needs no bound here: the connection's receive maximum is one, because the broker sends no more than that
     before it receives acknowledgements. Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1.
     Then messages that are acknowledged later are bounded by ``UnackedMessages``, and those of other subscriptions by
@@ -167,6 +169,7 @@ class Subscription:
         stats: BusStats,
         *,
         later: bool = False,
+        drop_oldest: bool = False,
         asked: bool = True,
     ) -> None:
         self.filter = filter_
@@ -177,6 +180,7 @@ class Subscription:
         self._levels = plain.split("/")
         self._receive = receive
         self._limit = limit
+        self._drops_all = drop_oldest
         self._stats = stats
         self._waiting: deque[tuple[Packet, Done | None]] = deque()
         #: set while the pump waits for a message
@@ -205,6 +209,8 @@ class Subscription:
         if len(self._waiting) >= self._limit and not self._drop_oldest() and acknowledge is None:
             self._stats.dropped += 1
             return
+        if self.later:
+            packet.arrived = asyncio.get_running_loop().time()
         self._waiting.append((packet, acknowledge))
         if self._wake and not self._wake.done():
             self._wake.set_result(None)
@@ -250,11 +256,13 @@ class Subscription:
                 acknowledge()
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest message without an acknowledgement; return whether there was one."""
+        """Drop the oldest message that may be dropped; return whether there was one."""
         for index, (_, acknowledge) in enumerate(self._waiting):
-            if acknowledge is None:
+            if acknowledge is None or self._drops_all:
                 del self._waiting[index]
                 self._stats.dropped += 1
+                if acknowledge:
+                    acknowledge()
                 return True
         return False
 

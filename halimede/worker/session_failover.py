@@ -39,7 +39,7 @@ from halimede.worker.roles import BusFactory, WorkerContext, drain, source_of, u
 from halimede.worker.session_names import SessionJournal, is_keyed, session_client_id, session_name
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.sources.base import FrameSink, FrameSource
-from halimede.worker.sources.camera_topics import FrameHandler
+from halimede.worker.sources.camera_topics import QUEUE, FrameHandler
 from halimede.worker.sources.poison_journal import PoisonJournal
 from halimede.worker.sources.turning_sink import TurningSink
 from halimede.worker.status_reporter import SESSION_LOST
@@ -92,7 +92,8 @@ class FailoverSource:
     Args:
         group: its workers share the frames of a camera.
         cameras: of the service; those of received frames are added.
-        receive_maximum: most frames in flight to this worker: each stays with the broker until its answer.
+        receive_maximum: most frames in flight to this worker: each stays with the broker until its answer. With
+            ``maxAgeMs`` it grows by the queues of the cameras: a frame that waits at the broker has no known age.
         durable: whether frames outlive the connection; otherwise no worker takes them over.
         camera: see ``SourceContext``.
 
@@ -113,7 +114,9 @@ class FailoverSource:
         self._peers = peers
         self._group = group
         self._cameras = cameras
-        self._receive_maximum = receive_maximum
+        source = parts.settings.source
+        waiting = 0 if source.max_age_ms is None else (QUEUE + 1) * len(source.cameras)
+        self._receive_maximum = receive_maximum + waiting
         self._durable = durable
         self._camera = camera
         self._suspects = PoisonJournal(parts.settings.state)
