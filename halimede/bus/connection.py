@@ -189,6 +189,17 @@ class ReconnectingBus(Bus):
         return self._link.owed if self._link else 0
 
     @property
+    def unacknowledged(self) -> int:
+        """Received messages that are acknowledged later, and are not yet."""
+        return self._incoming.held.count
+
+    @property
+    def oldest_s(self) -> float:
+        """Seconds since the oldest of them arrived."""
+        now = asyncio.get_running_loop().time()
+        return now - min(self._incoming.held.arrivals(), default=now)
+
+    @property
     def max_packet(self) -> int:
         """Most bytes in one packet to the broker; of the last connection, 0 before the first."""
         return self._max_packet

@@ -138,6 +138,16 @@ class Bus(ABC):
         return 0
 
     @property
+    def unacknowledged(self) -> int:
+        """Received messages that are acknowledged later, and are not yet."""
+        return 0
+
+    @property
+    def oldest_s(self) -> float:
+        """Seconds since the oldest of them arrived."""
+        return 0.0
+
+    @property
     @abstractmethod
     def max_packet(self) -> int:
         """Most bytes in one packet to the broker."""

@@ -321,6 +321,15 @@ class UnackedMessages:
         """Whether any message is in progress."""
         return bool(self._busy)
 
+    @property
+    def count(self) -> int:
+        """Messages in progress."""
+        return len(self._busy)
+
+    def arrivals(self) -> list[float]:
+        """Return when they arrived, in loop time; without those whose handler is not known yet."""
+        return [token.packet.arrived for token in self._busy if token.packet.arrived]
+
     async def idle(self) -> None:
         """Wait until no message is in progress."""
         while self._busy:

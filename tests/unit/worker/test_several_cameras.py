@@ -15,6 +15,7 @@ from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
 from halimede.frames import new_frame, pack
 from halimede.pipeline.intake import EdgeLimits
+from halimede.worker import frame_backlog
 from tests.simulated import eventually
 from tests.unit.worker.world import NS, world
 
@@ -79,11 +80,17 @@ async def test_frames_that_are_too_old_are_dropped_and_counted_and_those_answere
         assert (w.info("e").lost, w.letters) == (0, [])
 
 
-async def test_frames_of_qos_1_without_a_maximum_age_are_all_answered(tmp_path: Path) -> None:
-    count = 3 * EdgeLimits().inside
-    async with world(tmp_path) as w, w.worker("edge", "e", SlowModel, source=FrameSourceSpec(cameras=CAMERAS)):
+async def test_frames_of_qos_1_without_a_maximum_age_are_all_answered_and_a_backlog_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_backlog, "BACKLOG_S", 0.2)
+    count, source = 3 * EdgeLimits().inside, FrameSourceSpec(cameras=CAMERAS)
+    async with world(tmp_path) as w, w.worker("edge", "e", SlowModel(0.01), source=source, period_s=0.05):
         for number in range(count):
             frame = new_frame(np.zeros((4, 4), np.uint8))
             await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera=CAMERAS[number % 4]), pack(frame))
+        await eventually(lambda: w.infos["e"][-1].reason == "ModelTooSlow")
+        assert "source.maxAgeMs" in w.infos["e"][-1].message
         await eventually(lambda: len(w.results) == count, 60)
         assert w.info("e").skipped == 0
+        await eventually(lambda: not w.infos["e"][-1].reason)
