@@ -333,40 +333,38 @@ class FrameIntake:
         while frame.id in self._entering:  # a copy: it counts if the other is refused or its source disconnects
             entering = self._entering[frame.id] = self._entering[frame.id] or asyncio.Event()
             await entering.wait()
-        acks = self.responder.pending_acks
         if frame.id in self._seen:
-            self._ledger.add(Count.DUPLICATE)
-            if answered and frame.id in acks:
-                acks[frame.id].append(answered)
-            elif answered:
-                answered()
+            self._repeat(frame.id, answered)
             return
         self._seen.put(frame.id, None)
+        acks = self.responder.pending_acks
         if answered:
             acks.setdefault(frame.id, []).append(answered)
         frame.captured_ns = frame.captured_ns or time.time_ns()
-        sample = await self._enter(frame, parent, began, patient=patient, stale_at=arrived + self._max_age_s)
-        if sample:
-            self._pipeline.submit(sample)
-
-    async def _enter(
-        self, frame: Frame, parent: TraceContext | None, began: float, *, patient: bool, stale_at: float
-    ) -> Sample | None:
-        """Accept a frame while callers that have it as well wait; None: it is too old. Raises DecodeError."""
         self._entering[frame.id] = None
         try:
-            return await self._accept(frame, parent, began, patient=patient, stale_at=stale_at)
+            sample = await self._accept(frame, parent, began, patient=patient, stale_at=arrived + self._max_age_s)
         except _StaleFrameError:
             self._skip(frame)
-            return None
+            return
         except BaseException:
             self._seen.pop(frame.id)
-            self.responder.pending_acks.pop(frame.id, None)
+            acks.pop(frame.id, None)
             raise
         finally:
             entered = self._entering.pop(frame.id)
             if entered:
                 entered.set()
+        self._pipeline.submit(sample)
+
+    def _repeat(self, id_: bytes, answered: Callable[[], None] | None) -> None:
+        """Count a frame that was accepted before; its source acknowledges it with the first one."""
+        self._ledger.add(Count.DUPLICATE)
+        acks = self.responder.pending_acks
+        if answered and id_ in acks:
+            acks[id_].append(answered)
+        elif answered:
+            answered()
 
     def _skip(self, frame: Frame) -> None:
         """Count a frame that is too old, and let its source acknowledge it."""
