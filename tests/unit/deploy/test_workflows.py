@@ -61,7 +61,7 @@ def steps(job: dict[str, Any]) -> str:
 
 
 def test_the_linters_find_nothing() -> None:
-    assert len(FILES) == 2
+    assert [file.stem for file in FILES] == ["ci", "mutations", "release"]
     assert lint(*FILES) == ""
 
 
@@ -92,6 +92,14 @@ def test_each_version_of_python_runs_what_anyone_runs_by_hand() -> None:
     # setup.sh takes the image's Python, not that of its Debian
     assert "${PYTHON:+" in (ROOT / "scripts" / "setup.sh").read_text()
     assert job["env"]["PYTHON"].endswith("python${{ matrix.python }}")
+
+
+def test_the_listed_mutations_are_tried_each_week() -> None:
+    workflow = load("mutations.yml")
+    (weekly,) = workflow["on"]["schedule"]
+    *_, weekday = weekly["cron"].split()
+    assert weekday in "0123456"
+    assert workflow["jobs"]["mutations"]["steps"][-1]["run"].endswith("make mutations")
 
 
 def test_nothing_is_released_before_all_tests_have_passed() -> None:
