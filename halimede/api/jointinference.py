@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -44,6 +45,8 @@ REGIONS_FIX = "regions are those of the small model's boxes: set mode to inferen
 DETECTOR_FIX = "with a detector, samples are crops: leave out detector, or set edgeWorker.upload to frame"
 TIERS_FIX = "regions go to the cloud without tiers between: leave out tiers, or set edgeWorker.upload to frame"
 PATH_FIX = "write an absolute path on the node"
+AGE_FIX = "remove it: only frames of cameras have a maximum age"
+MOST_AGE_MS = 3_600_000
 COLUMNS = (
     PHASE,
     REASON,
@@ -130,6 +133,7 @@ class FrameSourceSpec(Spec, kw_only=True):
             ONE_SOURCE,
         ),
         ValidationRule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
+        ValidationRule("!has(self.maxAgeMs) || (has(self.cameras) && size(self.cameras) > 0)", AGE_FIX, ".maxAgeMs"),
     )
 
     cameras: Annotated[
@@ -145,6 +149,18 @@ class FrameSourceSpec(Spec, kw_only=True):
             " are always turned."
         ),
     ] = "ignore"
+    max_age_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_AGE_MS)] | None,
+        Meta(
+            description="Milliseconds for which a camera frame may wait for the model. An older one is dropped,"
+            " acknowledged and counted as skipped. Default: every frame of QoS 1 is answered, however late."
+        ),
+    ] = None
+
+    @property
+    def max_age_s(self) -> float:
+        """Seconds for which a frame may wait for the model."""
+        return math.inf if self.max_age_ms is None else self.max_age_ms / 1000
 
     @property
     def kinds(self) -> list[str]:
@@ -170,6 +186,8 @@ def check_source(at: str, source: FrameSourceSpec | None) -> None:
         raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
     if source and source.path and not source.path.startswith("/"):
         raise InvalidFieldError(f"{at}.path", source.path, PATH_FIX)
+    if source and source.max_age_ms is not None and not source.cameras:
+        raise InvalidFieldError(f"{at}.maxAgeMs", source.max_age_ms, AGE_FIX)
 
 
 class KeepHardSamples(Spec, kw_only=True):
