@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from halimede.errors import shorten_middle
+from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
@@ -86,6 +87,7 @@ class Escalation:
         self._ledger = ledger
         self._encoder = encoder
         self._audited = audited
+        self._limited_log = RateLimitedLogger()
         #: hard samples for which the next tier was requested, its answers, those that it did not take, and those
         #: without an answer although it was up
         self._requested = self._answered = self._refused = self._unanswered = 0
@@ -163,11 +165,14 @@ class Escalation:
                     number = len(upload.regions.layout.placements)
                     trace.step((REGIONS, began, time.monotonic(), number, sample.uploaded))
                 reply = await self._client.ask(upload.frame, left_s, trace)
+                concluded.sent = True  # also if the answer cannot be used
                 concluded.reply = upload.read(reply)
             concluded.reason, concluded.sent = "", True
             self._answered += hard
         except OffloadError as error:
-            concluded.reason, concluded.sent = error.reason, error.sent
+            if concluded.sent:
+                self._limited_log.warning("answer of the next tier not used", detail=error.detail)
+            concluded.reason, concluded.sent = error.reason, concluded.sent or error.sent
             self._refused += hard and error.reason in OVERLOAD
             self._unanswered += hard and error.is_up and error.reason in UNANSWERED
             log.debug(
