@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-import numpy as np
 import structlog
 
 from halimede.api.jointinference import Detector
@@ -333,7 +332,7 @@ def _corners(box: Box) -> list[PicturePoint]:
 def crop_of(frame: Frame, number: int, picture: Pixels, corners: tuple[int, int, int, int]) -> Frame:
     """Return a copy of these pixels as a frame, whose id is the same whenever the frame is cropped."""
     x1, y1, x2, y2 = corners
-    part = np.ascontiguousarray(picture[y1:y2, x1:x2])
+    part = picture[y1:y2, x1:x2].copy()  # a view would keep the whole picture in memory
     id_ = hashlib.blake2b(frame.id + number.to_bytes(2), digest_size=16).digest()
     return msgspec.structs.replace(
         frame, id=id_, encoding="raw", dtype=part.dtype.name, shape=list(part.shape), data=part.data.cast("B")

@@ -20,7 +20,7 @@ from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleStore
 from halimede.inference import Array, Model
 from halimede.messages import Box, KeptRequest, Prediction, Result
-from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, combine_answers
+from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, combine_answers, crop_of
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
@@ -410,3 +410,10 @@ async def test_a_detector_that_gives_no_boxes_is_an_error_that_names_the_remedy(
 ) -> None:
     assert await cropped(tmp_path, np.zeros((40, 100, 3), np.uint8), finder=Sizes()) == []
     assert "the detector gives no boxes: set spec.postprocess.task of its Model to detection" in capsys.readouterr().out
+
+
+def test_a_crop_of_whole_rows_does_not_keep_the_picture_in_memory():
+    picture = np.zeros((40, 100, 3), np.uint8)
+    for corners in [(0, 8, 100, 16), (8, 0, 16, 40)]:
+        crop = crop_of(new_frame(picture), 0, picture, corners)
+        assert not np.shares_memory(np.frombuffer(crop.data, np.uint8), picture)
