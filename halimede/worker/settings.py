@@ -183,15 +183,28 @@ def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
             raise InvalidFieldError("DETECTOR_URL", "", "write the path of the detector's file, or remove DETECTOR")
         return None
     boxes = read_json(environ, "DETECTOR", Detector) if environ.get("DETECTOR") else Detector(name="detector")
-    return DetectorSettings(path, read_spec(environ, "DETECTOR_SPEC", path), boxes)
+    model = read_spec(environ, "DETECTOR_SPEC", path)
+    if not _may_find_boxes(model):
+        fix = "the detector must find boxes: name a Model whose spec.postprocess.task is detection"
+        raise InvalidFieldError("DETECTOR_SPEC.postprocess.task", _task(model), fix)
+    return DetectorSettings(path, model, boxes)
 
 
 def _check_upload(upload: UploadContent, model: ModelSpec) -> None:
-    """Refuse regions of a model that finds no boxes; what a user's own code finds is not known here."""
-    task = model.postprocess.task if model.postprocess else ""
-    if upload == "regions" and task not in {"", "detection"}:
-        fix = f"the small model finds no boxes (task {task}): leave UPLOAD at frame, the field upload of the service"
-        raise InvalidFieldError("UPLOAD", upload, fix)
+    """Refuse regions of a model that finds no boxes."""
+    if upload == "regions" and not _may_find_boxes(model):
+        cause = f"the small model finds no boxes (task {_task(model)})"
+        raise InvalidFieldError("UPLOAD", upload, f"{cause}: leave UPLOAD at frame, the field upload of the service")
+
+
+def _may_find_boxes(model: ModelSpec) -> bool:
+    """Whether a model may find boxes; what a user's own code finds is not known here."""
+    return _task(model) in {"", "detection"}
+
+
+def _task(model: ModelSpec) -> str:
+    """Return a model's task; empty if its spec has none."""
+    return model.postprocess.task if model.postprocess else ""
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
