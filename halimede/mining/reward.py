@@ -60,7 +60,7 @@ def box_features(prediction: Prediction, classes: Sequence[str]) -> list[float]:
     """Return the features of a frame's boxes. Raises MiningError.
 
     The number of boxes, whether there are none, those above each level of scores, sums and order statistics of scores
-    and of uncertainty (4 s (1 - s)), sizes and ends in pixels, overlaps of pairs, and for each of ``classes`` the sums
+    and of uncertainty (4 s (1 - s)), sides in pixels, overlaps of pairs, and for each of ``classes`` the sums
     of scores and of uncertainty. A box of another class is in all features but those of classes.
     """
     scores = own_scores(prediction)
@@ -90,16 +90,13 @@ def _score_features(scores: list[float], doubts: list[float]) -> list[float]:
 
 
 def _size_features(corners: list[Corners], doubts: list[float]) -> list[float]:
-    """Return mean, least and largest logarithm of sides, the mean by uncertainty, and the ends of all boxes."""
+    """Return the mean, the least and the largest logarithm of sides in pixels, and the mean weighted by uncertainty."""
     if not corners:
-        return [0.0] * 8
+        return [0.0] * 4
     sides = [0.5 * math.log1p((x2 - x1) * (y2 - y1)) for x1, y1, x2, y2 in corners]
     doubt = sum(doubts)
     by_doubt = sum(map(float.__mul__, sides, doubts)) / doubt if doubt else 0.0
-    lefts, tops, rights, bottoms = zip(*corners, strict=True)
-    return [
-        sum(sides) / len(sides), min(sides), max(sides), by_doubt, min(lefts), min(tops), max(rights), max(bottoms),
-    ]  # fmt: skip
+    return [sum(sides) / len(sides), min(sides), max(sides), by_doubt]
 
 
 def _overlap_features(corners: list[Corners], scores: list[float]) -> list[float]:

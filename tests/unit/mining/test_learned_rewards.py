@@ -128,11 +128,11 @@ class TestHostileFiles:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"weights": [0.0]}, "needs 39 weights, lows and highs"),
-            ({"lows": []}, "needs 39 weights, lows and highs"),
-            ({"highs": [-1e9] * 39}, "low is over its high"),
+            ({"weights": [0.0]}, "needs 35 weights, lows and highs"),
+            ({"lows": []}, "needs 35 weights, lows and highs"),
+            ({"highs": [-1e9] * 35}, "low is over its high"),
             ({"bias": 1e300}, "no calibration .*reward.bias"),
-            ({"weights": [1e300] * 39}, "no calibration .*reward.weights"),
+            ({"weights": [1e300] * 35}, "no calibration .*reward.weights"),
             ({"weights": [0.0] * 2000}, "no calibration .*reward.weights"),
             ({"classes": [str(i) for i in range(65)]}, "no calibration .*reward.classes"),
             ({"classes": ["x" * 257]}, "no calibration .*reward.classes"),
