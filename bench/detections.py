@@ -7,7 +7,8 @@
 calibration are not those of the test. `faces-low` are the same frames, with the small model's boxes from a score of
 0.05 instead of 0.3: they show a rule what it almost found. Both models answer a pool of frames of each part once; the
 answers are kept in `build/detections`. Each seed draws `--samples` frames of each pool: Learned is fitted on the one
-draw, and all rules are measured on the other. `oracle` uploads the frames of the highest reward, which only labels
+draw, and all rules are measured on the other. `chosen by calibrate` is the rule that `halimede calibrate` takes on the
+one draw, where it tries all of them. `oracle` uploads the frames of the highest reward, which only labels
 tell.
 
 Figures are means over the seeds, with their 95 % intervals. `gap`: (joint - edge) / (cloud - edge). The pools are
@@ -39,6 +40,7 @@ from examples.real_pairs import faces, packages
 from examples.real_pairs.manifests import PARTS, service, write
 from examples.real_pairs.packages import Package
 from halimede.calibration.calibrate import Goal, fit
+from halimede.calibration.candidates import LEARNED
 from halimede.calibration.measurement import student95
 from halimede.calibration.rewards import rewards_by
 from halimede.evaluation.data import LabelledPicture, read_labelled
@@ -46,7 +48,7 @@ from halimede.evaluation.detection import Detection
 from halimede.evaluation.service import answers, read_chain
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of
-from halimede.mining.calibration_file import RewardRule
+from halimede.mining.calibration_file import CalibrationFile
 from halimede.mining.reward import MAX_BOXES, expected_reward
 
 RATIOS = (0.05, 0.1, 0.2, 0.5)
@@ -134,22 +136,27 @@ def answer_frames(data_set: DataSet, part: str, count: int, folder: Path) -> Ans
     )
 
 
-def fit_learned_rule(frames: Answers) -> RewardRule:
-    """Return the learned rule that `halimede calibrate --rule Learned` fits on these frames."""
+def calibrate(frames: Answers, rule: str) -> CalibrationFile:
+    """Return what `halimede calibrate` writes for these frames; an empty ``rule`` tries all of them."""
     number = len(frames.edge)
     data = LabelledPicture(images=[np.zeros(1)] * number, names=[""] * number, sizes=[0] * number, boxes=frames.objects)
-    fitted = fit(frames.edge, frames.cloud, data, goal=Goal(target_upload=COMPARED), held_out=0).artefact.reward
-    if fitted is None:
-        raise ValueError("calibrate fits no rule of boxes")
-    return fitted
+    return fit(frames.edge, frames.cloud, data, goal=Goal(target_upload=COMPARED), rule=rule, held_out=0).artefact
 
 
-def orders_of(learned: RewardRule, frames: Answers, measured: Detection, seed: int) -> dict[str, Values]:
-    """Return the hardness of the frames by each rule."""
+def hardness_by(artefact: CalibrationFile, frames: Answers) -> Values:
+    """Return the hardness of the frames by the rule of a calibration."""
+    if artefact.reward:
+        return rewards_by(artefact.reward, frames.edge)
+    return hardness_of(create(artefact.rule, artefact.parameters), frames.edge)
+
+
+def orders_of(calibration: Answers, frames: Answers, measured: Detection, seed: int) -> dict[str, Values]:
+    """Return the hardness of the frames by each rule; ``calibration``: those that rules are fitted on."""
     orders = {
         "oracle": measured.rewards(),
         "by objects gained": measured.gain(),
-        "Learned": rewards_by(learned, frames.edge),
+        "Learned": hardness_by(calibrate(calibration, LEARNED), frames),
+        "chosen by calibrate": hardness_by(calibrate(calibration, ""), frames),
         "random": np.random.default_rng(seed).random(len(measured)),
     }
     for rule in FIXED_RULES:
@@ -179,10 +186,9 @@ def measure(pools: Mapping[str, Answers], samples: int, seeds: int) -> tuple[Val
         calibration, test = (
             pools[part].drawn(chance.choice(len(pools[part].edge), samples, replace=False).tolist()) for part in PARTS
         )
-        learned = fit_learned_rule(calibration)
         measured = Detection(test.objects, test.edge, test.cloud)
         ends.append([measured.measure(np.full(samples, uploaded))[0] for uploaded in (False, True)])
-        for rule, hardness in orders_of(learned, test, measured, seed).items():
+        for rule, hardness in orders_of(calibration, test, measured, seed).items():
             joint.setdefault(rule, []).append(accuracies(hardness, measured, seed))
     return np.array(ends), {rule: np.array(values) for rule, values in joint.items()}
 
@@ -198,10 +204,13 @@ def mean_of_draws(values: Values, share: float) -> tuple[float, float]:
     return float(np.mean(values)), student95(len(values) - 1) * math.sqrt(spread)
 
 
-def learned_ms(rule: RewardRule) -> float:
+def learned_ms(calibration: Answers) -> float:
     """Return the processor time of the learned rule for one frame of 25 boxes, in milliseconds: the least of many."""
     chance = np.random.default_rng(0)
     corners, scores = chance.uniform(0, 500, (MAX_BOXES, 2)).tolist(), chance.random(MAX_BOXES).tolist()
+    rule = calibrate(calibration, LEARNED).reward
+    if rule is None:
+        raise ValueError("calibrate fits no rule of boxes")
     names = rule.classes or ["face"]
     boxes = [
         Box(x, y, x + 100, y + 100, score, names[i % len(names)])
@@ -244,7 +253,7 @@ def main() -> int:
             shown = "".join(f"{f'{mean:.3f} ± {half:.3f}':>16}" for mean, half in cells)
             print(f"{rule:<28}{shown}{f'{gap[0]:.3f} ± {gap[1]:.3f}':>18}{of_oracle:>11.2f}", flush=True)
             rows[rule] = {"map": cells, "gap": gap, "of_oracle": of_oracle}
-        duration = learned_ms(fit_learned_rule(pools["calibrate"].drawn(range(arguments.samples))))
+        duration = learned_ms(pools["calibrate"].drawn(range(arguments.samples)))
         print(f"Learned takes {duration:.3f} ms of processor time for {MAX_BOXES} boxes")
         edge, cloud = ends.mean(axis=0).tolist()
         report[data_set.name] = {"edge": edge, "cloud": cloud, "rules": rows, "learned_ms": duration}
