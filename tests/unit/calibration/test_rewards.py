@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from halimede.api.model import ModelSpec
 from halimede.calibration.calibrate import Calibrated, Goal, fit
 from halimede.calibration.candidates import Candidate
 from halimede.calibration.rewards import fit_reward, rewards_by
 from halimede.calibration.service import about
 from halimede.errors import InvalidFieldError
+from halimede.evaluation import rules
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.detection import Detection
+from halimede.evaluation.service import EvaluatedTier
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of, judge
 from halimede.mining.calibration_file import CalibrationFile, write_artefact
@@ -81,6 +85,13 @@ def learned_of(calibrated: Calibrated, tmp_path):
     path = tmp_path / "zoo.calibration"
     path.write_bytes(write_artefact(calibrated.artefact))
     return create(calibrated.artefact.rule, calibrated.artefact.parameters, path)
+
+
+def tier_of(calibration: Path) -> EvaluatedTier:
+    spec = ModelSpec(url="small.onnx", format="onnx")
+    return EvaluatedTier(
+        name="edge", model="small", spec=spec, path=Path("small.onnx"), deferral=None, calibration=calibration
+    )
 
 
 class TestBoxes:
@@ -176,6 +187,26 @@ class TestBoxes:
     def test_boxes_are_never_mixed(self):
         _, cloud, _ = frames(1)
         assert mix(CalibrationFile(service="s"), cloud[0], cloud[0]) is cloud[0]
+
+
+class TestEvaluation:
+    def test_it_has_a_curve_together_with_the_fixed_rules(self, tmp_path):
+        edge, cloud, data = frames(300)
+        path = tmp_path / "zoo.calibration"
+        path.write_bytes(write_artefact(fit(edge, cloud, data, goal=GOAL).artefact))
+        orders, _ = rules.orders(tier_of(path), data, edge, ["Learned", "Threshold"])
+        measured = Detection(data.boxes, edge, cloud)
+        learned, fixed = (measured.curve(orders[rule])[8]["accuracy"] for rule in ("Learned", "Threshold"))
+        assert learned > fixed
+
+    def test_one_of_another_kind_of_answers_has_no_curve_but_a_reason(self, tmp_path):
+        edge, cloud, data = texts(300)
+        path = tmp_path / "zoo.calibration"
+        path.write_bytes(write_artefact(fit(edge, cloud, data, goal=GOAL, is_text=True).artefact))
+        edge, _, data = frames(20)
+        orders, left_out = rules.orders(tier_of(path), data, edge, ["Learned"])
+        assert not orders
+        assert "about texts: calibrate again" in left_out["Learned"]
 
 
 class TestTexts:
