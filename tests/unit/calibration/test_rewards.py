@@ -154,6 +154,14 @@ class TestBoxes:
         assert measured["risk.low"] <= 0.1
         assert measured["upload_ratio"] < 0.5
 
+    def test_with_a_limit_on_the_risk_it_learns_what_the_limit_counts(self):
+        edge, cloud, data = frames(1200)
+        rewards, gains = learnable(data, edge, cloud)
+        hardness = rewards_by(fit(edge, cloud, data, goal=Goal(max_risk=0.1)).artefact.reward, edge)
+        estimates = hardness / (1 - np.abs(hardness))
+        assert gains.mean() - rewards.mean() > 0.08
+        assert estimates.mean() == pytest.approx(gains.mean(), abs=0.03)
+
     def test_the_reference_of_drift_is_of_its_hardness(self):
         edge, cloud, data = frames(300)
         artefact = fit(edge, cloud, data, goal=GOAL).artefact

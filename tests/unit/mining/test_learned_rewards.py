@@ -48,7 +48,9 @@ class TestAnswers:
         ids=["none", "10,000", "no area", "beyond any frame", "unknown classes", "ends of scores"],
     )
     def test_any_boxes_have_a_hardness(self, tmp_path, boxes):
-        verdict = judge(miner_of(tmp_path, rule_of()), Prediction(boxes=boxes))
+        prediction = Prediction(boxes=boxes)
+        assert all(map(math.isfinite, box_features(prediction, CLASSES)))
+        verdict = judge(miner_of(tmp_path, rule_of()), prediction)
         assert verdict.error is None
         assert -1 <= verdict.hardness <= 1
 
