@@ -238,6 +238,8 @@ def main() -> int:
         if data_set.name not in arguments.sets.split(","):
             continue
         count = arguments.pool or data_set.pool
+        if arguments.samples >= count:
+            parser.error(f"argument --samples: {arguments.samples} must be less than the {count} frames of the pool")
         pools, share = read_pools(data_set, count, FOLDER), arguments.samples / count
         ends, joint = measure(pools, arguments.samples, arguments.seeds)
         gaps = {rule: (values - ends[:, :1]) / (ends[:, 1:] - ends[:, :1]) for rule, values in joint.items()}
