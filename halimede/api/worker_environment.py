@@ -150,6 +150,8 @@ def _batching(worker: CloudWorkerSpec | TierWorker) -> dict[str, str]:
 
 def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
     told = {"DEADLINE_MS": str(worker.deadline_ms)}
+    if worker.upload != "frame":
+        told["UPLOAD"] = worker.upload
     if worker.keep_hard_samples:
         told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
     if worker.detector:

@@ -105,6 +105,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             ledger,
             decoder,
             trace_buffer=parts.trace_buffer,
+            limits=EdgeLimits(max_age_s=settings.source.max_age_s),
             miner=miner,
             mines_first=settings.hem_mode == BEFORE,
             escalation=Escalation(
@@ -112,7 +113,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             ),
             detector=detector,
         )
-        calibrations = VersionCalibrations(settings, worker.inference, policy)
+        calibrations = VersionCalibrations(settings, worker.inference, policy, encoder)
         calibrations.begin(parts.slot.current)
         parts.slot.adopt = calibrations.adopt
         parts.reporter.troubles += [

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
+from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadContent, UploadEncoding
 from halimede.api.jointinference import (
     BATCH,
     DELAY_MS,
@@ -23,6 +23,7 @@ from halimede.api.jointinference import (
     FrameSourceSpec,
     KeepHardSamples,
 )
+from halimede.api.mining import AFTER, BEFORE
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.worker_environment import SESSION_KEY, session_key_pattern
@@ -87,6 +88,8 @@ class WorkerSettings:
     #: encoding of uploaded samples, and most bytes of each
     upload_encoding: UploadEncoding = AS_IT_CAME
     upload_max_bytes: int | None = None
+    #: what is uploaded of a hard frame
+    upload: UploadContent = "frame"
     #: for workers that answer requests: samples of one model call; seconds that a sample may wait for others; parallel
     #: calls, and threads of each
     batch: int = BATCH
@@ -157,6 +160,7 @@ def read(
     }
     if mines:
         common |= _deferral(environ)
+        _check_upload(common["upload"], model)
     if role == "cloud":
         return WorkerSettings(**common, **_batching(environ, common["threads"]))
     return WorkerSettings(
@@ -182,6 +186,14 @@ def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
     return DetectorSettings(path, read_spec(environ, "DETECTOR_SPEC", path), boxes)
 
 
+def _check_upload(upload: UploadContent, model: ModelSpec) -> None:
+    """Refuse regions of a model that finds no boxes; what a user's own code finds is not known here."""
+    task = model.postprocess.task if model.postprocess else ""
+    if upload == "regions" and task not in {"", "detection"}:
+        fix = f"the small model finds no boxes (task {task}): leave UPLOAD at frame, the field upload of the service"
+        raise InvalidFieldError("UPLOAD", upload, fix)
+
+
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
     """Read the batching of requests. The default is one call at a time for each core."""
     sessions = min(MOST_THREADS, max(1, cores() // threads))
@@ -203,6 +215,7 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         "target_upload_ratio": number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
         "audit_share": number(environ, "AUDIT_SHARE", 0, least=0, most=1),
         "fusion": one_of(environ, "FUSION", get_args(Fusion)),
+        "upload": one_of(environ, "UPLOAD", get_args(UploadContent)),
         "upload_encoding": one_of(environ, "UPLOAD_ENCODING", get_args(UploadEncoding)),
         "upload_max_bytes": int(number(environ, "UPLOAD_MAX_BYTES", 0, least=LEAST_BYTES, most=MOST_BYTES))
         if environ.get("UPLOAD_MAX_BYTES")
@@ -211,6 +224,9 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
     }
     if read["fusion"] == "mixture" and read["calibration"] is None:
         raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave FUSION at cloud")
+    if read["upload"] == "regions" and read["hem_mode"] == BEFORE:
+        fix = f"regions are those of the small model's boxes: set MINING_MODE to {AFTER}, or UPLOAD to frame"
+        raise InvalidFieldError("UPLOAD", "regions", fix)
     return read
 
 

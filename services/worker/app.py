@@ -30,6 +30,7 @@ edge and tier:
   TARGET_UPLOAD_RATIO          share of samples to upload in the long run
   AUDIT_SHARE                  share of easy samples to upload as well
   CALIBRATION_URL              file of halimede calibrate; FUSION: cloud (default) or mixture
+  UPLOAD                       content of uploads of hard frames: frame (default) or regions
   UPLOAD_ENCODING              encoding of uploads: as-it-came (default), raw, jpeg or png
   UPLOAD_MAX_BYTES             maximum of an upload: larger ones become JPEG, or smaller pictures
   TIER, NEXT_TIER              with tiers: its tier, and the one that it requests answers from (cloud: only TIER)

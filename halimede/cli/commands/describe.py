@@ -182,7 +182,9 @@ def _where(worker: Mapping[str, Any]) -> str:
 
 
 def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about the encoding of uploads, unless it is the default."""
+    """Yield lines about content and encoding of uploads, unless it is the default."""
+    if worker.get("upload", "frame") != "frame":
+        yield "        uploads the regions of hard frames with uncertain boxes"
     encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
     if worker.get("detector") and encoding == "as-it-came":
         encoding = "jpeg"  # crops have no encoding of their own

@@ -28,6 +28,7 @@ SCRIPTED = put(
 )
 SHARPNESS = {"name": "Sharpness", "parameters": [{"key": "threshold", "value": "9"}], "mode": "mining-then-inference"}
 POD = "spec.edgeWorker.template.spec"
+EDGE = SERVICE["spec"]["edgeWorker"] | {"upload": "regions"}
 
 #: body, path of a field and its wrong value (None: taken away), which a schema alone sees
 MISTAKES: list[tuple[dict[str, Any], str, object]] = [
@@ -47,6 +48,9 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (DETECTING, "spec.edgeWorker.detector.margin", -0.1),
     (SOURCED, "spec.edgeWorker.source.cameras.0", "a/#"),
     (SOURCED, "spec.edgeWorker.source.cameras", ["c"] * 65),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 0),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 0.5),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 3_600_001),
     (SERVICE, f"{POD}.nodeName", "../x"),
     (SERVICE, f"{POD}.nodeSelector", ["a"]),
     (SERVICE, f"{POD}.containers", []),
@@ -102,6 +106,7 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (TIERS, "spec.tiers.0.auditShare", 2),
     (TIERS, "spec.tiers.0.fusion", "both"),
     (TIERS, "spec.edgeWorker.encoding", "webp"),
+    (SERVICE, "spec.edgeWorker.upload", "region"),
     (TIERS, "spec.tiers.0.maxBytes", 1023),
     (TIERS, "spec.tiers.1.maxBatchSize", 0),
     (TIERS, "spec.tiers.1.maxQueueDelayMs", -1),
@@ -150,6 +155,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (sedna_service(), "spec.edgeWorker.source", {}, ""),
     (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "url": "rtsp://x"}, ""),
     (sedna_service(), "spec.edgeWorker.source", {"path": "x"}, ".path"),
+    (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "maxAgeMs": 100}, ".maxAgeMs"),
     (sedna_service(), "spec.cloudWorker.hpa", {"minReplicas": 3, "maxReplicas": 2}, ".minReplicas"),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "/code/..", ""),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "code", ""),
@@ -170,6 +176,14 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "source": {"path": "x"}}], "[0].source.path"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
+    (SERVICE, "spec", {**SERVICE["spec"], "edgeWorker": EDGE, "tiers": [GATE]}, ".tiers"),
+    (SERVICE, "spec.edgeWorker", {**EDGE, "detector": {"name": "finder"}}, ".detector"),
+    (
+        SERVICE,
+        "spec.edgeWorker",
+        {**EDGE, "hardExampleMining": {"name": "Sharpness", "mode": "mining-then-inference"}},
+        ".upload",
+    ),
     (TIERS, "spec.tiers", [{**GATE, "name": "cloud"}], "[0].name"),
     (TIERS, "spec.tiers", [{**GATE, "name": "joint"}], "[0].name"),
     (TIERS, "spec.tiers", [GATE, GATE], ""),
