@@ -229,9 +229,7 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
             REGIONS_FIX,
             ".upload",
         ),
-        ValidationRule(
-            "!has(self.upload) || self.upload == 'frame' || !has(self.detector)", DETECTOR_FIX, ".detector"
-        ),
+        ValidationRule("!has(self.upload) || self.upload == 'frame' || !has(self.detector)", DETECTOR_FIX, ".detector"),
     )
 
     model: Annotated[ModelChoice, Meta(description="The small model.")]
