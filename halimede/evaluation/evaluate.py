@@ -95,7 +95,7 @@ class EvaluationReport(Struct, kw_only=True):
 
     Of texts it is the share that is exactly right, with ``character_error_rate``.
 
-    ``oracle``: the curve of the samples by their gain, the best possible one except for detectors.
+    ``oracle``: the curve of the samples by their rewards, the best possible one except for detectors.
     ``reference``: the truth, ``labels``, or ``cloud`` for data without labels. ``curves`` are those of the edge's rule;
     the further tiers answer uploads as they are configured.
     """
@@ -180,7 +180,7 @@ def evaluate(
         edge_only=tiers[0].measures["accuracy"],
         cloud_only=tiers[-1].measures["accuracy"],
         curves=curves,
-        oracle=measure.curve(measure.gain()),
+        oracle=measure.curve(measure.rewards()),
         random=chance,
         service=chain.service.metadata.name,
         task="detection" if known.boxes is not None else "text" if known.is_text else "classification",

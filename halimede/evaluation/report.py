@@ -19,13 +19,13 @@ from halimede.html_report.charts import ticks
 DPI = 100
 #: upload ratios in the table
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-ORACLE, GAINED, RANDOM = "oracle", "by objects gained", "random"
+ORACLE, REWARDS, RANDOM = "oracle", "by rewards", "random"
 #: distinguishable also with colour blindness, in combination with the strokes, which change less often
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7b3fa0")
 STROKES = ("", "7 3", "2 3")
 #: SVG dashes in matplotlib's form
 DASHES = {stroke: (0, tuple(map(float, stroke.split()))) for stroke in STROKES if stroke}
-BOUND_COLOURS = {ORACLE: "#888888", GAINED: "#888888", RANDOM: "#aaaaaa"}
+BOUND_COLOURS = {ORACLE: "#888888", REWARDS: "#888888", RANDOM: "#aaaaaa"}
 OPERATING_COLOUR = "#c1121f"
 Rows = list[list[str]]
 
@@ -187,8 +187,8 @@ def lines(report: EvaluationReport) -> list[MetricLine]:
 
 
 def oracle_name(report: EvaluationReport) -> str:
-    """Return the name of the oracle's line. mAP has no such order: a rule may be above the one by objects gained."""
-    return GAINED if report.task == "detection" else ORACLE
+    """Return the name of the oracle's line. mAP has no best order that is known: a rule may be above the one by rewards."""
+    return REWARDS if report.task == "detection" else ORACLE
 
 
 def rules(report: EvaluationReport) -> dict[str, Sequence[Point]]:
