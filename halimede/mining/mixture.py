@@ -13,6 +13,7 @@ from halimede.messages import Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.mining.miner import MiningError
 from halimede.mining.scores import distribution
+from halimede.mining.two_thresholds import TWO_THRESHOLDS
 
 #: share of each distribution that is spread over all classes: no model alone can exclude a class
 DOUBT = 1e-4
@@ -33,7 +34,8 @@ def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Predi
         return cloud
     if len(small) != len(big) or (artefact.labels and len(artefact.labels) != len(big)):
         return cloud
-    if artefact.labels and not (_named(artefact.labels, edge, small) and _named(artefact.labels, cloud, big)):
+    is_best = artefact.rule == TWO_THRESHOLDS or _named(artefact.labels, edge, small)  # thresholds may give the other
+    if artefact.labels and not (is_best and _named(artefact.labels, cloud, big)):
         return cloud
     mixed = pool(rule, tempered(small, artefact.temperature_edge), tempered(big, artefact.temperature_cloud))
     best = max(range(len(mixed)), key=mixed.__getitem__)

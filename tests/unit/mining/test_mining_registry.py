@@ -33,6 +33,7 @@ BUILT_IN = (
     "Sharpness",
     "SmallestBox",
     "Threshold",
+    "TwoThresholds",
     "UncertainBoxes",
 )
 
