@@ -243,6 +243,7 @@ class BackgroundLoop:
             target_upload_ratio=rule.target_upload_ratio,
             audit_share=rule.audit_share,
             fusion=rule.fusion,
+            costs=rule.costs,
             tier=stage.name if named else "",
             next_tier=asked if named and stage.rule else "",
             deadline_s=plan.deadline_s,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from halimede.api.base import convert
-from halimede.api.deferral import Deferral, check_deferral
+from halimede.api.deferral import Costs, Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.model_formats import SAVED_MODEL
@@ -52,6 +53,7 @@ class Rule:
     target_upload_ratio: float | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
+    costs: Costs | None = None
 
     def check(self, at: str) -> None:
         """Raise InvalidFieldError for values that a service would refuse as well."""
@@ -62,6 +64,7 @@ class Rule:
             "fusion": self.fusion,
             **({"targetUploadRatio": self.target_upload_ratio} if self.target_upload_ratio is not None else {}),
             **({"calibration": {"name": "calibration"}} if self.calibration else {}),
+            **({"costs": msgspec.to_builtins(self.costs)} if self.costs else {}),
         }
         check_deferral(at, convert(told, Deferral, at))
         if self.calibration and not self.calibration.is_file():
@@ -228,6 +231,7 @@ def _rule(said: Deferral, calibration: Path | None) -> Rule:
         target_upload_ratio=said.target_upload_ratio,
         audit_share=said.audit_share,
         fusion=said.fusion,
+        costs=said.costs,
     )
 
 

@@ -26,6 +26,7 @@ from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.status_reporter import CALIBRATION_DIFFERS, CALIBRATION_INVALID
+from halimede.worker.threshold_file import keeping_thresholds, read_thresholds
 from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
 
 #: most camera frames in flight to a worker: each is acknowledged when it is answered
@@ -48,7 +49,13 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     uploaded, samples = max(ledger[Count.UPLOADED], ledger[Count.HARD] - ledger[Count.WITHHELD]), ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     policy = create_policy(
-        settings, miner, random.random, uploaded=uploaded, samples=samples, audits=lambda: parts.slot.audit_share
+        settings,
+        miner,
+        random.random,
+        uploaded=uploaded,
+        samples=samples,
+        audits=lambda: parts.slot.audit_share,
+        thresholds=read_thresholds(settings),
     )
     known = {"namespace": settings.namespace, "service": settings.service, "worker": settings.worker}
     cameras = settings.source.cameras
@@ -72,6 +79,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         ModelThread("decode") as decoder,
         uploading(parts, offload.circuit) as encoder,
         keeping(parts) as keeper,
+        keeping_thresholds(settings, policy.thresholds),
         asyncio.TaskGroup() as group,
     ):
         if keeper and policy.audits:

@@ -13,7 +13,15 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
+from halimede.api.deferral import (
+    AS_IT_CAME,
+    LEAST_BYTES,
+    MOST_BYTES,
+    Costs,
+    Parameter,
+    UploadEncoding,
+    check_costs,
+)
 from halimede.api.jointinference import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS, FrameSourceSpec, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
@@ -65,6 +73,8 @@ class WorkerSettings:
     #: the file that `halimede calibrate` wrote
     calibration: Path | None = None
     target_upload_ratio: float | None = None
+    #: costs of errors and uploads, by which thresholds are adapted
+    costs: Costs | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
     #: encoding of uploaded samples, and most bytes of each
@@ -170,6 +180,7 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         "hem_mode": one_of(environ, "MINING_MODE", get_args(MiningMode)),
         "calibration": Path(environ["CALIBRATION_URL"]) if environ.get("CALIBRATION_URL") else None,
         "target_upload_ratio": number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
+        "costs": _costs(environ),
         "audit_share": number(environ, "AUDIT_SHARE", 0, least=0, most=1),
         "fusion": one_of(environ, "FUSION", get_args(Fusion)),
         "upload_encoding": one_of(environ, "UPLOAD_ENCODING", get_args(UploadEncoding)),
@@ -181,6 +192,14 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
     if read["fusion"] == "mixture" and read["calibration"] is None:
         raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave FUSION at cloud")
     return read
+
+
+def _costs(environ: Mapping[str, str]) -> Costs | None:
+    if not environ.get("COSTS"):
+        return None
+    costs = read_json(environ, "COSTS", Costs)
+    check_costs("COSTS", costs)
+    return costs
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:

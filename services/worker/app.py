@@ -28,6 +28,7 @@ edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
   MINING_MODE                  inference-then-mining (default), or mining-then-inference
   TARGET_UPLOAD_RATIO          share of samples to upload in the long run
+  COSTS                        JSON: costs by which two thresholds follow the stream
   AUDIT_SHARE                  share of easy samples to upload as well
   CALIBRATION_URL              file of halimede calibrate; FUSION: cloud (default) or mixture
   UPLOAD_ENCODING              encoding of uploads: as-it-came (default), raw, jpeg or png
