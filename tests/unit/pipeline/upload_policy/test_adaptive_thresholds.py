@@ -160,8 +160,8 @@ def test_a_restarted_worker_continues_unless_its_rule_or_costs_are_others(tmp_pa
     state = read_thresholds(settings)
     assert state == thresholds.state
     assert state.samples == 70
-    others = {"hem_parameters": {"low": "0.3"}, "costs": Costs(miss=2, upload=1), "uid": "v"}
-    for field, value in others.items():
+    changes = {"hem_parameters": {"low": "0.3"}, "costs": Costs(miss=2, upload=1), "uid": "v"}
+    for field, value in changes.items():
         assert read_thresholds(settings_of(tmp_path, **{field: value})) is None, field
     continued = AdaptiveThresholds(RULE, COSTS, random.random, state=state)
     assert abs(continued.state.low - state.low) < 0.15
