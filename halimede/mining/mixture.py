@@ -34,8 +34,10 @@ def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Predi
         return cloud
     if len(small) != len(big) or (artefact.labels and len(artefact.labels) != len(big)):
         return cloud
-    is_best = artefact.rule == TWO_THRESHOLDS or _named(artefact.labels, edge, small)  # thresholds may give the other
-    if artefact.labels and not (is_best and _named(artefact.labels, cloud, big)):
+    answers = [(edge, small), (cloud, big)]
+    if artefact.rule == TWO_THRESHOLDS:  # it may give the class that is not the best
+        answers = answers[1:]
+    if artefact.labels and not all(_named(artefact.labels, answer, classes) for answer, classes in answers):
         return cloud
     mixed = pool(rule, tempered(small, artefact.temperature_edge), tempered(big, artefact.temperature_cloud))
     best = max(range(len(mixed)), key=mixed.__getitem__)

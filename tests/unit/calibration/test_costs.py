@@ -16,6 +16,8 @@ from halimede.evaluation.costs import check_positive, error_costs
 from halimede.evaluation.data import LabelledPicture
 from halimede.messages import Box, Prediction
 from halimede.mining import create
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule
+from halimede.mining.mixture import mix
 from halimede.pipeline.inference import Inference, PlainSample
 from tests.unit.frames.clouds import Brightness, frame
 
@@ -181,3 +183,14 @@ def test_a_worker_gives_the_class_of_the_thresholds():
     (outcome,) = Inference(4, miner)(Certain(), [PlainSample(frame(20), mined=True)])
     assert outcome.prediction.label == "yes"
     assert not outcome.verdict.hard
+
+
+def test_an_answer_of_the_thresholds_is_mixed_as_that_of_the_model():
+    artefact = CalibrationFile(
+        service="s", labels=CLASSES, rule="TwoThresholds", mixture=MixtureRule(edge=0.5, cloud=0.5)
+    )
+    miner = create("TwoThresholds", {"positive": "yes", "negative": "no", "low": "0.1", "high": "0.3"})
+    edge, cloud = answers(np.log([0.25 / 0.75]))[0], answers(np.log([4.0]))[0]
+    decided = miner.final_answer(edge)
+    assert decided.label != edge.label
+    assert mix(artefact, decided, cloud) == mix(artefact, edge, cloud) != cloud
