@@ -77,6 +77,13 @@ class ParametersOfBothModes(MiningParameters):
 
 
 @dataclass(frozen=True, slots=True)
+class AgreementParameters(MiningParameters):
+    """Parameters of Agreement."""
+
+    threshold_agreement: Ratio = 0.7
+
+
+@dataclass(frozen=True, slots=True)
 class BoxCountParameters(MiningParameters):
     """Parameters of BoxCount."""
 
@@ -235,6 +242,7 @@ class UncertainBoxesParameters(MiningParameters):
 
 #: the parameters of all built-in algorithms, by name
 BUILT_IN: Mapping[str, type[MiningParameters]] = {
+    "Agreement": AgreementParameters,
     "BoxCount": BoxCountParameters,
     "CloudOnly": CloudOnlyParameters,
     "CrossEntropy": CrossEntropyParameters,
