@@ -160,6 +160,11 @@ class KeepHardSamples(Spec, kw_only=True):
     max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of stored samples.")] = 10_000
 
 
+#: most further models of a committee
+MOST_FURTHER = 2
+COMMITTEE_FIX = "name other Models than model, each once: two equal models always agree"
+
+
 class EdgeWorkerSpec(Deferral, kw_only=True):
     """The small model, when to ask the cloud, where frames come from, and the pod that runs it.
 
@@ -167,7 +172,25 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     ``deadlineMs`` is how long a hard sample may wait for the cloud before the edge answers it itself.
     """
 
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        *Deferral.rules,
+        ValidationRule(
+            "!has(self.committee) || (self.committee.all(a, self.committee.exists_one(b, b.name == a.name))"
+            " && (!has(self.model.name) || self.committee.all(a, a.name != self.model.name)))",
+            COMMITTEE_FIX,
+            ".committee",
+        ),
+    )
+
     model: Annotated[ModelChoice, Meta(description="The small model.")]
+    committee: Annotated[
+        list[ModelRef],
+        Meta(
+            max_length=MOST_FURTHER,
+            description="Further small models of the same labels: they and model answer by majority, for the rule"
+            " Agreement.",
+        ),
+    ] = []
     template: Template
     hpa: Hpa = None
     source: Annotated[
@@ -223,11 +246,20 @@ def _check_model(at: str, model: ModelChoice) -> None:
         check_name(f"{at}.name", model.name)
 
 
+def _check_committee(at: str, edge: EdgeWorkerSpec) -> None:
+    names = [edge.model.name, *(member.name for member in edge.committee)]
+    for name in names[1:]:
+        check_name(f"{at}.committee", name)
+        if names.count(name) > 1:
+            raise InvalidFieldError(f"{at}.committee", name, COMMITTEE_FIX)
+
+
 def check(spec: JointInferenceServiceSpec) -> None:
     """Check names, templates, and that a source has one kind."""
     edge, cloud = spec.edge_worker, spec.cloud_worker
     check_all(
         partial(_check_model, "spec.edgeWorker.model", edge.model),
+        partial(_check_committee, "spec.edgeWorker", edge),
         partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
         partial(check_source, "spec.edgeWorker.source", edge.source),
         partial(check_deferral, "spec.edgeWorker", edge),

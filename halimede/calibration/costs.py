@@ -3,7 +3,8 @@
 Two thresholds on the probability of a two-class model: below the lower one the edge answers the negative class, above
 the upper one the positive class, and between them the sample is uploaded (Moothedath et al., "Inference offloading for
 cost-sensitive binary classification at the edge", arXiv 2509.15674). They are those with the least cost on the samples,
-for all pairs at once by sums from both ends.
+for all pairs at once by sums from both ends. A few missed samples would decide alone, so half of each sample's cost is
+that of its class, and half the expected one by its calibrated probability (Platt 1999).
 
 The bound is of held-out samples, so it needs no correction for the search: Waudby-Smith and Ramdas, "Estimating means
 of bounded random variables by betting", JRSS B 86 (2024), arXiv 2010.09686. Its bets are made before a sample is seen.
@@ -15,10 +16,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halimede.api.deferral import Costs
 from halimede.calibration.blocks import Indices
 from halimede.calibration.candidates import Candidate
+from halimede.calibration.deferral import fit_head, predict
 from halimede.calibration.measurement import bootstrap
 from halimede.calibration.temperature import Vector
 from halimede.calibration.thresholds import between, cut_for_costs
@@ -29,6 +32,10 @@ from halimede.messages import Prediction
 from halimede.mining import MiningError, create
 from halimede.mining.two_thresholds import TWO_THRESHOLDS, TwoThresholds
 
+#: share of the calibrated probability in the class of a sample, and the pull of its two weights to 0
+SMOOTHING, PULL = 0.5, 0.1
+#: lower bound of probabilities before logarithms
+FLOOR = 1e-9
 #: halvings of the interval in which the bound is
 HALVINGS = 50
 
@@ -75,11 +82,20 @@ class PricedSamples:
             probabilities = np.array([miner.probability(answer) for answer in self.edge])
         except MiningError:
             return None
-        is_positive = np.array(self.data.truths, object) == self.costs.positive
+        positive = _smooth(probabilities, np.array(self.data.truths, object) == self.costs.positive)
+        uploaded = (1 - SMOOTHING) * self.uploaded + SMOOTHING * self.uploaded.mean()
         low, answer, high = least_cost_thresholds(
-            probabilities, self.costs.miss * is_positive, self.costs.alarm * ~is_positive, self.uploaded
+            probabilities, self.costs.miss * positive, self.costs.alarm * (1 - positive), uploaded
         )
         return Candidate(TWO_THRESHOLDS, {**names, "low": repr(low), "high": repr(high), "answer": repr(answer)})
+
+
+def _smooth(probabilities: Vector, is_positive: NDArray[np.bool_]) -> Vector:
+    """Return how positive each sample counts: the mean of its class and of its calibrated probability."""
+    clipped = probabilities.clip(FLOOR, 1 - FLOOR)
+    logits = np.log(clipped / (1 - clipped))[:, np.newaxis]
+    head = fit_head(logits, is_positive.astype(np.float64), PULL)
+    return (1 - SMOOTHING) * is_positive + SMOOTHING * predict(head, logits)
 
 
 def answers_by(candidate: Candidate, predictions: Sequence[Prediction]) -> Sequence[Prediction]:

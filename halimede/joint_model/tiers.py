@@ -110,6 +110,7 @@ class RunnableTier:
     opened: Model | None = None
     rule: Rule | None = None
     version: str = ""
+    committee: tuple[tuple[Path, ModelSpec], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +218,16 @@ def _stages(found: Chain) -> list[RunnableTier]:
                 fix = "give the manifest of that Model, too, with its file at hand"
                 raise InvalidFieldError(f"tiers[{i}].calibration", tier.deferral.calibration.name, fix)
         version = tier.spec.target_version or ""
-        stages.append(RunnableTier(name=tier.name, spec=tier.spec, path=str(tier.path), rule=rule, version=version))
+        stages.append(
+            RunnableTier(
+                name=tier.name,
+                spec=tier.spec,
+                path=str(tier.path),
+                rule=rule,
+                version=version,
+                committee=tier.committee,
+            )
+        )
     return stages
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 
 from halimede import topics
 from halimede.api.mining import BEFORE
+from halimede.inference import Model, open_committee
+from halimede.inference.scripts import confine
 from halimede.messages import Count
 from halimede.mining import create as create_miner
 from halimede.offload import OffloadClient
@@ -37,9 +40,16 @@ def joint_inference(settings: WorkerSettings) -> RoleJob:
     """Return the job of a worker of a joint inference service."""
     if settings.role == "edge":
         gone = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
-        return RoleJob(_edge, lambda: gone)
+        return RoleJob(_edge, lambda: gone, compose=partial(_with_committee, settings))
     will = load_will(settings.namespace, settings.service, settings.worker)
     return RoleJob(_cloud, lambda: will)
+
+
+def _with_committee(settings: WorkerSettings, model: Model) -> Model:
+    """Return the worker's model with those of its committee. Raises ModelError, InvalidFieldError."""
+    for _, spec in settings.committee:
+        confine(spec)
+    return open_committee(model, settings.committee, threads=settings.threads)
 
 
 async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:

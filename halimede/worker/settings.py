@@ -22,7 +22,14 @@ from halimede.api.deferral import (
     UploadEncoding,
     check_costs,
 )
-from halimede.api.jointinference import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS, FrameSourceSpec, KeepHardSamples
+from halimede.api.jointinference import (
+    BATCH,
+    DELAY_MS,
+    MOST_BATCH,
+    MOST_DELAY_MS,
+    FrameSourceSpec,
+    KeepHardSamples,
+)
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.worker_environment import SESSION_KEY, session_key_pattern
@@ -70,6 +77,8 @@ class WorkerSettings:
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
     hem_mode: MiningMode = "inference-then-mining"
+    #: the further small models of a committee: path and spec of each
+    committee: tuple[tuple[str, ModelSpec], ...] = ()
     #: the file that `halimede calibrate` wrote
     calibration: Path | None = None
     target_upload_ratio: float | None = None
@@ -153,6 +162,7 @@ def read(
     return WorkerSettings(
         **common,
         source=_source(environ, service),
+        committee=_committee(environ),
         deadline_s=number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
         loop_source=flag(environ, "SOURCE_LOOP"),
@@ -192,6 +202,11 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
     if read["fusion"] == "mixture" and read["calibration"] is None:
         raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave FUSION at cloud")
     return read
+
+
+def _committee(environ: Mapping[str, str]) -> tuple[tuple[str, ModelSpec], ...]:
+    named = (("COMMITTEE1_URL", "COMMITTEE1_SPEC"), ("COMMITTEE2_URL", "COMMITTEE2_SPEC"))
+    return tuple((path, read_spec(environ, spec, path)) for url, spec in named if (path := environ.get(url)))
 
 
 def _costs(environ: Mapping[str, str]) -> Costs | None:

@@ -136,7 +136,8 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
         return
-    yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
+    committee = "".join(f" and {text(dig(member, 'name'))}" for member in edge.get("committee") or ())
+    yield f"edge    model {choice(edge.get('model'))}{committee}, on {_where(edge)}"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
     yield from _uploads(edge)
