@@ -176,3 +176,24 @@ def test_a_damaged_file_is_no_reason_to_stop(tmp_path: Path, contents: bytes) ->
 def test_limits_are_in_order_and_finer_at_both_ends() -> None:
     assert sorted(LIMITS) == LIMITS
     assert LIMITS[1] - LIMITS[0] < 0.01 < LIMITS[12] - LIMITS[11]
+
+
+def test_the_answer_is_the_class_of_the_drawn_thresholds_and_not_the_models_own() -> None:
+    low = TwoThresholds("yes", "no", low=0.2, high=0.2)
+    thresholds = AdaptiveThresholds(low, COSTS, random.Random(2).random)
+    draws = [draw for _ in range(300) if (draw := thresholds.draw(prediction(0.3), 0.0)) and not draw.is_up]
+    assert sum(draw.prediction.label == "yes" for draw in draws) > 0.8 * len(draws) > 200
+
+
+def test_an_audited_sample_counts_as_often_as_it_is_rarely_uploaded() -> None:
+    moved = []
+    for share in (1.0, 0.05):
+        thresholds = AdaptiveThresholds(
+            RULE, COSTS, random.Random(2).random, state=ThresholdState(low=0.2, high=0.8, samples=90_000)
+        )
+        before = thresholds.state
+        draw = thresholds.draw(prediction(0.05), share)
+        assert draw is not None
+        thresholds.learn(draw, "yes")
+        moved.append(before.low - thresholds.state.low)
+    assert 0 < moved[0] < moved[1] / 3
