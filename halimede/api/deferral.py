@@ -17,6 +17,8 @@ from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
 UploadEncoding = Literal["as-it-came", "raw", "jpeg", "png"]
+#: what is uploaded of a hard frame
+UploadContent = Literal["frame", "regions"]
 AS_IT_CAME: UploadEncoding = "as-it-came"
 #: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables
 LEAST_BYTES, MOST_BYTES = 1024, 268_435_455

@@ -152,8 +152,12 @@ def _batching(worker: CloudWorkerSpec | TierWorker) -> dict[str, str]:
 
 def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
     told = {"DEADLINE_MS": str(worker.deadline_ms)}
+    if worker.upload != "frame":
+        told["UPLOAD"] = worker.upload
     if worker.keep_hard_samples:
         told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
+    if worker.detector:
+        told["DETECTOR"] = _json(worker.detector)
     return told | ({"SOURCE": _json(worker.source)} if worker.source else {})
 
 

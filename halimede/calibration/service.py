@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,27 @@ import numpy as np
 from halimede.api.base import SEDNA, Resource
 from halimede.api.deferral import Costs
 from halimede.api.processing import pixels_digest
+from halimede.calibration.blocks import Indices
 from halimede.calibration.calibrate import Calibrated, Goal, fit, part
 from halimede.calibration.candidates import Candidate
+from halimede.calibration.region_rule import FittedRegions, RegionFit
 from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.costs import costs_text
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import reads_text
+from halimede.evaluation.region_uploads import (
+    RegionUploads,
+    answer_function,
+    answer_uploads,
+    check_boxes,
+    format_of,
+    has_regions,
+)
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
-from halimede.messages import ResourceBody
+from halimede.messages import Prediction, ResourceBody
+from halimede.mining.calibration_file import RegionRule
 
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
@@ -49,6 +60,9 @@ FIGURES = {
     "cost": "cost of joint",
     "cost_below_chance": "saved against as many by chance",
     "cost_bound": "bound on the cost of joint",
+    "region_objects": "objects of the big model, by regions",
+    "region_bytes": "bytes of regions / frames",
+    "scaled_bytes": "bytes of scaled frames / frames",
     "calibration_error.before": "calibration error before",
     "calibration_error": "calibration error after",
 }
@@ -102,6 +116,11 @@ def calibrated(
     )
     if goal.target_upload is not None and audit_share > goal.target_upload:
         found.notes.append(f"auditShare {audit_share:g} is more than the target: lower it before you apply")
+    if has_regions(low):
+        fitted = _fit_regions(low, high, data, (answers_low.predictions, answers_high.predictions), report=report)
+        found.notes.extend(fitted.notes)
+        figures = found.artefact.figures | fitted.measures
+        found = replace(found, artefact=msgspec.structs.replace(found.artefact, regions=fitted.rule, figures=figures))
     artefact = msgspec.structs.replace(
         found.artefact,
         edge_digest=_digest(low.path),
@@ -109,6 +128,27 @@ def calibrated(
         edge_pixels=pixels_digest(low.spec.decode, low.spec.preprocess),
     )
     return replace(found, artefact=artefact)
+
+
+def _fit_regions(
+    low: EvaluatedTier,
+    high: EvaluatedTier,
+    data: LabelledPicture,
+    answers: Sequence[Sequence[Prediction]],
+    *,
+    report: StageReport,
+) -> FittedRegions:
+    """Fit which regions of frames a tier uploads. Raises InvalidFieldError for models or samples without boxes."""
+    edge, cloud = answers
+    for tier, predictions in ((low, edge), (high, cloud)):
+        check_boxes(tier, predictions)
+    answer, upload_format = answer_function(high, partial(report, f"regions: {high.model}")), format_of(low)
+
+    def upload(rule: RegionRule, indices: Indices) -> RegionUploads:
+        pictures, low_part, high_part = part(data, indices), [edge[i] for i in indices], [cloud[i] for i in indices]
+        return answer_uploads(pictures, low_part, high_part, rule=rule, upload_format=upload_format, answer=answer)
+
+    return RegionFit(data.images, edge, cloud, upload).fit()
 
 
 def _reaching(chain: Chain, at: int, data: LabelledPicture, report: StageReport) -> LabelledPicture:
@@ -184,7 +224,7 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 FORMAT = "calibration"
 #: fields of a worker that a calibration sets, and why a user wants to know
-CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "costs", "auditShare", "fusion")
+CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "costs", "auditShare", "fusion", "upload")
 MEANINGS = {
     "auditShare": "this share of easy samples goes up as well, to measure the edge's accuracy; 0 turns it off",
     "fusion": "mixture combines both answers; cloud takes the big model's",
@@ -234,6 +274,8 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
         worker["costs"] = msgspec.to_builtins(found.goal.costs)
     worker["auditShare"] = audit_share_of(worker, target, found.goal.costs)
     worker["fusion"] = "mixture" if found.artefact.mixture else "cloud"
+    if worker.get("upload") == "regions" and found.artefact.regions is None:
+        worker["upload"] = "frame"
     return [*models, model, service]
 
 

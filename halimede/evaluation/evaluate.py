@@ -7,7 +7,7 @@ service's configured point, with uploaded bytes and latency over a link.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,15 @@ from halimede.evaluation.curves import Point, at
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.disagreement import Disagreement, most_different
 from halimede.evaluation.quality import Quality, quality, reads_text, referenced
+from halimede.evaluation.region_uploads import (
+    RegionUploads,
+    answer_function,
+    answer_uploads,
+    check_boxes,
+    format_of,
+    has_regions,
+    objects_in,
+)
 from halimede.evaluation.rules import (
     calibration_of,
     decide,
@@ -34,7 +43,7 @@ from halimede.evaluation.service import Answered, Chain, EvaluatedTier, answered
 from halimede.frames.payloads import ID_BYTES, pack
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction
-from halimede.mining.calibration_file import read_artefact
+from halimede.mining.calibration_file import RegionRule, read_artefact
 from halimede.mining.mixture import mix
 
 #: most characters of a label in a note
@@ -156,7 +165,14 @@ def evaluate(
     known = referenced(data, answers, is_text=reads_text(chain.cloud.spec, answers))
     hard, reached = _decisions(chain, data, said)
     sent = [_sent(chain, tier, data, each.predictions) for tier, each in zip(chain.tiers, said, strict=True)]
-    onward = _onward(chain, said, hard, sent, link)
+    uploaded, notes = said, list[str]()
+    bytes_cloud_only, ms_cloud_only = float(sent[0].mean()), link.ms + sent[0] * 8 / link.kbps
+    if has_regions(chain.edge):
+        regions = _regions(chain, data, said, report)
+        sent[0] = sent[0] - np.array(data.sizes) + regions.sizes
+        uploaded = [*said[:-1], replace(said[-1], predictions=regions.joint)]
+        notes.append(_describe_regions(data, answers, regions))
+    onward = _onward(chain, uploaded, hard, sent, link)
     low, up = said[0].predictions, _fused(chain.edge, said[0].predictions, onward.answers)
     stays = final_answers(miner_of(chain.edge), low)
     measure = quality(known, stays, up)
@@ -193,12 +209,31 @@ def evaluate(
         operating_point=operating,
         costs={name: _costs(curves[name], order, sent[0], said[0].ms, asked) for name, order in found.items()},
         left_out=left_out,
-        notes=[*_notes(chain, said), *filter(None, [_below_chance(operating, chance)])],
+        notes=[*_notes(chain, said), *notes, *filter(None, [_below_chance(operating, chance)])],
         disagreements=most_different(data.names, low, said[-1].predictions),
         link=link,
-        bytes_cloud_only=round(float(sent[0].mean()), 1),
-        latency_cloud_only_ms=round(float((link.ms + sent[0] * 8 / link.kbps).mean() + said[-1].ms), 3),
+        bytes_cloud_only=round(bytes_cloud_only, 1),
+        latency_cloud_only_ms=round(float(ms_cloud_only.mean() + said[-1].ms), 3),
     )
+
+
+def _regions(
+    chain: Chain, data: LabelledPicture, said: Sequence[Answered], report: StageReport | None
+) -> RegionUploads:
+    """Return uploads of regions of all samples, by the calibration or the defaults, and the joint answers."""
+    edge, cloud = chain.tiers
+    for tier, answers in zip(chain.tiers, said, strict=True):
+        check_boxes(tier, answers.predictions)
+    rule = (read_artefact(edge.calibration).regions if edge.calibration else None) or RegionRule()
+    answer, low, high = answer_function(cloud, _part(report, cloud)), said[0].predictions, said[-1].predictions
+    return answer_uploads(data, low, high, rule=rule, upload_format=format_of(edge), answer=answer)
+
+
+def _describe_regions(data: LabelledPicture, cloud: Sequence[Prediction], regions: RegionUploads) -> str:
+    """Return the note about regions: their bytes, and the objects in the joint answers, if each frame is uploaded."""
+    objects, matched = objects_in(cloud, regions.joint)
+    size, recall = regions.sizes.sum() / max(1, sum(data.sizes)), matched.sum() / max(1, objects.sum())
+    return f"upload regions: {size:.1%} of the bytes of frames, {recall:.1%} of the big model's objects in them"
 
 
 def _notes(chain: Chain, said: Sequence[Answered]) -> list[str]:

@@ -21,6 +21,9 @@ MAX_BYTES = 1024 * 1024
 UPLOAD_RATIO = "upload_ratio"
 FORMAT_FIX = "give a file that `halimede calibrate` wrote"
 
+#: cells of the map of missed objects, across and down
+GRID = 8
+
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -70,6 +73,26 @@ class Reference(Struct, kw_only=True):
     samples: Annotated[int, Meta(ge=1)]
 
 
+class RegionRule(Struct, kw_only=True, omit_defaults=True):
+    """Which regions of a hard frame are uploaded with ``upload: regions``, and how. The defaults are those of a service
+    without a calibration.
+
+    Attributes:
+        sure: a box with a lower score is uncertain: the region around it is uploaded.
+        padding: share of a box's width and height that is added on each side.
+        cells: regions in which the small model misses objects: cells of a grid of ``GRID`` x ``GRID``, by rows.
+        scale: by it the sides of the frame are multiplied before regions are cut out.
+        canvas: least sides of a packed picture of regions, as a share of the scaled frame's; 1: regions stay in place.
+
+    """
+
+    sure: Share = 0.8
+    padding: Annotated[float, Meta(ge=0, le=4)] = 0.5
+    cells: Annotated[list[Annotated[int, Meta(ge=0, lt=GRID * GRID)]], Meta(max_length=GRID * GRID)] = []
+    scale: Annotated[float, Meta(ge=0.125, le=1)] = 1.0
+    canvas: Annotated[float, Meta(ge=0.25, le=1)] = 1.0
+
+
 class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     """The whole result of a calibration. Digests are SHA-256 of the models' files, hexadecimal; ``edge_pixels``: of how
     the small model's input is made of a picture (``halimede.api.processing.pixels_digest``); empty: not recorded.
@@ -87,6 +110,7 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     parameters: dict[str, str] = {}
     learned: LearnedRule | None = None
     mixture: MixtureRule | None = None
+    regions: RegionRule | None = None
     reference: Reference | None = None
     figures: dict[str, Finite] = {}
     edge_digest: str = ""

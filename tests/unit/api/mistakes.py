@@ -21,13 +21,16 @@ FREE = {key: value for key, value in GATE.items() if key != "targetUploadRatio"}
 TRAINING = SAMPLES["a training"]
 FEDERATED, INCREMENTAL = SAMPLES["a federated job of Sedna's"], SAMPLES["an incremental job of Sedna's"]
 TRAINER, OTHER = TRAINING["spec"]["trainers"]
+DETECTING = put(SERVICE, "spec.edgeWorker.detector", {"name": "finder"})
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 SCRIPTED = put(
     put(MODEL, "spec.preprocess", [{"op": "script", "file": "lib/pre.py"}]),
     "spec.postprocess",
     {"script": {"file": "post.py", "function": "read"}},
 )
+SHARPNESS = {"name": "Sharpness", "parameters": [{"key": "threshold", "value": "9"}], "mode": "mining-then-inference"}
 POD = "spec.edgeWorker.template.spec"
+EDGE = SERVICE["spec"]["edgeWorker"] | {"upload": "regions"}
 
 #: body, path of a field and its wrong value (None: taken away), which a schema alone sees
 MISTAKES: list[tuple[dict[str, Any], str, object]] = [
@@ -41,8 +44,15 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (SERVICE, "spec.edgeWorker.hardExampleMining.parameters.0.value", 0.9),
     (SERVICE, "spec.edgeWorker.deadlineMs", 0),
     (SERVICE, "spec.edgeWorker.deadlineMs", "1s"),
+    (DETECTING, "spec.edgeWorker.detector.name", "a/b"),
+    (DETECTING, "spec.edgeWorker.detector.maxBoxes", 257),
+    (DETECTING, "spec.edgeWorker.detector.minScore", 1.1),
+    (DETECTING, "spec.edgeWorker.detector.margin", -0.1),
     (SOURCED, "spec.edgeWorker.source.cameras.0", "a/#"),
     (SOURCED, "spec.edgeWorker.source.cameras", ["c"] * 65),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 0),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 0.5),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 3_600_001),
     (SERVICE, f"{POD}.nodeName", "../x"),
     (SERVICE, f"{POD}.nodeSelector", ["a"]),
     (SERVICE, f"{POD}.containers", []),
@@ -103,6 +113,7 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (PRICED, "spec.tiers.1.costs.upload", None),
     (PRICED, "spec.tiers.1.costs.upload", 1e10),
     (TIERS, "spec.edgeWorker.encoding", "webp"),
+    (SERVICE, "spec.edgeWorker.upload", "region"),
     (TIERS, "spec.tiers.0.maxBytes", 1023),
     (TIERS, "spec.tiers.1.maxBatchSize", 0),
     (TIERS, "spec.tiers.1.maxQueueDelayMs", -1),
@@ -151,6 +162,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (sedna_service(), "spec.edgeWorker.source", {}, ""),
     (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "url": "rtsp://x"}, ""),
     (sedna_service(), "spec.edgeWorker.source", {"path": "x"}, ".path"),
+    (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "maxAgeMs": 100}, ".maxAgeMs"),
     (sedna_service(), "spec.cloudWorker.hpa", {"minReplicas": 3, "maxReplicas": 2}, ".minReplicas"),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "/code/..", ""),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "code", ""),
@@ -164,6 +176,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SERVICE, "spec.edgeWorker.model", {"name": "a", "selector": {"task": "detection"}}, ""),
     (SERVICE, "spec.cloudWorker.model", {"selector": {"metric": "f1"}}, ".selector"),
     (SERVICE, "spec.cloudWorker.model", {"selector": {"metadata": {}}}, ".selector"),
+    (DETECTING, "spec.edgeWorker.hardExampleMining", SHARPNESS, ""),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "joint"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "edge"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [NORTH, NORTH], ""),
@@ -172,6 +185,14 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "tiny"}]}, ".committee"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "a"}] * 2}, ".committee"),
+    (SERVICE, "spec", {**SERVICE["spec"], "edgeWorker": EDGE, "tiers": [GATE]}, ".tiers"),
+    (SERVICE, "spec.edgeWorker", {**EDGE, "detector": {"name": "finder"}}, ".detector"),
+    (
+        SERVICE,
+        "spec.edgeWorker",
+        {**EDGE, "hardExampleMining": {"name": "Sharpness", "mode": "mining-then-inference"}},
+        ".upload",
+    ),
     (TIERS, "spec.tiers", [{**GATE, "name": "cloud"}], "[0].name"),
     (TIERS, "spec.tiers", [{**GATE, "name": "joint"}], "[0].name"),
     (TIERS, "spec.tiers", [GATE, GATE], ""),
