@@ -24,6 +24,7 @@ from halimede.calibration.candidates import LEARNED, Candidate, candidates
 from halimede.calibration.costs import PricedSamples, answers_by, cost_metrics
 from halimede.calibration.deferral import FOLDS, fit_learned, folds, hardness_by
 from halimede.calibration.measurement import measure
+from halimede.calibration.rewards import fit_reward, rewards_by
 from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
 from halimede.calibration.thresholds import (
     CONFIDENCE,
@@ -41,7 +42,7 @@ from halimede.evaluation.quality import quality, referenced
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
 from halimede.mining import MiningError, Verdict, canonical, create, parameters_at
-from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference
+from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference, RewardRule
 from halimede.mining.mixture import mix
 from halimede.mining.two_thresholds import TWO_THRESHOLDS
 from halimede.pipeline.upload_policy.replay import Replay, replay
@@ -127,7 +128,7 @@ class FittedRule:
     """A candidate with the hardness of the samples that select among the candidates, and of those that give the cut."""
 
     candidate: Candidate
-    learned: LearnedRule | None
+    learned: LearnedRule | RewardRule | None
     selecting: Vector
     deciding: Vector
 
@@ -186,7 +187,7 @@ def fit(
         options = _with_two_thresholds(
             options, priced.two_thresholds(labels), TWO_THRESHOLDS if priced.costs.adaptive else rule
         )
-    fitted, notes = _fit_all(options, learning, deciding, base, mode)
+    fitted, notes = _fit_all(options, learning, deciding, base, mode, goal=goal)
     best = _best(fitted, goal, base, learning, audit_share, priced=priced)
     if priced:
         cut = priced.cut(best.candidate, best.deciding)
@@ -199,7 +200,8 @@ def fit(
         base,
         rule=chosen.rule,
         parameters=dict(chosen.parameters),
-        learned=learned,
+        learned=learned if isinstance(learned, LearnedRule) else None,
+        reward=learned if isinstance(learned, RewardRule) else None,
         reference=_reference(np.concatenate([best.deciding, unseen]), answers_by(chosen, samples.edge)),
     )
     if tested:
@@ -308,7 +310,7 @@ def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vec
 
 
 def _fit_all(
-    options: Sequence[Candidate], learning: Samples, deciding: Samples, base: CalibrationFile, mode: str
+    options: Sequence[Candidate], learning: Samples, deciding: Samples, base: CalibrationFile, mode: str, *, goal: Goal
 ) -> tuple[list[FittedRule], list[str]]:
     """Fit all candidates; of several, those that cannot judge these answers are left out, Learned with a note.
 
@@ -317,7 +319,7 @@ def _fit_all(
     fitted, notes = [], []
     for option in options:
         try:
-            fitted.append(_fit_rule(option, learning, deciding, base, mode))
+            fitted.append(_fit_rule(option, learning, deciding, base, mode, goal=goal))
         except InvalidFieldError as error:
             if len(options) == 1:
                 raise
@@ -329,13 +331,15 @@ def _fit_all(
     return fitted, notes
 
 
-def _fit_rule(option: Candidate, learning: Samples, deciding: Samples, base: CalibrationFile, mode: str) -> FittedRule:
+def _fit_rule(
+    option: Candidate, learning: Samples, deciding: Samples, base: CalibrationFile, mode: str, *, goal: Goal
+) -> FittedRule:
     if not option.is_learned:
         hardness = _hardness(option, mode, deciding)
         selecting = hardness if deciding is learning else _hardness(option, mode, learning)
         return FittedRule(option, None, selecting, hardness)
-    learned, own = _learned(learning, base)
-    return FittedRule(option, learned, own, own if deciding is learning else hardness_by(learned, deciding.edge))
+    learned, own = _learned(learning, base, goal)
+    return FittedRule(option, learned, own, own if deciding is learning else _learned_hardness(learned, deciding.edge))
 
 
 def _with_prices(samples: Samples, base: CalibrationFile, costs: Costs, labels: Sequence[str]) -> PricedSamples:
@@ -398,7 +402,7 @@ def _best(
     return max(fitted, key=value)
 
 
-def _with_cut(rule: FittedRule, cut: float) -> tuple[Candidate, LearnedRule | None, float]:
+def _with_cut(rule: FittedRule, cut: float) -> tuple[Candidate, LearnedRule | RewardRule | None, float]:
     """Return a rule whose parameter, or calibration, has the cut, or the nearest possible one, which is returned."""
     name = canonical(rule.candidate.rule)
     if rule.learned:
@@ -461,15 +465,28 @@ def _block_notes(length: int, needed: int, goal: Goal) -> list[str]:
     return notes
 
 
-def _learned(samples: Samples, base: CalibrationFile) -> tuple[LearnedRule, Vector]:
-    """Fit learned deferral on the answers after escalation: those of the mixture, if there is one."""
+def _learned(samples: Samples, base: CalibrationFile, goal: Goal) -> tuple[LearnedRule | RewardRule, Vector]:
+    """Fit learned deferral on the answers after escalation: those of the mixture, if there is one.
+
+    For a limit on the risk, the reward of boxes and texts is what the risk counts: whether the big model corrects.
+    """
     up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
+    gains, losses = asking(replace(samples, cloud=up))
     try:
-        learnt = fit_learned(samples.edge, *asking(replace(samples, cloud=up)))
+        if samples.data.boxes is None and not samples.data.is_text:
+            learnt = fit_learned(samples.edge, gains, losses)
+            return learnt.rule, learnt.hardness
+        measured = quality(samples.data, samples.edge, up)
+        rewards = measured.rewards() if goal.max_risk is None else gains.astype(np.float64)
+        fitted = fit_reward("texts" if samples.data.is_text else "boxes", samples.edge, rewards, gains)
     except MiningError as error:
         fix = f"{error}: choose another one, such as Threshold or UncertainBoxes"
         raise InvalidFieldError("--rule", LEARNED, fix) from error
-    return learnt.rule, learnt.hardness
+    return fitted.rule, fitted.hardness
+
+
+def _learned_hardness(learned: LearnedRule | RewardRule, answers: Sequence[Prediction]) -> Vector:
+    return rewards_by(learned, answers) if isinstance(learned, RewardRule) else hardness_by(learned, answers)
 
 
 def _hardness(option: Candidate, mode: str, samples: Samples) -> Vector:
@@ -485,8 +502,8 @@ def _hardness(option: Candidate, mode: str, samples: Samples) -> Vector:
     return np.asarray(hardness)
 
 
-def _hardness_by(learned: LearnedRule | None, option: Candidate, mode: str, samples: Samples) -> Vector:
-    return hardness_by(learned, samples.edge) if learned else _hardness(option, mode, samples)
+def _hardness_by(learned: LearnedRule | RewardRule | None, option: Candidate, mode: str, samples: Samples) -> Vector:
+    return _learned_hardness(learned, samples.edge) if learned else _hardness(option, mode, samples)
 
 
 def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) -> float:

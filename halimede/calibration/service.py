@@ -192,8 +192,8 @@ def about(found: Calibrated, low: str, high: str) -> list[str]:
     else:
         wanted = f"upload ratio {goal.target_upload or 0:.4g}"
     settings = ", ".join(f"{key} {value}" for key, value in artefact.parameters.items())
-    if artefact.learned:
-        settings = f"cut {artefact.learned.cut:.4g}"
+    if learned := artefact.learned or artefact.reward:
+        settings = f"cut {learned.cut:.4g}"
     best = f", the best of {found.tried} rules and parameters" if found.tried > 1 else ""
     budget = ", with the uploads that a worker's budget makes" if goal.target_upload is not None else ""
     mixture = artefact.mixture
