@@ -13,7 +13,7 @@ from string import Template
 import msgspec
 
 from halimede.evaluation.curves import Point, at
-from halimede.evaluation.evaluate import EvaluationReport
+from halimede.evaluation.evaluate import EvaluationReport, Operating
 from halimede.html_report.charts import ticks
 
 DPI = 100
@@ -234,6 +234,7 @@ def operating_rows(report: EvaluationReport) -> Rows:
         ["go up", f"{point.upload_ratio:.1%}{held}"],
         *([["reach the cloud", f"{point.cloud_ratio:.1%}"]] if len(report.tiers) > 2 else []),
         *([measure_name(report, name).lower(), f"{value:.4f}"] for name, value in point.measures.items()),
+        *([["cost", _cost(point)]] if point.cost is not None else []),
         ["bytes to the cloud", f"{point.bytes_to_cloud:.0f} a sample, {saved:.0%} less than by the cloud alone"],
         ["time to the answer", f"{point.latency_ms:.3g} ms in the mean, {cloud_ms:.3g} ms by the cloud alone"],
         ["link", f"{link.ms:g} ms and {link.kbps:g} kbit/s, {'assumed' if link.assumed else 'as given'}"],
@@ -241,6 +242,11 @@ def operating_rows(report: EvaluationReport) -> Rows:
     if report.fusion != "cloud":
         rows.insert(1, ["fusion", report.fusion])
     return rows
+
+
+def _cost(point: Operating) -> str:
+    alone = f"{point.cost_edge_only:.4g} by the edge alone, {point.cost_cloud_only:.4g} by the cloud alone"
+    return f"{point.cost:.4g} a sample, {alone}"
 
 
 def measure_name(report: EvaluationReport, name: str) -> str:
