@@ -108,7 +108,7 @@ class Deferral(Spec, kw_only=True):
             "!has(self.costs) || !has(self.costs.adaptive) || !self.costs.adaptive"
             f" || self.hardExampleMining.name == '{ADAPTED}'",
             ADAPTIVE_FIX,
-            ".costs.adaptive",
+            ".costs",
         ),
     )
 
@@ -154,7 +154,7 @@ def check_deferral(at: str, deferral: Deferral) -> None:
         if deferral.target_upload_ratio is not None:
             raise InvalidFieldError(f"{at}.targetUploadRatio", deferral.target_upload_ratio, BUDGET_FIX)
         if deferral.costs.adaptive and deferral.hard_example_mining.name != ADAPTED:
-            raise InvalidFieldError(f"{at}.costs.adaptive", deferral.costs.adaptive, ADAPTIVE_FIX)
+            raise InvalidFieldError(f"{at}.costs", "adaptive", ADAPTIVE_FIX)
 
 
 def check_costs(at: str, costs: Costs) -> None:

@@ -40,7 +40,8 @@ tier and cloud:
   MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for a larger batch (default 0)
   MODEL_SESSIONS               concurrent calls of a model without user code (default: as many as the cores allow)
 edge only:
-  COMMITTEE1_URL, ..._SPEC     a further model that answers together with this one; so COMMITTEE2
+  COMMITTEE1_URL, COMMITTEE1_SPEC, COMMITTEE2_URL, COMMITTEE2_SPEC
+                               further models that answer together with this one, as MODEL_URL and MODEL_SPEC
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: repeat a folder
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)

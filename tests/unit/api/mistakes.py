@@ -199,7 +199,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (TIERS, "spec.tiers", [{k: v for k, v in GATE.items() if k != "calibration"}], "[0].fusion"),
     (TIERS, "spec.tiers", [{**GATE, "costs": {"miss": 1, "upload": 1}}], "[0].targetUploadRatio"),
     (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 0, "upload": 1}}], "[0].costs.miss"),
-    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 1, "upload": 1, "adaptive": True}}], "[0].costs.adaptive"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 1, "upload": 1, "adaptive": True}}], "[0].costs"),
     (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 0, "falseAlarm": 0, "upload": 0}}], "[0].costs.miss"),
     (TIERS, "spec.tiers", [{**GATE, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TRAINING, "spec.trainers", [TRAINER, TRAINER], ""),
