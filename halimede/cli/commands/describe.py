@@ -136,7 +136,8 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
         return
-    yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
+    committee = "".join(f" and {text(dig(member, 'name'))}" for member in edge.get("committee") or ())
+    yield f"edge    model {choice(edge.get('model'))}{committee}, on {_where(edge)}"
     if detector := edge.get("detector"):
         most = detector.get("maxBoxes", 100)
         yield f"        samples are crops of the boxes of {text(detector.get('name'))}, at most {most} a frame"
