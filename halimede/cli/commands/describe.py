@@ -221,7 +221,8 @@ def _source(edge: Mapping[str, Any], service: str) -> str:
     if source.get("path") or source.get("url"):
         return hide_secrets(str(source.get("path") or source.get("url")))
     cameras = source.get("cameras") or [service]
-    return ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
+    names = ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
+    return f"{names}, dropped if older than {source['maxAgeMs']} ms" if source.get("maxAgeMs") else names
 
 
 def _pairs(values: Any) -> str:
