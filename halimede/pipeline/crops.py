@@ -221,7 +221,14 @@ class CropRecognition:
         return FrameConclusion(outcome, crops=crops)
 
     async def _answers(self, sample: Sample, boxes: Sequence[Box]) -> list[CropAnswer]:
-        """Cut the crops of a frame, and return their answers in the order of the boxes."""
+        """Return the answers to the crops of a frame in the order of the boxes; its picture is released before."""
+        requests = await self._submit(sample, boxes)
+        return [CropAnswer(box, *await request) for box, request in requests]
+
+    async def _submit(
+        self, sample: Sample, boxes: Sequence[Box]
+    ) -> list[tuple[Box, asyncio.Future[tuple[Result, Done]]]]:
+        """Cut the crops of a frame and submit them; return the future result of each."""
         requests: list[tuple[Box, asyncio.Future[tuple[Result, Done]]]] = []
         await self._memory.take(sample.pixels)
         try:
@@ -238,7 +245,7 @@ class CropRecognition:
                 self._pipeline.submit(admitted)
         finally:
             self._memory.give(sample.pixels)
-        return [CropAnswer(box, *await request) for box, request in requests]
+        return requests
 
 
 class FrameResponder(ResultResponder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from halimede.api.jointinference import Detector, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
+from halimede.frames.encodings import decode
 from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleStore
 from halimede.inference import Array, Model
-from halimede.messages import Box, KeptRequest, Prediction, Result
+from halimede.messages import Box, Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, combine_answers, crop_of
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
@@ -272,6 +274,31 @@ async def test_the_best_boxes_are_cropped_and_ids_of_crops_differ(tmp_path: Path
         result = await w.answer(await show(w, [HARD, HARD + 9, HARD + 6, HARD + 3]))
         assert [box.x1 for box in result.prediction.boxes or ()] == [12, 22, 32]
     assert len(set(requests)) == 3
+
+
+@simulated
+async def test_the_picture_of_a_frame_is_released_while_its_crops_wait_for_the_cloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures: list[weakref.ref[np.ndarray]] = []
+
+    def watched(frame: Frame) -> np.ndarray:
+        picture = decode(frame)
+        pictures.append(weakref.ref(picture))
+        return picture
+
+    monkeypatch.setattr("halimede.pipeline.crops.decode", watched)
+    async with world(tmp_path) as w, w.worker("edge", "e0", detector=detector(tmp_path), deadline_s=60.0, grace_s=0.5):
+        requests: list[object] = []
+
+        async def never_answer(delivery: object) -> None:
+            requests.append(delivery)
+
+        await w.camera.subscribe(topics.REQUEST.filter(group="x", ns=NS, service="helmet"), never_answer)
+        await show(w, [HARD, HARD], encoding="png")
+        await eventually(lambda: len(requests) == 2)
+        assert not w.results
+        assert [picture() is None for picture in pictures] == [True]
 
 
 async def _ignore(_: object) -> None:
