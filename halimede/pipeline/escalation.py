@@ -24,7 +24,7 @@ from halimede.mining.mixture import mix
 from halimede.offload.errors import OVERLOAD, UNANSWERED, OffloadError, OffloadReason
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
-from halimede.pipeline.transcode import UploadEncoder
+from halimede.pipeline.transcode import Upload, UploadEncoder
 from halimede.pipeline.upload_policy.overload import HardTotals
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
 from halimede.stats.ledger import Ledger
@@ -168,13 +168,10 @@ class Escalation:
                     number = len(upload.regions.layout.placements)
                     trace.step((REGIONS, began, time.monotonic(), number, sample.uploaded))
                 reply = await self._client.ask(upload.frame, left_s, trace)
-                concluded.sent = True  # also if the answer cannot be used
-                concluded.reply = upload.read(reply)
+                concluded.reply = self._read(upload, reply, concluded)
             concluded.reason, concluded.sent = "", True
             self._answered += hard
         except OffloadError as error:
-            if concluded.sent:
-                self._limited_log.warning("answer of the next tier not used", detail=error.detail)
             concluded.reason, concluded.sent = error.reason, concluded.sent or error.sent
             self._refused += hard and error.reason in OVERLOAD
             self._unanswered += hard and error.is_up and error.reason in UNANSWERED
@@ -206,6 +203,15 @@ class Escalation:
         if self.policy and self.policy.mixture and not decision.audit:
             self._mix(sample, concluded)
         return concluded
+
+    def _read(self, upload: Upload, reply: Reply, concluded: Conclusion) -> Reply:
+        """Return an answer in the pixels of the frame. Raises OffloadError for one that cannot be used."""
+        concluded.sent = True
+        try:
+            return upload.read(reply)
+        except OffloadError as error:
+            self._limited_log.warning("answer of the next tier not used", detail=error.detail)
+            raise
 
     async def audit(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
         """Request an answer to a sample that this worker has answered, to compare both answers."""
