@@ -76,7 +76,7 @@ class NodePaths:
         # one step, because each plan calls this: each `/` makes another path object
         return self.home.joinpath("nodes", check_name("node", self.node), WORKERS, namespace, name)
 
-    def kept(self, namespace: str, service: str) -> Path:
+    def hard_samples(self, namespace: str, service: str) -> Path:
         """Return the folder of a service's hard samples where its edge worker is a pod. Raises InvalidFieldError."""
         namespace, service = check_label("namespace", namespace), check_name("service", service)
         return self.home.joinpath("nodes", *kept_by(check_name("node", self.node), namespace, service))

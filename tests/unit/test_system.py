@@ -19,7 +19,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from services import processes
 from services import system as system_module
 from services.lc.paths import NodePaths
-from services.lc.supervisor.linux_process import MARK
+from services.lc.supervisor.linux_process import RECORD_VARIABLE
 from services.main import main
 from services.processes import Child, Exit
 from services.system import RunFile, System, SystemLayout, earlier, example, labels, parse_nodes
@@ -354,7 +354,7 @@ async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_other
 
 def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) -> None:
     folders = NodePaths(tmp_path, "edge0")
-    assert processes.MARK == MARK
+    assert processes.MARK == RECORD_VARIABLE
     assert folders.root == tmp_path / "nodes" / "edge0"
     assert folders.lock == folders.root / "lc.lock"
 

@@ -175,7 +175,7 @@ async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: P
         raise UnusableError("UnsafeModel", "it reads what is not its own")
 
     cache = Cache(tmp_path)
-    room = CacheJanitor(cache, lambda: looked.append(0) or (), lambda: (), print, most=0)
+    room = CacheJanitor(cache, lambda: looked.append(0) or (), lambda: (), print, max_bytes=0)
     async with asyncio.TaskGroup() as tasks:
         preparer = Preparer(cache, tasks, lambda _: None, bring, room)
         tidying = tasks.create_task(room.run())
