@@ -354,7 +354,7 @@ async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_other
 
 def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) -> None:
     folders = NodePaths(tmp_path, "edge0")
-    assert processes.MARK == RECORD_VARIABLE
+    assert processes.RECORD_VARIABLE == RECORD_VARIABLE
     assert folders.root == tmp_path / "nodes" / "edge0"
     assert folders.lock == folders.root / "lc.lock"
 
