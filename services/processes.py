@@ -156,11 +156,11 @@ def reap_orphans(own: Collection[int | None]) -> None:
 async def end_orphans(own: Callable[[], Collection[int | None]], deadline_s: float, hurry: asyncio.Event) -> int:
     """End all orphans and their children: SIGTERM, then SIGKILL. Return their number."""
 
-    def remaining() -> set[int]:
+    def orphans() -> set[int]:
         reap_orphans(own())
         return children() - set(own())
 
-    return await _end(remaining, os.kill, deadline_s, hurry)
+    return await _end(orphans, os.kill, deadline_s, hurry)
 
 
 async def end_strays(home: Path, nodes: Collection[str], deadline_s: float, hurry: asyncio.Event) -> int:

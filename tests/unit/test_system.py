@@ -275,7 +275,7 @@ def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
 
 async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_module, "MAX_LOG", 10)
-    monkeypatch.setattr(system_module, "LOGS_SEEN", 0.01)
+    monkeypatch.setattr(system_module, "LOG_CHECK_S", 0.01)
     with RunFile(tmp_path) as run_file:
         system = System(SystemLayout(tmp_path, ["edge0"]), run_file, lambda _: None)
         system._make_children()
@@ -297,7 +297,7 @@ async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monke
 
 
 async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_module, "WAITING_SAID", 0.1)
+    monkeypatch.setattr(system_module, "REMAINING_REPORT_S", 0.1)
     slow = (
         "import signal, time, sys\nsignal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(0)))\n"
         "print('ready', flush=True)\ntime.sleep(60)"
