@@ -346,8 +346,8 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
         report = certificates.finish_authority(site, folder) if finish else certificates.rotate_authority(site, folder)
         where = f"copy every ca.crt in {folder} to the machine that uses it, and restart the broker"
         if finish:
-            state = "the old authority is removed" if report.made else "there is one authority: nothing to do"
-            steps = [where] if report.made else []
+            state = "the old authority is removed" if report.created else "there is one authority: nothing to do"
+            steps = [where] if report.created else []
         else:
             state = "there is a new authority; the old one and its certificates stay valid"
             steps = [where, f"halimede certs rotate {folder}   # then copy all folders again",
@@ -391,7 +391,7 @@ def _make(
     emqx.write_files(site, folder)
     changed = files.write(folder / "site.yaml", HEAD + to_yaml(_plain(site)), lasting=True)
     lines = [f"{action:<8} {_list(names)}" for action, names in
-             (("made", report.made), ("kept", report.kept), ("removed", report.removed)) if names]  # fmt: skip
+             (("made", report.created), ("kept", report.unchanged), ("removed", report.removed)) if names]  # fmt: skip
     if report.expires:
         lines.append(f"expires  {report.expires:%Y-%m-%d} (the first): run `halimede certs rotate` before that")
     _show(lines, _steps(site, folder, report, changed=changed))
@@ -417,13 +417,13 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
             f"on Kubernetes, in place of copies: halimede certs secrets {folder} | kubectl apply --server-side -f -"
             " (services in other namespaces than default: --workers-in NAMESPACE)"
         )
-    if certificates.CA in report.made:
+    if certificates.CA in report.created:
         paths = "" if site.install else "; its paths are those of this machine: `--install DIR` sets others"
         steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (see "
                      f"its first lines{paths}; for EMQX: docs/emqx.md)")  # fmt: skip
-    elif certificates.BROKER in report.made or changed or site.passwords:
+    elif certificates.BROKER in report.created or changed or site.passwords:
         steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
-    fresh = set(report.made)
+    fresh = set(report.created)
     shown = [p for p in site.principals() if p.username in fresh]
     nodes = list(dict.fromkeys(p.name for p in shown if p.folder.parts[0] == "nodes"))
     steps += [
@@ -439,7 +439,7 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
         steps.append(
             f"give each other user its folder ({_list(other_users)}): HALIMEDE_BROKER={broker} HALIMEDE_CREDENTIALS=DIR"
         )
-    if certificates.CA in report.made:
+    if certificates.CA in report.created:
         steps.append(f"keep {folder}/ca.key secret, and back it up: it can sign a certificate for any user")
     return steps
 

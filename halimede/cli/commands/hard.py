@@ -399,7 +399,7 @@ async def export_samples(broker: BrokerAddress, request: KeptRequest, folder: Pa
             dataset.close()
         except OSError as error:
             raise HalimedeError(f"{folder} cannot be written: {error.strerror or error}") from error
-    for reason, count in dataset.left_out.items():
+    for reason, count in dataset.skipped.items():
         warn(f"{count} left out: {reason}")
     written = sum(dataset.written.values())
     console().print(f"{written} samples in {folder}")
@@ -426,7 +426,7 @@ async def _export_worker(client: KeptSamples, reply: KeptReply, request: KeptReq
             if isinstance(answer, KeptReply):
                 dataset.add(answer)
             elif isinstance(answer, HalimedeError):
-                dataset.left_out[str(answer)] += 1
+                dataset.skipped[str(answer)] += 1
             else:
                 raise answer
 
