@@ -47,7 +47,7 @@ from services.lc.dataset_copies import DatasetCopies, SharedFiles
 from services.lc.dataset_counts import Count, Datasets, Probe
 from services.lc.gm_channel import GmChannel
 from services.lc.metrics import LcMetrics
-from services.lc.models.cache_janitor import CACHE_BYTES, CacheJanitor
+from services.lc.models.cache_janitor import CACHE_BYTES, CacheChanges, CacheJanitor
 from services.lc.models.lookup import ParsedResources
 from services.lc.models.preparer import Install, ModelFiles, Preparer
 from services.lc.paths import NodePaths
@@ -198,14 +198,8 @@ class _Components:
         self.pods = config.pods
         self.items = ParsedResources()
         self.wake = asyncio.Event()
-        self.janitor = CacheJanitor(
-            cache,
-            self._model_paths,
-            lambda: self.workers.models,
-            lambda path: self.preparer.missing(path),  # noqa: PLW0108  # it is made below, and needs the janitor
-            max_bytes=config.cache_bytes,
-        )
-        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.install, self.janitor)
+        changes = CacheChanges(cache)
+        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.install, changes)
         self.content = controller.content
         self.content.load()
         self.datasets = Datasets(
@@ -219,11 +213,11 @@ class _Components:
         )
         self.code = CodeFiles()
         self.planner: WorkerPlanner
-        self.workers: WorkerBackend
         self.logs: Logs
+        workers: WorkerBackend
         if config.pods:
             self.planner = PodNode(config.node, config.labels, folders)
-            self.workers = PodWorkers(folders, bus, store, self._worker_changed)
+            workers = PodWorkers(folders, bus, store, self._worker_changed)
             self.logs = PodLogs(folders, bus)
         else:
             host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))
@@ -240,7 +234,7 @@ class _Components:
                 self.code.digests,
                 self.code.missing,
             )
-            self.workers = Supervisor(
+            workers = Supervisor(
                 folders,
                 controller.launcher,
                 store,
@@ -251,26 +245,28 @@ class _Components:
                 adopted=self.code.adopt,
             )
             self.logs = Logs(folders, bus)
-        self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)
+        self.workers = workers
+        self.janitor = CacheJanitor(
+            cache,
+            changes,
+            self.preparer.paths,
+            lambda: workers.models,
+            self.preparer.missing,
+            max_bytes=config.cache_bytes,
+        )
+        self.reporter = NodeStatusReporter(config.node, bus, store, workers)
         self.channel = GmChannel(
             config.node,
             bus,
             labels=config.labels,
             store=store,
-            workers=self.workers,
+            workers=workers,
             reporter=self.reporter,
             changed=self.wake.set,
             repeated=self._recheck,
         )
         self.metrics = LcMetrics(
-            bus,
-            store,
-            self.workers,
-            self.preparer,
-            self.datasets,
-            self.reporter,
-            self.channel,
-            controller.sent,
+            bus, store, workers, self.preparer, self.datasets, self.reporter, self.channel, controller.sent
         )
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
@@ -289,9 +285,6 @@ class _Components:
             **self.logs.tasks(),
             **self.workers.tasks(),
         }
-
-    def _model_paths(self) -> list[Path]:
-        return [preparation.path for preparation in self.preparer.preparations.values() if preparation.path]
 
     def _recheck(self, key: Key) -> None:
         """Check now whether the files that a resource names have changed."""

@@ -43,7 +43,7 @@ from halimede.names import Key
 from halimede.system.backoff import exponential
 from halimede.system.files import write_atomic
 from halimede.tracing.latency import Distribution
-from services.lc.models.cache_janitor import CacheJanitor
+from services.lc.models.cache_janitor import CacheChanges
 from services.lc.planning.resource_state import Phase, Preparation, RequiredFile, missing_text
 
 log = structlog.get_logger()
@@ -86,7 +86,7 @@ class Downloads:
 class Preparer:
     """Prepares the required files. ``changed`` is called with a key whenever its preparation progresses.
 
-    ``janitor`` frees space for files, and removes files that are no longer needed.
+    ``changes`` records which files of the cache are new, and which are no longer needed: see ``CacheJanitor``.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Preparer:
         tasks: asyncio.TaskGroup,
         changed: Callable[[Key], None],
         install: Install,
-        janitor: CacheJanitor,
+        changes: CacheChanges,
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.downloads = Downloads()
@@ -103,7 +103,7 @@ class Preparer:
         self._tasks = tasks
         self._changed = changed
         self._install = install
-        self._janitor = janitor
+        self._changes = changes
         self._running: dict[Key, asyncio.Task[None]] = {}
         #: for each file: check its origin now
         self._rechecks: dict[Key, asyncio.Event] = {}
@@ -118,10 +118,14 @@ class Preparer:
             self._running.pop(key).cancel()
             del self._rechecks[key]
             self._unreachable.discard(key)
-            self._janitor.record_release(preparation, for_good=key not in files)
+            self._changes.record_release(preparation, for_good=key not in files)
         for key, required in files.items():
             if key not in self.preparations:
                 self._begin(Preparation(required))
+
+    def paths(self) -> list[Path]:
+        """Return the files that are present."""
+        return [preparation.path for preparation in self.preparations.values() if preparation.path]
 
     def recheck(self, key: Key) -> None:
         """Check the origin of a file now, and try again one that failed."""
@@ -196,7 +200,7 @@ class Preparer:
             self.downloads.failures[error.reason] += 1
             untried = error.reason == TrialReason.FAILED  # nothing is known of the model: a repetition may succeed
             await self._fail(required, "Pending" if untried else "Failed", error.reason, str(error))
-            self._janitor.record_addition()  # the file takes space all the same
+            self._changes.record_addition()  # the file takes space all the same
             return backoff if untried else _retry_delay(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # an unexpected error of a library must not stop the other models
             log.warning("preparation crashed", key=str(required.key), exc_info=error)
@@ -204,7 +208,7 @@ class Preparer:
             await self._fail(required, "Failed", "Internal", "the download failed, by an error in LC: see its log")
             return LONGEST_DELAY
         await self._finish(required, installed)
-        self._janitor.record_addition()
+        self._changes.record_addition()
         if installed.is_incomplete:
             return _retry_delay(MENDED_DELAY, loop.time() - began)
         return LONGEST_DELAY if installed.lack else None

@@ -13,7 +13,7 @@ import pytest
 
 from halimede.models import Cache, fetch
 from halimede.names import Key
-from services.lc.models.cache_janitor import EVICT_PERIOD_S, RETRY_S, SETTLE_S, CacheJanitor
+from services.lc.models.cache_janitor import EVICT_PERIOD_S, RETRY_S, SETTLE_S, CacheChanges, CacheJanitor
 from services.lc.planning.resource_state import Preparation, RequiredFile
 from tests.simulated import eventually, simulated
 
@@ -27,8 +27,14 @@ class Node:
         self.wanted: dict[str, Path] = {}
         self.running: Collection[Path | str] | None = ()
         self.missing: list[Path] = []
-        self.room = CacheJanitor(
-            self.cache, lambda: list(self.wanted.values()), lambda: self.running, self.missing.append, max_bytes=most
+        self.changes = CacheChanges(self.cache)
+        self.janitor = CacheJanitor(
+            self.cache,
+            self.changes,
+            lambda: list(self.wanted.values()),
+            lambda: self.running,
+            self.missing.append,
+            max_bytes=most,
         )
 
     async def bring(self, name: str) -> Preparation:
@@ -36,7 +42,7 @@ class Node:
         source.write_bytes(name.encode().ljust(1000))
         fetched = await fetch(str(source), "", self.cache)
         self.wanted[name] = fetched.path
-        self.room.record_addition()
+        self.changes.record_addition()
         want = RequiredFile(Key("models", "default", name), "u1", 1, str(source))
         return Preparation(want, "Ready", "", path=fetched.path)
 
@@ -45,11 +51,11 @@ class Node:
 
     def leave(self, preparation: Preparation, *, for_good: bool) -> None:
         del self.wanted[preparation.required.key.name]
-        self.room.record_release(preparation, for_good=for_good)
+        self.changes.record_release(preparation, for_good=for_good)
 
     @asynccontextmanager
     async def tidied(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.room.run())
+        task = asyncio.create_task(self.janitor.run())
         try:
             yield
         finally:
