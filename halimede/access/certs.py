@@ -54,7 +54,7 @@ def make_certificates(
             files.remove(folder / entry.folder, files.LOGIN_FILES)
             (unchanged if current else created).append(entry.username)
         _distribute(site, folder, bundle)
-        ends = [found.expires for found in states(site, folder) if found.expires]
+        ends = [row.expires for row in states(site, folder) if row.expires]
         return SiteReport(tuple(created), tuple(unchanged), removed, min(ends))
 
 

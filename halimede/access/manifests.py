@@ -22,7 +22,7 @@ from halimede.topic import Role
 
 #: the API server's limit
 MAX_BYTES = 1024 * 1024
-GM, LC, BROKER, PLACE = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
+GM, LC, BROKER, BRIDGE_BROKER = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
 LOGIN = {True: files.LOGIN_FILES, False: files.TLS_FILES}
 WORKERS = {role: f"halimede-{role_name(role)}" for role in POOLS}
 
@@ -46,7 +46,7 @@ def secrets_of(
     yield _secret(LC, namespace, _nodes(site, folder))
     yield _secret(BROKER, namespace, _broker(site, folder, emqx=emqx))
     for bridge in site.bridges:
-        yield _secret(f"{PLACE}-{bridge.name}", namespace, _folder(site, folder / "bridges" / bridge.name))
+        yield _secret(f"{BRIDGE_BROKER}-{bridge.name}", namespace, _folder(site, folder / "bridges" / bridge.name))
     for worker_namespace in dict.fromkeys(workers_in):
         check_label("--workers-in", worker_namespace)
         for role, name in WORKERS.items():

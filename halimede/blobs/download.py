@@ -148,8 +148,8 @@ class BlobDownload:
         deadline = loop.time() + self._limits.inactivity_s
         log.info("blob source timed out", source=node_of(self._source), why=self._trouble, at=transfer.passed_on)
         while True:
-            found = await self._round(last=self._source)
-            if found and found.size == transfer.size:
+            chunk = await self._round(last=self._source)
+            if chunk and chunk.size == transfer.size:
                 self._trouble = ""
                 return transfer.switch_source()
             if loop.time() >= deadline:
