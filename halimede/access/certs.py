@@ -91,10 +91,7 @@ def states(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every certificate of the site, the authority's first, with the time of its expiry."""
     now = datetime.now(UTC)
     bundle = _read_authorities(folder)
-    rows = [
-        SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", certificate.not_valid_after_utc)
-        for certificate in bundle
-    ]
+    rows = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", signer.not_valid_after_utc) for signer in bundle]
     for entry in _entries(site):
         path = folder / entry.folder / "tls.crt"
         pair = _read(folder / entry.folder)

@@ -211,8 +211,7 @@ def people(identities: list[Identity]) -> Table:
 def sightings(rows: list[Sighting]) -> Table:
     """Return sightings as a table."""
     return table(
-        SIGHTINGS,
-        [(moment(s.time), s.camera, box(s), f"{s.similarity:.3f}", s.node or "-", s.frame) for s in rows],
+        SIGHTINGS, [(moment(s.time), s.camera, box(s), f"{s.similarity:.3f}", s.node or "-", s.frame) for s in rows]
     )
 
 

@@ -87,11 +87,7 @@ def plan(
     """
     ready: dict[Key, Preparation] = {}
     models = Models(items, preparations, ready)
-    plannable = {
-        key: kind_and_item
-        for key, item in items.items()
-        if (kind_and_item := _kind_and_item(item, planner, models, content))
-    }
+    plannable = {key: pair for key, item in items.items() if (pair := _kind_and_item(item, planner, models, content))}
     prepare = {key: file for key, (kind, item) in plannable.items() if (file := kind.required_file(item))}
     ready.update((key, p) for key, p in preparations.items() if p.required == prepare.get(key) and p.phase == "Ready")
     states: dict[Key, ResourceState] = {}

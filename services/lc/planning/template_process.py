@@ -77,13 +77,7 @@ def grace(template: Mapping[str, Any]) -> float:
 
 
 def to_process(
-    template: dict[str, Any],
-    program: Program,
-    base: WorkerEnvironment,
-    folder: Path,
-    host: Host,
-    *,
-    at: str = "",
+    template: dict[str, Any], program: Program, base: WorkerEnvironment, folder: Path, host: Host, *, at: str = ""
 ) -> ProcessSpec:
     """Convert the pod template of a worker that runs ``program``, unless its container has another command.
 

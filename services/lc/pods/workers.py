@@ -411,9 +411,8 @@ class PodNode:
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return the state of a service's models on this node; there is nothing to start."""
         candidates = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
-        here = [
-            p for p in candidates if models.present(p, stored.key) or matches(p.pod, self.name, self.labels)
-        ] or candidates
+        named = [p for p in candidates if models.present(p, stored.key) or matches(p.pod, self.name, self.labels)]
+        here = named or candidates
         lacks = [lack for p in here if (lack := self._lack(p, stored.key, models))]
         outputs = tuple(output for p in here for output in models.output(p, stored.key))
         nowhere = Lack("Pending", "NoPlacement", f"its workers are not placed on node {self.name}")

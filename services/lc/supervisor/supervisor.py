@@ -361,11 +361,7 @@ class Supervisor:
         entry.delay = exponential(entry.failures, FIRST_DELAY, LONGEST_DELAY)
         entry.needs_person, entry.reason, entry.ending = needs_person, reason, ending
         log.warning(
-            "worker failed",
-            worker=str(entry.worker),
-            ending=ending,
-            line=entry.last_log_line,
-            failures=entry.failures,
+            "worker failed", worker=str(entry.worker), ending=ending, line=entry.last_log_line, failures=entry.failures
         )
         repeated = entry.failures >= QUICK_FAILURES and reason in {"", CANNOT_START}
         cannot_start = reason in MISSING_ON_NODE or (needs_person and not reason) or repeated
