@@ -113,7 +113,14 @@ class Placement:
     @property
     def detector(self) -> str:
         """The name of the second Model, which finds objects; empty if it has none."""
-        return self.worker.detector.name if isinstance(self.worker, MemberWorker) and self.worker.detector else ""
+        found = self.worker.detector if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
+        return found.name if found else ""
+
+    @property
+    def committee(self) -> dict[str, str]:
+        """The names of the further Models that answer together with ``model``, by purpose."""
+        members = self.worker.committee if isinstance(self.worker, EdgeWorkerSpec) else []
+        return {f"committee{number}": member.name for number, member in enumerate(members, 1)}
 
     @property
     def calibration(self) -> str:
@@ -161,7 +168,7 @@ class Placement:
     @property
     def needs(self) -> dict[str, str]:
         """The names of the Models whose files it needs, by the resource's field."""
-        named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
+        named = {"model": self.model, "detector": self.detector, **self.committee, "calibration": self.calibration}
         named |= {what: name for what, name in self.training.items() if what not in self.described}
         return {what: name for what, name in named.items() if name}
 

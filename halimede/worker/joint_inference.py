@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 
 from halimede import topics
 from halimede.api.mining import BEFORE
+from halimede.inference import Model, open_committee
+from halimede.inference.scripts import confine
 from halimede.messages import Count
 from halimede.mining import create as create_miner
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
+from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import EdgeLimits, RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
+from halimede.worker.detector import crop_task, open_detector
 from halimede.worker.hard_sample_writer import keeping
 from halimede.worker.membership import Membership, peer_will
 from halimede.worker.preview_publisher import PreviewPublisher
@@ -26,6 +31,7 @@ from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.status_reporter import CALIBRATION_DIFFERS, CALIBRATION_INVALID
+from halimede.worker.threshold_file import keeping_thresholds, read_thresholds
 from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
 
 #: most camera frames in flight to a worker: each is acknowledged when it is answered
@@ -36,9 +42,16 @@ def joint_inference(settings: WorkerSettings) -> RoleJob:
     """Return the job of a worker of a joint inference service."""
     if settings.role == "edge":
         gone = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
-        return RoleJob(_edge, lambda: gone)
+        return RoleJob(_edge, lambda: gone, compose=partial(_with_committee, settings))
     will = load_will(settings.namespace, settings.service, settings.worker)
     return RoleJob(_cloud, lambda: will)
+
+
+def _with_committee(settings: WorkerSettings, model: Model) -> Model:
+    """Return the worker's model with those of its committee. Raises ModelError, InvalidFieldError."""
+    for _, spec in settings.committee:
+        confine(spec)
+    return open_committee(model, settings.committee, threads=settings.threads)
 
 
 async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
@@ -48,7 +61,13 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     uploaded, samples = max(ledger[Count.UPLOADED], ledger[Count.HARD] - ledger[Count.WITHHELD]), ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     policy = create_policy(
-        settings, miner, random.random, uploaded=uploaded, samples=samples, audits=lambda: parts.slot.audit_share
+        settings,
+        miner,
+        random.random,
+        uploaded=uploaded,
+        samples=samples,
+        audits=lambda: parts.slot.audit_share,
+        thresholds=read_thresholds(settings),
     )
     known = {"namespace": settings.namespace, "service": settings.service, "worker": settings.worker}
     cameras = settings.source.cameras
@@ -72,34 +91,47 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         ModelThread("decode") as decoder,
         uploading(parts, offload.circuit) as encoder,
         keeping(parts) as keeper,
+        keeping_thresholds(settings, policy.thresholds),
+        open_detector(parts) as detector_slot,
         asyncio.TaskGroup() as group,
     ):
         if keeper and policy.audits:
             keeper.audit_share = policy.audits.present
         previews = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
+        address = topics.RESULT.at(ns=settings.namespace, service=settings.service)
+        outbox, crops = result_outbox(parts.bus), CropOutbox()
         responder = ResultResponder(
             origin(settings),
-            result_outbox(parts.bus),
-            topics.RESULT.at(ns=settings.namespace, service=settings.service),
+            crops if detector_slot else outbox,
+            address,
             ledger,
-            trace_buffer=parts.trace_buffer,
+            trace_buffer=None if detector_slot else parts.trace_buffer,
             tier=tier,
             previews=previews,
             keeper=keeper,
         )
+        detector = frame_responder = None
+        if settings.detector and detector_slot:
+            kind = crop_task(settings)
+            detector = CropDetector(detector_slot, settings.detector.boxes, kind, responder, crops)
+            frame_responder = FrameResponder(
+                origin(settings), outbox, address, ledger, trace_buffer=parts.trace_buffer, crops=responder, task=kind
+            )
         worker = EdgeWorker(
             parts.slot,
-            responder,
+            frame_responder or responder,
             ledger,
             decoder,
             trace_buffer=parts.trace_buffer,
+            limits=EdgeLimits(max_age_s=settings.source.max_age_s),
             miner=miner,
             mines_first=settings.hem_mode == BEFORE,
             escalation=Escalation(
                 offload, ledger, tier=tier, policy=policy, encoder=encoder, audited=responder.audited
             ),
+            detector=detector,
         )
-        calibrations = VersionCalibrations(settings, worker.inference, policy)
+        calibrations = VersionCalibrations(settings, worker.inference, policy, encoder)
         calibrations.begin(parts.slot.current)
         parts.slot.adopt = calibrations.adopt
         parts.reporter.troubles += [
@@ -114,6 +146,8 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         if previews:
             running.append(group.create_task(previews.run(), name="previews"))
         running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
+        if detector_slot:
+            running.append(group.create_task(detector_slot.watch(settings.model_timeout_s), name="detector watch"))
         parts.metrics.edge, parts.metrics.offload = worker, offload
         parts.metrics.policy = policy
         await source.start(worker.intake, group)

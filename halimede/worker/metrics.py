@@ -104,7 +104,7 @@ class WorkerMetrics:
         responder = worker.responder
         reasons = [({"reason": str(reason)}, n) for reason, n in sorted(responder.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
-        yield gauge("worker_queued_frames", "Frames that are accepted and not answered yet.", worker.pipeline.inside)
+        yield gauge("worker_queued_frames", "Frames that are accepted and not answered yet.", worker.frames.inside)
         yield gauge("worker_outbox_results", "Results that wait for the broker.", responder.outbox.waiting)
         yield from _times("worker_edge", EDGE_TIMES, worker.times)
 
@@ -129,12 +129,12 @@ class WorkerMetrics:
         """Return the counts for reports, with the current values of this process."""
         told = ledger.info()
         if self.edge:
-            told.queued = self.edge.pipeline.inside
+            told.queued = self.edge.frames.inside
+            self._read_overload(self.edge.escalation, told)
         if self.policy and self.policy.drift:
             told.drifting = int(self.policy.drift.drifting)
-        if worker := self.edge or self.cloud:
-            self._read_overload(worker.intake.escalation, told)
         if self.cloud:
+            self._read_overload(self.cloud.intake.escalation, told)
             taken = self.cloud.intake.times
             told.queued, told.queue_latency = self.cloud.pipeline.inside, taken.queue.histogram
             told.compute_latency = taken.compute.histogram
@@ -191,12 +191,15 @@ def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
         "worker_withheld_samples", "Hard samples that were not uploaded: over the budget, or too slow.", withheld
     )
     yield from _of_budget(policy.budget, ledger)
+    bounds = policy.thresholds.state if policy.thresholds else None
+    pair: Samples = [({"bound": "low"}, bounds.low), ({"bound": "high"}, bounds.high)] if bounds else []
+    yield gauge("worker_upload_threshold_ratio", "Mean of each adapted threshold on the probability of a class.", pair)
     found = agreement_of(ledger.info())
-    bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
+    interval = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
     text = (
         "Share of answers that are the next tier's, estimated from audits (value), with its 95 % interval (low, high)."
     )
-    yield gauge("worker_agreement_ratio", text, bounds)
+    yield gauge("worker_agreement_ratio", text, interval)
     drift = policy.drift
     state: Samples = [({}, float(drift.drifting))] if drift else []
     yield gauge("worker_drift_state", "1 if samples differ from those of the calibration, else 0.", state)

@@ -7,15 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
 
+from halimede.api.deferral import AS_IT_CAME, UploadEncoding
 from halimede.bus import Announce, Bus
 from halimede.errors import InvalidFieldError
 from halimede.frames.transcode_policy import UploadFormat
 from halimede.inference import Model
 from halimede.messages import Count
+from halimede.mining.calibration_file import RegionRule, read_artefact
 from halimede.models.desired_state import read as read_desired
 from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline.executor import ModelThread
@@ -143,13 +146,22 @@ def origin(settings: WorkerSettings) -> Origin:
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
+def region_rule(settings: WorkerSettings, calibration: Path | None) -> RegionRule | None:
+    """Return how regions of hard frames are uploaded: by the calibration, else by the defaults; None: whole frames."""
+    if settings.upload == "frame":
+        return None
+    return (read_artefact(calibration).regions if calibration else None) or RegionRule()
+
+
 @asynccontextmanager
 async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
     """Yield the encoder of samples for the next tier, behind ``circuit``; its thread starts with the first sample."""
     settings = parts.settings
-    format_ = UploadFormat(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
+    is_crop = settings.detector is not None and settings.upload_encoding == AS_IT_CAME
+    encoding: UploadEncoding = "jpeg" if is_crop else settings.upload_encoding  # crops did not come in any encoding
+    format_ = UploadFormat(encoding=encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
-        encoder = UploadEncoder(format_, thread, circuit, parts.bus)
+        encoder = UploadEncoder(format_, thread, circuit, parts.bus, region_rule(settings, settings.calibration))
         parts.metrics.more.append(partial(encoder_metrics, encoder))
         yield encoder
 

@@ -43,6 +43,19 @@ def test_an_edge_workers_environment_is_read_whole() -> None:
     assert (found.broker, found.state) == ("mqtt://broker:1884", Path("/state"))
 
 
+def test_a_detector_has_a_file_and_says_which_boxes_are_cropped() -> None:
+    assert read("edge", EDGE).detector is None
+    boxes = json.dumps({"name": "finder", "maxBoxes": 7, "margin": 0.1})
+    found = read("edge", {**EDGE, "DETECTOR_URL": "/models/finder.onnx", "DETECTOR": boxes}).detector
+    assert found is not None
+    assert (found.path, found.model.format) == ("/models/finder.onnx", "onnx")
+    assert (found.boxes.max_boxes, found.boxes.margin, found.boxes.min_score) == (7, 0.1, 0.25)
+    with pytest.raises(InvalidFieldError, match="DETECTOR_URL"):
+        read("edge", {**EDGE, "DETECTOR": boxes})
+    with pytest.raises(InvalidFieldError, match=r"DETECTOR\.maxBoxes"):
+        read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR": '{"name": "finder", "maxBoxes": 1000}'})
+
+
 def test_credentials_are_named_by_a_folder_or_there_are_none() -> None:
     assert read("edge", EDGE).credentials == ""
     assert read("cloud", {**CLOUD, "HALIMEDE_CREDENTIALS": "/site/x"}).credentials == "/site/x"
@@ -62,6 +75,33 @@ def test_how_uploads_are_written_is_told_or_they_go_as_they_came() -> None:
     assert (told.upload_encoding, told.upload_max_bytes) == ("jpeg", 60_000)
     untold = read("edge", EDGE)
     assert (untold.upload_encoding, untold.upload_max_bytes) == ("as-it-came", None)
+
+
+def test_regions_are_uploaded_of_a_model_that_may_find_boxes() -> None:
+    detector = {"url": "/models/small.onnx", "format": "onnx", "postprocess": {"task": "detection"}}
+    for spec in ({"url": "/m.py", "format": "python"}, detector):
+        assert read("edge", {**EDGE, "UPLOAD": "regions", "MODEL_SPEC": json.dumps(spec)}).upload == "regions"
+    assert read("edge", EDGE).upload == "frame"
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"UPLOAD": "region"}, "frame, regions"),
+        ({"UPLOAD": "regions", "MINING_MODE": "mining-then-inference", "HEM_NAME": "Sharpness"}, "inference-then"),
+        (
+            {
+                "UPLOAD": "regions",
+                "MODEL_SPEC": json.dumps({"url": "/m.onnx", "format": "onnx", "postprocess": {"task": "text"}}),
+            },
+            "the small model finds no boxes",
+        ),
+    ],
+)
+def test_regions_that_cannot_be_are_refused(variables: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidFieldError, match=text) as caught:
+        read("edge", {**EDGE, **variables})
+    assert caught.value.field == "UPLOAD"
 
 
 def test_how_a_cloud_worker_batches_is_told_or_has_a_default() -> None:
