@@ -187,7 +187,7 @@ def lines(report: EvaluationReport) -> list[MetricLine]:
 
 
 def oracle_name(report: EvaluationReport) -> str:
-    """Return the name of the oracle's line. mAP has no best order that is known: a rule may be above the one by rewards."""
+    """Return the name of the oracle's line. mAP has no known best order: a rule may be above the line by rewards."""
     return REWARDS if report.task == "detection" else ORACLE
 
 
