@@ -135,6 +135,7 @@ class Repository:
             return [({"model": name}, value(served)) for name, served in self._models.items()]
 
         yield counter("serve_requests", "Requests for a model.", by(lambda s: s.counts.requests))
+        yield counter("serve_failures", "Failed requests, including invalid ones.", by(lambda s: s.counts.failures))
         yield counter(
             "serve_rollouts", "Versions that became current, the first one included.", by(lambda s: s.counts.rollouts)
         )
