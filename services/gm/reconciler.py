@@ -261,7 +261,7 @@ class Reconciler:
             if (more := self._downstream.queue.waiting - before) > 0:
                 # nodes receive their work before the status is summed up, which takes time as well
                 await asyncio.sleep(min(LONGEST_HEAD_START, more * HEAD_START))
-            actions = [*then(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]
+            actions = [*then(entry.resource, observed), *conflicts(self._cluster.namesakes(key), stored, observed.now)]
             for action in actions:
                 if isinstance(action, WriteStatus) and (due := self._may_write(action, stored)):
                     # the latest status counts: the key is reconciled again when the interval is over

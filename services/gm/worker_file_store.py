@@ -112,7 +112,7 @@ class WorkerFileStore:
         client = BlobClient(bus, GM, channel)
         await client.start()
         try:
-            await managed.bring(BusOpener(client, [file.source], ask_all=False), file.digest, file.size)
+            await managed.store(BusOpener(client, [file.source], ask_all=False), file.digest, file.size)
         except StoreFullError as error:
             return f"{FULL}: {error}"
         finally:

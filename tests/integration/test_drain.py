@@ -55,7 +55,7 @@ class Node:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Node]:
-        controller = LocalController(self._config, self._bus, launcher=self.launcher, bring=plain(fetch_at_once))
+        controller = LocalController(self._config, self._bus, launcher=self.launcher, install=plain(fetch_at_once))
         task = asyncio.create_task(controller.run(self._stopping))
         try:
             await self._bus.wait_connected(patience(10))

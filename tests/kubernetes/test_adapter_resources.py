@@ -159,8 +159,8 @@ async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes
                 },
             }
         )  # fmt: skip
-        await eventually(lambda: a.cluster.seconds(key), PATIENCE)
-        (younger,) = a.cluster.seconds(key)
+        await eventually(lambda: a.cluster.namesakes(key), PATIENCE)
+        (younger,) = a.cluster.namesakes(key)
         assert a.cluster.get(key).uid == older.uid
         assert younger.resource.kind.api_version == "neptune.io/v1alpha1"
         await a.cluster.write_status(younger, Status(phase="Failed"))
@@ -170,7 +170,7 @@ async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes
         await api.client.delete(f"{SERVICES}.sedna.io/v1alpha1", api.namespace, "helmet")
         await a.heard(key)
         await eventually(lambda: a.cluster.get(key).uid == younger.uid, PATIENCE)
-        assert a.cluster.seconds(key) == ()
+        assert a.cluster.namesakes(key) == ()
 
 
 def loosened() -> dict:

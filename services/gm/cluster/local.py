@@ -160,7 +160,7 @@ class LocalCluster:
             if plural in {"", key.plural} and namespace in {"", key.namespace}:
                 yield stored
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
         """Always empty: ``apply`` refuses a name that another group has."""
         return ()
 

@@ -218,7 +218,7 @@ class Cluster(Protocol):
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
         """Return resources of the same name in another group, which are not reconciled."""
 
     def changes(self) -> AsyncIterator[Happening]:

@@ -19,7 +19,7 @@ from halimede.api.placement import Placement
 from halimede.api.podtemplate import may_run_own_code
 from halimede.api.worker_environment import needs_session_key
 from halimede.errors import InvalidFieldError
-from halimede.hard_samples import kept_by
+from halimede.hard_samples import pod_folder
 from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.model_selection import described, selectors
@@ -257,7 +257,7 @@ class _Worker:
 
     def _kept(self, service: str) -> str:
         """Return the folder of its node with the hard samples of a service's edge worker."""
-        parts = kept_by(self.place.pod.node_name, self.service.metadata.namespace, service)
+        parts = pod_folder(self.place.pod.node_name, self.service.metadata.namespace, service)
         return posixpath.join(self.settings.node_cache, *parts)
 
     def secret_names(self) -> dict[str, str]:

@@ -249,9 +249,9 @@ class KubernetesCluster:
         """Whether the resource exists, readable or not, with its key or without."""
         return self._customs.claims.find(key, uid) is not None
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
         """Return the resources that claim the key of an older resource of the other group."""
-        return self._customs.claims.seconds(key)
+        return self._customs.claims.namesakes(key)
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""

@@ -74,7 +74,7 @@ class NameConflicts:
         first = self.first(key)
         return first.stored if first else None
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
         """Return readable resources that wait for the key."""
         return tuple(each.stored for each in self._order.get(key, ())[1:] if each.stored)
 

@@ -101,7 +101,7 @@ async def test_whoever_waits_behind_what_cannot_be_read_is_told_so_and_takes_ove
     younger = r.put(SEDNA, "05")["metadata"]["uid"]
     async with resources(r, SEDNA, NEPTUNE) as customs:
         await eventually(lambda: r.status(SEDNA) == ("Failed", "NameConflict"))
-        assert [each.uid for each in customs.claims.seconds(KEY)] == [younger]
+        assert [each.uid for each in customs.claims.namesakes(KEY)] == [younger]
         assert sorted(r.told) == sorted([("Invalid", older), ("NameConflict", younger)])
         assert customs.claims.get(KEY) is None
         r.announced.clear()
