@@ -83,7 +83,7 @@ class NodeReports:
         for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:
             del stamps[key]
 
-    def missing(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
+    def uncleared_keys(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
         """Return keys that a node reported on and does not hold: the clearing of those reports was missed."""
         return [
             key

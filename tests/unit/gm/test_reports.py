@@ -91,9 +91,9 @@ def test_only_what_still_exists_is_restored() -> None:
 def test_what_a_sync_does_not_list_was_cleared_unheard() -> None:
     reports = NodeReports()
     reports.take(KEY, "edge0", told(5))
-    assert reports.missing("edge0", {KEY: "u"}) == []
-    assert reports.missing("edge0", {KEY: "another life"}) == [KEY]
-    assert reports.missing("edge0", {}) == [KEY]
-    assert reports.missing("edge1", {}) == []
+    assert reports.uncleared_keys("edge0", {KEY: "u"}) == []
+    assert reports.uncleared_keys("edge0", {KEY: "another life"}) == [KEY]
+    assert reports.uncleared_keys("edge0", {}) == [KEY]
+    assert reports.uncleared_keys("edge1", {}) == []
     reports.cleared(KEY, "edge0")
-    assert reports.missing("edge0", {}) == []
+    assert reports.uncleared_keys("edge0", {}) == []

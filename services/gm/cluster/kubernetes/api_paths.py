@@ -46,7 +46,7 @@ SERVICES = ApiResource("v1", "Service", "services")
 AUTOSCALERS = ApiResource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 INGRESSES = ApiResource("networking.k8s.io/v1", "Ingress", "ingresses")
 #: kinds of objects that GM makes
-MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
+MANAGED_KINDS = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
 PODS = ApiResource("v1", "Pod", "pods")
 NODES = ApiResource("v1", "Node", "nodes")
 SECRETS = ApiResource("v1", "Secret", "secrets")
