@@ -62,9 +62,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
     """Answers requests."""
 
     def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
-        super().__init__(
-            bus, API_REQUEST.filter(), API_REPLY, self._answer_within_budget, too_large=_too_large, queue=QUEUE
-        )
+        super().__init__(bus, API_REQUEST.filter(), API_REPLY, self._receive, too_large=_too_large, queue=QUEUE)
         self.bus = bus
         self._cluster = cluster
         self._plane = plane
@@ -77,17 +75,17 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         #: durations of requests (ms), by operation and outcome
         self.answered: dict[tuple[str, str], Distribution] = {}
 
-    async def _answer_within_budget(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
-        client = delivery.names["client"]
-        if self._budgets.spend(client):
-            return await self._answer_once(delivery)
-        self.refused += 1
-        await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
-        return None
+    async def _receive(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
+        """Answer a request within the budget of its client, and only once.
 
-    async def _answer_once(self, delivery: Delivery[ApiRequest]) -> ApiReply:
-        """Process a request once: a repeated delivery must not redo a change that was reverted in between."""
-        request, request_id = delivery.body, (delivery.names["client"], delivery.packet.correlation)
+        A repeated delivery gets the first reply: it must not redo a change that was reverted in between.
+        """
+        request, client = delivery.body, delivery.names["client"]
+        if not self._budgets.spend(client):
+            self.refused += 1
+            await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
+            return None
+        request_id = client, delivery.packet.correlation
         if request.op not in EDITS or not request_id[1]:
             return await self.answer(request)
         if request_id not in self._cached:
@@ -101,23 +99,20 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
     async def answer(self, request: ApiRequest) -> ApiReply:
         """Process a request and record its duration. The reply to a failed request has the reason."""
         began = asyncio.get_running_loop().time()
-        reply = await self._try(request)
+        try:
+            reply = await self._dispatch(request)
+        except InvalidFieldError as error:
+            reply = _error_reply("Invalid", error, error.field)
+        except (UnknownResourceError, UnknownNodeError) as error:
+            reply = _error_reply("NotFound", error)
+        except ConflictError as error:
+            reply = _error_reply("Conflict", error)
+        except (StoreError, BusError) as error:
+            reply = _error_reply("Internal", error)
         outcome = reply.error.reason if reply.error else "OK"
         took = self.answered.setdefault((request.op, outcome), Distribution())
         took.record((asyncio.get_running_loop().time() - began) * 1000)
         return reply
-
-    async def _try(self, request: ApiRequest) -> ApiReply:
-        try:
-            return await self._dispatch(request)
-        except InvalidFieldError as error:
-            return _error_reply("Invalid", error, error.field)
-        except (UnknownResourceError, UnknownNodeError) as error:
-            return _error_reply("NotFound", error)
-        except ConflictError as error:
-            return _error_reply("Conflict", error)
-        except (StoreError, BusError) as error:
-            return _error_reply("Internal", error)
 
     async def _dispatch(self, request: ApiRequest) -> ApiReply:
         match request.op:
