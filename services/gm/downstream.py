@@ -171,7 +171,7 @@ class Downstream:
         reported = state.reported.get(key)
         if reported and reported.uid != uid:
             return  # a resource with another uid has replaced it
-        _, attempt = state.deletes.get((key, uid), (0, Attempt(self._now())))
+        _, attempt = state.deletes.get((key, uid), (0, Attempt(_now())))
         if len(state.deletes) >= MAX_DELETES and (key, uid) not in state.deletes:
             del state.deletes[next(iter(state.deletes))]
         state.deletes[key, uid] = (generation, attempt)
@@ -297,7 +297,7 @@ class Downstream:
     def connection_changed(self, node: str) -> None:
         """Process that the node came online or went offline; after it came online, it will sync."""
         state = self._states[node]
-        state.silent_until = self._now() + SYNC_PATIENCE
+        state.silent_until = _now() + SYNC_PATIENCE
         for key in state.inserts:  # nobody waits for an offline node; an online one lists in its sync what it holds
             self._stop_awaiting(node, key)
         self.queue.add(node)
@@ -311,7 +311,7 @@ class Downstream:
     # --- what is waited for -----------------------------------------------------------------------------------
 
     def _insert(self, node: str, state: NodeState, key: Key) -> None:
-        state.inserts[key] = Attempt(self._now())
+        state.inserts[key] = Attempt(_now())
         if self._is_online(node):
             self._awaited.setdefault(key, set()).add(node)
         self.queue.add(node)
@@ -381,9 +381,6 @@ class Downstream:
                 self._cached.clear()
             cached = self._cached[id(resource)] = resource, resource.key, SentVersion.of(resource)
         return cached
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class DownstreamSender:

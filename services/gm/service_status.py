@@ -345,7 +345,7 @@ def service_status(
         count_pods(pods, numbers or {}, held_back or {}, tally)
     former_reports = list(former)
     shown_first = sorted(shares, key=lambda share: share.reported is not None and share.reported.phase == "Running")
-    summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
+    summaries = [node_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
     summaries += [_former_summary(report) for report in former_reports if report.edge and report.task_info]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     counting += [report for report in former_reports if report.edge]
@@ -400,7 +400,8 @@ def _over(condition: Condition, now: str) -> Condition:
     return msgspec.structs.replace(condition, status="False", last_heartbeat_time=now, last_transition_time=now)
 
 
-def _summary(share: Share) -> NodeSummary:
+def node_summary(share: Share) -> NodeSummary:
+    """Return the state of a service on a node, with its counts."""
     status = share.reported
     return NodeSummary(
         node=share.node,

@@ -263,7 +263,6 @@ class Database:
                 raise
             # the disk is full: the lock file has the epoch, and its space is allocated
             log.critical("store not writable", store=str(self.path), error=str(error))
-
         self._files = sqlite.files(self.path)
 
     def write_meta(self) -> None:

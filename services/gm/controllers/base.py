@@ -269,7 +269,11 @@ class Controller(Protocol):
         yield from ()
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Return the resource's status."""
+        """Return the resource's status by what is observed."""
+
+    def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:  # noqa: ARG002
+        """Advance the state machine of the kind, which the status holds: return the status to write."""
+        return status
 
 
 CONTROLLERS: dict[str, Controller] = {}
@@ -314,7 +318,7 @@ def objects_and_status(desired: Resource[Any], observed: Observed) -> list[Actio
     if built is not None and observed.pods is not None:
         actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)
     actions += controller.edits(desired, observed)
-    status = controller.status(desired, observed, built)
+    status = controller.step(desired, observed, controller.status(desired, observed, built), built)
     if is_same_status(status, observed.status) and not observed.heartbeat:
         return actions
     actions.append(WriteStatus(desired.key, status))

@@ -46,7 +46,7 @@ from services.gm.controllers.worker_service import (
     workers,
 )
 from services.gm.reference_index import ReferenceEntry
-from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude
+from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude, node_summary
 from services.gm.worker_file_store import WorkerFile
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.pod_status import STARTING
@@ -145,22 +145,32 @@ class TrainingModelController(WorkersController):
             workers=[msgspec.structs.replace(worker, output=None) for worker in shown][:MAX_SHOWN_NODES],
             nodes=[] if finished else _nodes(observed),
         )
-        if built is None or observed.pods is None:
-            absent = list(lacking_resources(desired, observed))
-        else:
-            absent = [*observed.pods.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
-            absent += uncontrolled_nodes(specs, observed)
-        absent += observed.refused
+        absent = _absent_resources(desired, observed, built)
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
-        if desired.spec.loop:
-            absent += training_loop.loop_problems(desired, observed)
-            model = observed.edited.get(model_of(desired))
-            loop = training_loop.next_state(desired, observed, model, _identity(desired), verdict)
-            status.loop = msgspec.to_builtins(loop)
-            verdict = training_loop.verdict(loop, verdict, absent, shown)
-        elif before and before.loop:
-            status.loop = msgspec.to_builtins(training_loop.leave_model(desired, observed, _identity(desired)))
         return conclude(status, verdict, before, original.metadata.generation, observed.now)
+
+    def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:
+        """Advance the learning loop, if the training has one; its state has a phase of its own."""
+        before, identity = observed.status, _identity(desired)
+        if desired.spec.loop is None:
+            if before and before.loop:
+                status.loop = msgspec.to_builtins(training_loop.leave_model(desired, observed, identity))
+            return status
+        current, model = status.conditions[-1], observed.edited.get(model_of(desired))
+        verdict = Readiness(status.phase, current.reason, current.message)
+        loop = training_loop.next_state(desired, observed, model, identity, verdict)
+        absent = [*_absent_resources(desired, observed, built), *training_loop.loop_problems(desired, observed)]
+        verdict = training_loop.verdict(loop, verdict, absent, status.workers)
+        status = msgspec.structs.replace(status, loop=msgspec.to_builtins(loop))
+        return conclude(status, verdict, before, status.observed_generation, observed.now)
+
+
+def _absent_resources(desired: Resource[Any], observed: Observed, built: Built | None) -> list[Problem]:
+    """Return what the workers lack, and refused edits."""
+    if built is None or observed.pods is None:
+        return [*lacking_resources(desired, observed), *observed.refused]
+    absent = [*observed.pods.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
+    return [*absent, *uncontrolled_nodes(placements(desired.spec), observed), *observed.refused]
 
 
 def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
@@ -426,20 +436,6 @@ class _Workers:
 
 
 def _nodes(observed: Observed) -> list[NodeSummary]:
-    """Return the state of each node, those with trouble first."""
-    summaries = []
-    for share in observed.shares:
-        report = share.reported
-        phase = report.phase if report else "Pending"
-        running = sum(worker.phase == "Running" for worker in report.workers) if report else 0
-        summaries.append(
-            NodeSummary(
-                node=share.node,
-                online=share.online,
-                phase=phase,
-                reason=report.reason if report else "",
-                message=report.message if report else "",
-                workers=running,
-            )
-        )
+    """Return the state of each node without counts, those with trouble first."""
+    summaries = [msgspec.structs.replace(node_summary(share), task_info=None, code={}) for share in observed.shares]
     return sorted(summaries, key=lambda summary: summary.phase == "Running")[:MAX_SHOWN_NODES]

@@ -439,3 +439,12 @@ def test_a_store_without_room_for_the_candidate_ends_the_round_with_that_reason(
     assert FULL in full.conditions[-1].message
     again = written(actions(STARTED, reports=told, pulled={FILE.digest: "the worker is not reached"}))
     assert state_of(again).state == "Training"
+
+
+def test_a_loop_advances_by_a_step_and_not_by_a_look_at_the_status() -> None:
+    resource, rules = entry(STARTED).resource, CONTROLLERS["trainingmodels"]
+    observed = seen(STARTED, reports=reports(STARTED, done=True), pulled={FILE.digest: ""})
+    status = rules.status(resource, observed)
+    assert (status.loop, status.phase) == (None, "Running")
+    stepped = rules.step(resource, observed, status, None)
+    assert (stepped.loop or {})["state"] == stepped.phase == "Judging"
