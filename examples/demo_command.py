@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,13 +72,16 @@ async def output_of(*arguments: str, environment: Mapping[str, str] | None = Non
 
 @contextlib.contextmanager
 def errors_in_a_line() -> Iterator[None]:
-    """Exit with one line if a demo fails, or is interrupted."""
+    """Exit with one line if a demo fails, or is interrupted: by SIGTERM as by Ctrl-C, so that it ends its processes."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except HalimedeError as error:
         sys.exit(f"demo failed: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def end(missed: Sequence[str]) -> None:

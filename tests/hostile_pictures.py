@@ -49,6 +49,14 @@ def jpeg_that_claims(width: int, height: int, **options: object) -> bytes:
     return bytes(whole)
 
 
+def jpeg_with_rows(data: bytes, rows: int) -> bytes:
+    """Return a JPEG whose header claims that many rows, whatever its scans have."""
+    at = 2
+    while data[at + 1] not in {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}:
+        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4])
+    return data[: at + 5] + struct.pack(">H", rows) + data[at + 7 :]
+
+
 def jpeg_of_kind(kind: int, bits: int = 8) -> bytes:
     """Return a small JPEG whose header claims that kind of coding (0xC0: baseline) and those bits a sample."""
     whole = bytearray(jpeg())

@@ -19,7 +19,7 @@ from halimede.training.aggregation import create
 from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer import TrainingData, load_trainer
-from halimede.training.update_checks import Update, clipped
+from halimede.training.update_checks import Update, clip
 from halimede.training.weights import Weights, difference, specs_of
 
 #: rounds, and the settings of trainer and aggregation, that the demo uses as well
@@ -81,7 +81,7 @@ def simulate(nodes: Sequence[TrainingData], job: JobParameters) -> JobResult:
             delta = decode(content, specs_of(weights))
             if update := job.arriving(Update(f"trainer{index}", len(part), delta, dict(metrics))):
                 updates.append(update)
-        aggregated = aggregation.aggregate(weights, clipped(updates)[0] if job.clip else updates)
+        aggregated = aggregation.aggregate(weights, clip(updates)[0] if job.clip else updates)
         if job.compression.is_lossy:
             weights, change = changes.advance(weights, aggregated)
             held = there

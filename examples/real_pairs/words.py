@@ -75,10 +75,15 @@ def write_frames(
         table.writerow(["file_name", "text"])
         for number in range(count):
             chance = np.random.default_rng((seed, PARTS.index(part), number))
-            text = "".join(chance.choice(list(LETTERS), chance.integers(LENGTHS[0], LENGTHS[1] + 1)))
+            text = random_word(chance)
             render(text, files, chance).save(folder / f"{number:04}.jpg", quality=QUALITY)
             table.writerow([f"{number:04}.jpg", text])
             progress(number + 1, count)
+
+
+def random_word(chance: np.random.Generator) -> str:
+    """Return random letters and digits."""
+    return "".join(chance.choice(list(LETTERS), chance.integers(LENGTHS[0], LENGTHS[1] + 1)))
 
 
 @cache

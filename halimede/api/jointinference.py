@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.deferral import Deferral, ModelRef, admit_deferral, check_deferral
+from halimede.api.mining import AFTER, BEFORE
 from halimede.api.model import Metadata
 from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
 from halimede.api.schema import (
@@ -37,6 +38,7 @@ RESERVED = ("cloud", "edge", "joint", "serve")
 NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
 VARIABLE_FIX = "it is a variable that nothing has replaced: write the value, or pass the file through envsubst"
 UNIQUE_FIX = "give each worker a different name"
+CROPS_FIX = f"set mode to {AFTER}: with a detector, samples are crops, which are mined after the model"
 ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
@@ -58,6 +60,8 @@ Hpa = Annotated[
     dict[str, Any] | None,
     Meta(extra={SHAPE: Autoscaler}, description="Scales the worker's pods with their load; Kubernetes only."),
 ]
+#: upper limit of ``maxBoxes``: so many vectors of usual length fit into a message
+MAX_BOXES = 256
 BATCH, DELAY_MS = 32, 0.0
 MOST_BATCH, MOST_DELAY_MS = 1024, 1000
 BatchSize = Annotated[int, Meta(ge=1, le=MOST_BATCH, description="Maximum number of samples in one model call.")]
@@ -160,6 +164,18 @@ class KeepHardSamples(Spec, kw_only=True):
     max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of stored samples.")] = 10_000
 
 
+class Detector(ModelRef, kw_only=True):
+    """The Model that finds boxes, and which of them are cropped."""
+
+    min_score: Annotated[float, Meta(ge=0, le=1, description="Boxes with a lower score are dropped.")] = 0.25
+    max_boxes: Annotated[
+        int, Meta(ge=1, le=MAX_BOXES, description="Maximum number of boxes of a frame: those with the best scores.")
+    ] = 100
+    margin: Annotated[
+        float, Meta(ge=0, le=2, description="Share of a box's width and height that is added on each side.")
+    ] = 0.0
+
+
 class EdgeWorkerSpec(Deferral, kw_only=True):
     """The small model, when to ask the cloud, where frames come from, and the pod that runs it.
 
@@ -167,7 +183,23 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     ``deadlineMs`` is how long a hard sample may wait for the cloud before the edge answers it itself.
     """
 
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        *Deferral.rules,
+        ValidationRule(
+            f"!has(self.detector) || !has(self.hardExampleMining.mode) || self.hardExampleMining.mode != '{BEFORE}'",
+            CROPS_FIX,
+            ".hardExampleMining",
+        ),
+    )
+
     model: Annotated[ModelChoice, Meta(description="The small model.")]
+    detector: Annotated[
+        Detector | None,
+        Meta(
+            description="A model that finds boxes at the edge: each crop is then a sample of model and of the cloud."
+            " Default: samples are whole frames."
+        ),
+    ] = None
     template: Template
     hpa: Hpa = None
     source: Annotated[
@@ -223,11 +255,20 @@ def _check_model(at: str, model: ModelChoice) -> None:
         check_name(f"{at}.name", model.name)
 
 
+def _check_detector(at: str, edge: EdgeWorkerSpec) -> None:
+    if edge.detector is None:
+        return
+    check_name(f"{at}.detector.name", edge.detector.name)
+    if edge.hard_example_mining.mode == BEFORE:
+        raise InvalidFieldError(f"{at}.hardExampleMining", BEFORE, CROPS_FIX)
+
+
 def check(spec: JointInferenceServiceSpec) -> None:
     """Check names, templates, and that a source has one kind."""
     edge, cloud = spec.edge_worker, spec.cloud_worker
     check_all(
         partial(_check_model, "spec.edgeWorker.model", edge.model),
+        partial(_check_detector, "spec.edgeWorker", edge),
         partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
         partial(check_source, "spec.edgeWorker.source", edge.source),
         partial(check_deferral, "spec.edgeWorker", edge),

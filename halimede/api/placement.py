@@ -113,7 +113,8 @@ class Placement:
     @property
     def detector(self) -> str:
         """The name of the second Model, which finds objects; empty if it has none."""
-        return self.worker.detector.name if isinstance(self.worker, MemberWorker) and self.worker.detector else ""
+        found = self.worker.detector if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
+        return found.name if found else ""
 
     @property
     def calibration(self) -> str:

@@ -34,6 +34,8 @@ ARCHIVE_FIX = "give an archive (tar, tar.gz, zip) that has the model and its scr
 CLASSES_FIX = "name the output of boxes too, in boxes.output"
 #: ways to decode boxes from maps of scores, sizes and offsets
 MAPS = frozenset({"centernet", "centerface"})
+#: the way to decode lines of text from a map of probabilities
+DB = "db"
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
 #: one number for all channels, or one for each
@@ -242,12 +244,13 @@ class Boxes(Spec, kw_only=True):
     """How a detection model writes its boxes."""
 
     decode: Annotated[
-        Literal["rows", "yolo", "yolov5", "ssd-anchors", "centernet", "centerface"],
+        Literal["rows", "yolo", "yolov5", "ssd-anchors", "centernet", "centerface", "db"],
         Meta(
             description="rows: four numbers, score and class a row. yolo: four numbers and a score for each class,"
-            " as YOLOv8 gives them. yolov5: four numbers, a score that there is anything, and one for each class."
-            " ssd-anchors: four numbers relative to anchors, as BlazeFace gives them. centernet: maps of scores, sizes"
-            " and offsets at a quarter of the input's size. centerface: the same with logarithms, y before x.",
+            " as YOLOv8 gives them. yolov5: four numbers, objectness, and a score for each class."
+            " ssd-anchors: numbers relative to anchors, as BlazeFace. centernet: maps of scores, sizes"
+            " and offsets at a quarter of the input's size. centerface: the same with logarithms, y before x."
+            " db: a map of text, as PaddleOCR gives it.",
         ),
     ] = "rows"
     form: Annotated[
@@ -272,6 +275,13 @@ class Boxes(Spec, kw_only=True):
     offsets: Annotated[Output, Meta(description="centernet and centerface: name of the output with offsets.")] = ""
     landmarks: Annotated[Output, Meta(description="centerface: name of the output with landmarks; empty: none.")] = ""
     anchors: Annotated[Anchors | None, Meta(description="ssd-anchors: the anchors, in the order of the boxes.")] = None
+    threshold: Annotated[
+        Share | None, Meta(description="db: probability above which a pixel is text (default 0.3).")
+    ] = None
+    unclip: Annotated[
+        Annotated[float, Meta(ge=0, le=10)] | None,
+        Meta(description="db: a box grows by its area times this, divided by its perimeter (default 1.6)."),
+    ] = None
 
 
 class Nms(Spec, kw_only=True):
@@ -428,7 +438,7 @@ def _check_activation(postprocess: Postprocess, at: str) -> None:
         raise InvalidFieldError(at, activation, "use none: boxes come with their final scores")
     if postprocess.task == "embedding":
         raise InvalidFieldError(at, activation, "use none: features are read as they are")
-    if boxes.decode in MAPS and activation == "softmax":
+    if boxes.decode in {DB, *MAPS} and activation == "softmax":
         raise InvalidFieldError(at, activation, f"use sigmoid or none: the maps of {boxes.decode} are independent")
     if postprocess.task == "text" and activation == "sigmoid":
         raise InvalidFieldError(at, activation, "use softmax or none: a step of text has one character")
@@ -437,8 +447,8 @@ def _check_activation(postprocess: Postprocess, at: str) -> None:
 def _check_boxes(boxes: Boxes, at: str) -> None:
     """Check that a way to decode boxes has the outputs and anchors that it reads, and no others."""
     apart = boxes.decode in {"ssd-anchors", *MAPS}
-    if boxes.decode in {"yolo", "yolov5"} and boxes.output:
-        fix = "leave it out: boxes.output names an output of boxes alone"
+    if boxes.decode in {"yolo", "yolov5", DB} and boxes.output:
+        fix = "remove boxes.output: it names an output of boxes alone"
         raise InvalidFieldError(f"{at}.decode", boxes.decode, fix)
     if apart and not boxes.output:
         content = "boxes" if boxes.decode == "ssd-anchors" else "sizes"
@@ -458,6 +468,19 @@ def _check_boxes(boxes: Boxes, at: str) -> None:
     if apart and (boxes.normalized or boxes.form not in {None, "cxcywh"}):
         field, value = ("normalized", True) if boxes.normalized else ("form", boxes.form)
         raise InvalidFieldError(f"{at}.{field}", value, f"remove it: {boxes.decode} gives middle and size, in pixels")
+    _check_map_of_text(boxes, at)
+
+
+def _check_map_of_text(boxes: Boxes, at: str) -> None:
+    """Check the fields of db, and that no other way to decode boxes has them."""
+    for field, number in (("threshold", boxes.threshold), ("unclip", boxes.unclip)):
+        if number is not None and boxes.decode != DB:
+            raise InvalidFieldError(
+                f"{at}.{field}", number, f"remove it, or set decode to {DB}: others have no map of text"
+            )
+    if boxes.decode == DB and (boxes.normalized or boxes.form not in {None, "xyxy"}):
+        field, value = ("normalized", True) if boxes.normalized else ("form", boxes.form)
+        raise InvalidFieldError(f"{at}.{field}", value, "remove it: db gives corners, in pixels")
 
 
 def _declared(postprocess: Postprocess) -> list[str]:

@@ -152,6 +152,8 @@ def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
     told = {"DEADLINE_MS": str(worker.deadline_ms)}
     if worker.keep_hard_samples:
         told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
+    if worker.detector:
+        told["DETECTOR"] = _json(worker.detector)
     return told | ({"SOURCE": _json(worker.source)} if worker.source else {})
 
 

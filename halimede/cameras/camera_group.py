@@ -131,6 +131,6 @@ def metrics(running: Sequence[RunningCamera]) -> Iterable[Metric]:
     yield counter("camera_frames", "Frames published.", of(lambda s: s.frames))
     yield counter("camera_bytes", "Bytes of pictures published.", of(lambda s: s.bytes))
     yield counter("camera_frames_without_subscriber", "Frames published that no worker read.", unheard)
-    yield counter("camera_skipped", "Frames skipped for newer ones.", of(lambda s: s.skipped))
+    yield counter("camera_skipped", "Frames skipped for newer ones, or above the rate.", of(lambda s: s.skipped))
     yield counter("camera_refused", "Frames too large or unreadable.", of(lambda s: s.refused))
     yield counter("camera_reconnects", "Times that the source was opened again.", of(lambda s: s.reconnects))

@@ -59,7 +59,7 @@ class CameraStatusTracker:
 
     @property
     def skipped(self) -> int:
-        """Frames that were skipped for newer ones."""
+        """Frames that were skipped for newer ones, or above the requested rate."""
         return self._earlier.skipped + self._now.skipped + self.dropped
 
     @property

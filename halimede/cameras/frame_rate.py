@@ -11,13 +11,20 @@ BURST_S = 0.25
 #: how much too early a frame may arrive and still be kept, because cameras are not exact: as a share of the requested
 #: interval, and of the source's own
 EARLY, HALF = 0.4, 0.5
+#: how late a network or a busy machine may deliver a frame of a live source, in seconds: those behind it come early
+JITTER_S = 0.5
 
 
 class FrameThinner:
-    """Selects the frames to keep, so that there are ``fps`` a second; 0: all."""
+    """Selects the frames to keep, so that there are ``fps`` a second; 0: all.
 
-    def __init__(self, fps: float) -> None:
+    It works as the generic cell rate algorithm (GCRA). ``jitter_s`` is its tolerance: a source at or below the rate
+    whose frames arrive late by up to that loses none, and a faster one exceeds the rate for so long.
+    """
+
+    def __init__(self, fps: float, jitter_s: float = 0.0) -> None:
         self._step = 1 / fps if fps else 0.0
+        self._jitter_s = jitter_s
         self._due = float("-inf")
         self._before = float("-inf")
 
@@ -26,9 +33,9 @@ class FrameThinner:
         if not self._step:
             return True
         since, self._before = at_s - self._before, at_s
-        if at_s < self._due - 2 * self._step:
+        if at_s < self._due - self._jitter_s - 2 * self._step:
             self._due = at_s
-        if at_s < self._due - min(EARLY * self._step, HALF * max(since, 0.0)):
+        if at_s < self._due - max(self._jitter_s, min(EARLY * self._step, HALF * max(since, 0.0))):
             return False
         self._due = (self._due if at_s - self._due < self._step else at_s) + self._step
         return True

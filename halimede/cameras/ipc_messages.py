@@ -40,8 +40,8 @@ class ReaderJob(Struct, kw_only=True, frozen=True):
 class ReaderCounts(Struct, kw_only=True):
     """Counts since the reader's start.
 
-    ``seen``: frames from the source; ``skipped``: for newer ones; ``refused``: too large or unreadable, ``why`` is the
-    reason of the last.
+    ``seen``: frames from the source; ``skipped``: for newer ones, or above the requested rate; ``refused``: too large
+    or unreadable, ``why`` is the reason of the last.
     """
 
     seen: int = 0

@@ -78,7 +78,7 @@ class PictureSender:
                 self._over(ipc_messages.STALLED, "it hangs")
                 return
             if time.monotonic() - self._told >= BEAT_S:
-                self._write(Beat(counts=self._counts()))
+                self._write(Beat(counts=self._reading.counts))
 
     def _asks(self, wait_s: float) -> bool:
         """Count requests; return False once the pipe is closed."""
@@ -103,17 +103,13 @@ class PictureSender:
                 codec=shot.codec,
                 width=made.width,
                 height=made.height,
-                counts=self._counts(),
+                counts=self._reading.counts,
                 data=made.data,
             )
         )
 
     def _over(self, reason: str, message: str) -> None:
-        self._write(Over(reason=reason, message=message, counts=self._counts()))
-
-    def _counts(self) -> ipc_messages.ReaderCounts:
-        self._reading.counts.skipped = self._box.skipped
-        return self._reading.counts
+        self._write(Over(reason=reason, message=message, counts=self._reading.counts))
 
     def _write(self, said: ipc_messages.Said) -> None:
         self._out.write(ipc_messages.pack(said))
@@ -124,7 +120,7 @@ class PictureSender:
 def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
     try:
         for shot in shots(camera, reading):
-            box.put(shot)
+            reading.counts.skipped += box.put(shot) is not None
         box.close(SourceError(ipc_messages.ENDED, "it ended"))
     except SourceError as error:
         box.close(error)
@@ -154,16 +150,15 @@ class LatestValue(Generic[T]):
         self._changed = threading.Condition()
         self._thing: T | None = None
         self._over: Exception | None = None
-        self.skipped = 0
 
-    def put(self, thing: T) -> None:
-        """Store a value. A replaced one counts as skipped."""
+    def put(self, thing: T) -> T | None:
+        """Store a value; return the one that it replaces."""
         with self._changed:
             while self._patient and self._thing is not None:
                 self._changed.wait()
-            self.skipped += self._thing is not None
-            self._thing = thing
+            replaced, self._thing = self._thing, thing
             self._changed.notify_all()
+            return replaced
 
     def close(self, error: Exception) -> None:
         """End the stream with its reason."""

@@ -24,7 +24,7 @@ from av.container import InputContainer
 from PIL import Image
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.frame_rate import Brake, FrameThinner, Timeline
+from halimede.cameras.frame_rate import JITTER_S, Brake, FrameThinner, Timeline
 from halimede.cameras.http_pictures import HttpPictures
 from halimede.cameras.ipc_messages import ReaderCounts, SourceError
 from halimede.cameras.relay import CameraRelay
@@ -133,7 +133,7 @@ def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
 
 
 def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
-    thinner, brake = FrameThinner(camera.fps), Brake()
+    thinner, brake = FrameThinner(camera.fps, JITTER_S), Brake()
     reading.expect(camera.open_s)
     with _opened(camera, reading) as (decoder, packets):
         good = time.monotonic()
@@ -143,6 +143,8 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                 good = now
                 if thinner.admits(now):
                     yield replace(found, taken_ns=time.time_ns())
+                else:
+                    reading.counts.skipped += 1
             if now - good > camera.stall_s:
                 raise reading.garbage()
             if pause := brake.pause(now):
@@ -250,6 +252,8 @@ def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                     if thinner.admits((due - timeline.start_ns) / 1e9):
                         wait(due)
                         yield replace(found, taken_ns=due)
+                    else:
+                        reading.counts.skipped += 1
         if not count:
             raise SourceError(
                 ipc_messages.GARBAGE, reading.counts.why or "it has no readable picture: give JPEG or PNG files"

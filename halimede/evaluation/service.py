@@ -184,9 +184,21 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
     ]
     tiers = tuple(_tier(*part, models) for part in parts)
     named = [name for each in tiers for name in (each.model, _calibration_of(each.deferral))]
+    named += [spec.edge_worker.detector.name] if spec.edge_worker.detector else []
     return Chain(
         service=service, tiers=tiers, models=tuple(models[name] for name in dict.fromkeys(named) if name in models)
     )
+
+
+def check_crops(chain: Chain, data: LabelledPicture, field: str, value: str) -> None:
+    """Check that the samples of a service with a detector are crops: pictures with one label. Raises InvalidFieldError.
+
+    ``value``: what the user gave as ``field``.
+    """
+    detector = chain.service.spec.edge_worker.detector
+    if detector and data.boxes is not None:
+        fix = f"samples of a service with a detector ({detector.name}) are crops: give a class or a text for each"
+        raise InvalidFieldError(field, value, fix)
 
 
 def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None) -> list[Prediction]:

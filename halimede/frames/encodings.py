@@ -34,12 +34,17 @@ JPEG_QUALITY = 90
 #: bits of a pixel that cameras measure and store as 16-bit grey
 GREY_DEPTHS = (8, 10, 12, 14, 16)
 
-#: colours of JPEG files that simplejpeg reads: CMYK and YCCK are converted by Pillow
-COLOURS = frozenset({"Gray", "RGB", "YCbCr"})
-
-COLOUR_CHANNELS = {"GRAY": 1, "RGB": 3}
+#: what simplejpeg makes of the colours of JPEG files, and its channels; Pillow converts CMYK
+JPEG_COLOURS = {"Gray": "GRAY", "RGB": "RGB", "YCbCr": "RGB", "CMYK": "CMYK", "YCCK": "CMYK"}
+COLOUR_CHANNELS = {"GRAY": 1, "RGB": 3, "CMYK": 4}
 #: libjpeg's remark about bytes between the picture and its end mark
 BYTES_BEFORE_END = "extraneous bytes before marker 0xd9"
+#: its remarks about pixels that the file does not have, such as rows that only the header claims: it fills them in grey
+MISSING_PIXELS = (
+    "Corrupt JPEG data: premature end of data segment",
+    "Corrupt JPEG data: found marker ",
+    "Premature end of JPEG file",
+)
 
 #: element types of raw frames, little endian
 DTYPES = {
@@ -222,24 +227,29 @@ def _decode_by_simplejpeg(data: bytes, claimed: ImageHeader, scale: int, *, grey
     """Return the pixels of a JPEG; None if Pillow has to read it. Raises DecodeError, MemoryError.
 
     Every remark of libjpeg is an error here, and a picture with an error is never used: parts of it may be unwritten
-    memory. Pillow reads files with harmless remarks, and samplings of the colours that TurboJPEG has no name for.
+    memory. Pillow reads files with other remarks than about missing pixels, and those that are not converted here:
+    CMYK, and samplings of the colours that TurboJPEG has no name for.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if (width, height) != (claimed.width, claimed.height):
             raise DecodeError("no readable jpeg: its header contradicts itself")
-        if colours not in COLOURS:
-            return None
-        form = "GRAY" if grey or colours == "Gray" else "RGB"
+        form = JPEG_COLOURS[colours]
+        if grey and form == "RGB":
+            form = "GRAY"
         # the array is made here: simplejpeg would keep a decoder for ever if it could not allocate one
         array = np.empty((-(-height // scale), -(-width // scale), COLOUR_CHANNELS[form]), np.uint8)
         try:
             simplejpeg.decode_jpeg(data, form, min_height=array.shape[0], min_width=array.shape[1], buffer=array)
         except ValueError as error:
+            if str(error).startswith(MISSING_PIXELS):
+                raise DecodeError("pixels of the jpeg are missing", fix="send the whole picture") from None
             # cameras write some bytes behind the picture: all of it is decoded then
             if not str(error).endswith(BYTES_BEFORE_END):
                 return None
-    except ValueError:
+    except (KeyError, ValueError):
+        return None
+    if form == "CMYK":
         return None
     return array[:, :, 0] if form == "GRAY" else array
 

@@ -6,6 +6,7 @@
 | yolo | ``[4 + classes, boxes]`` or ``[boxes, 4 + classes]``: four numbers, a score for each class |
 | yolov5 | ``[boxes, 5 + classes]`` or transposed: four numbers, a score for any object, one for each class |
 | ssd-anchors | ``[boxes, 4 + 2 * points]`` relative to anchors, and scores ``[boxes, classes]`` |
+| db | a map of probabilities ``[1, h, w]``: each region is a line of text |
 | centernet, centerface | maps of scores ``[classes, h, w]``, sizes and offsets ``[2, h, w]``; maps of points |
 | rows with ``boxes.output`` | boxes ``[boxes, 4]`` in addition to scores ``[boxes, classes]``, or scores and classes |
 """
@@ -17,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halimede.api.processing import MAPS, Boxes, Nms, Postprocess
+from halimede.api.processing import DB, MAPS, Boxes, Nms, Postprocess
 from halimede.inference.boxes import Form, corners, suppress
 from halimede.inference.decoders.anchors import AnchorBoxes
 from halimede.inference.decoders.centers import read_maps
+from halimede.inference.decoders.probability_map import THRESHOLD, UNCLIP, read_probabilities
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
 from halimede.inference.postprocess import activate, label_of
@@ -69,10 +71,11 @@ class BoxReader:
         self._least_score = postprocess.nms.score if postprocess.nms else 0.0
         self._top = postprocess.top_k
         self._labels = tuple(labels)
+        self._is_map = self._boxes.decode in {DB, *MAPS}
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
         """Divide the outputs by samples. Models with built-in suppression often return one without a batch axis."""
-        if self._boxes.decode in MAPS:
+        if self._is_map:
             return self._split_maps(outputs)
         boxes = outputs[-1 if len(outputs) == 1 else 1]
         if boxes.ndim == 4 and boxes.shape[2] == 1:
@@ -93,12 +96,13 @@ class BoxReader:
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
         """Read one sample's part of the outputs. Raises SampleError."""
-        if self._boxes.decode in MAPS:
+        if self._is_map:
             self._check_maps(part)
         elif not all(np.isfinite(array).all() for array in part):
             raise SampleError("the model gives boxes with NaN or infinity for this sample")
-        found = self._checked(self._decode(part))
-        form: Form = self._boxes.form or ("xyxy" if self._boxes.decode == "rows" else "cxcywh")
+        is_text = self._boxes.decode == DB
+        found = self._checked(self._read_regions(part[0], geometry) if is_text else self._decode(part))
+        form: Form = self._boxes.form or ("xyxy" if self._boxes.decode in {"rows", DB} else "cxcywh")
         # rows keep their four numbers unless a conversion is needed: a model may use its own order
         boxes = found.boxes if form == "xyxy" and not self._nms else corners(found.boxes, form)
         if geometry and self._boxes.normalized:
@@ -152,6 +156,16 @@ class BoxReader:
                 raise SampleError(f"the model gives scores {list(scores.shape)}, of which classes want one a box")
             return self._candidates(boxes, self._activated(scores), classes[0])
         return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores)
+
+    def _read_regions(self, values: Array, geometry: Geometry | None) -> Candidates:
+        found = self._boxes
+        boxes, scores = read_probabilities(
+            self._activated(values),
+            geometry,
+            threshold=THRESHOLD if found.threshold is None else found.threshold,
+            unclip=UNCLIP if found.unclip is None else found.unclip,
+        )
+        return self._candidates(boxes, scores, np.zeros(len(boxes)))
 
     def _decode_yolo(self, values: Array) -> Candidates:
         ahead = AHEAD[self._boxes.decode]

@@ -33,6 +33,8 @@ from halimede.inference.geometry import cut, fit_size, fitted
 from halimede.inference.model import Array, SampleError
 from halimede.inference.opencv import resize_by_opencv
 
+#: the steps that scale values
+SCALING = (Scale, Normalize)
 #: ITU-R BT.601 luma of red, green and blue
 LUMA = np.array([0.299, 0.587, 0.114])
 #: element types whose sum of squares numpy computes fast: float32 and float64
@@ -44,22 +46,26 @@ def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
 
     Raises SampleError when a step cannot process its input.
     """
-    image = np.asarray(image)  # without the mapping to its frame
     if image.dtype.kind not in "uif":
         raise SampleError(f"the frame holds {image.dtype}: send whole or floating-point numbers")
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
     check_finite(image)
+    return np.ascontiguousarray(_run_all(steps, image) if steps else image)
+
+
+def _run_all(steps: Sequence[ProcessingStep], image: Array) -> Array:
+    image = np.asarray(image)  # without the mapping to its frame
     done, end = 0, len(steps) - 1
     if end > 0 and isinstance(steps[end], Cast):
         end -= 1
-    if end > 0 and isinstance(steps[end - 1], Scale | Normalize):
+    if end > 0 and isinstance(steps[end - 1], SCALING):
         last = steps[end]
         if isinstance(last, Layout) and last.order == "chw":
             image, done = _planes(steps[:end], image), end + 1
     for step in steps[done:]:
         image = run(step, image)
-    return np.ascontiguousarray(image)
+    return image
 
 
 def check_finite(image: Array) -> None:
@@ -199,7 +205,7 @@ def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:
 def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
     """Return ``[channels, height, width]``: the last step scales, in one pass to its element type and these axes."""
     *before, scaling = steps
-    assert isinstance(scaling, Scale | Normalize)  # noqa: S101  # by ``apply``
+    assert isinstance(scaling, SCALING)  # noqa: S101  # by ``apply``
     box = before[-1] if before else None
     for step in before[:-1] if isinstance(box, Letterbox) else before:
         image = run(step, image)

@@ -187,6 +187,9 @@ def from_manifests(manifests: Sequence[Path]) -> TierPlan:
         found = read_chain(manifests)
     except InvalidFieldError as error:
         raise error.moved(OPTION, "manifest") from None
+    if detector := found.service.spec.edge_worker.detector:
+        fix = "remove it and give predict crops: a JointModel answers whole pictures"
+        raise InvalidFieldError("spec.edgeWorker.detector", detector.name, fix)
     stages = _stages(found)
     meta = found.service.metadata
     return TierPlan(

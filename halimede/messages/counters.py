@@ -63,7 +63,7 @@ class Count(IntEnum):
     SKIPPED = (
         6,
         "skipped",
-        "Frames that a source passed over because a newer one was there.",
+        "Frames that a source passed over for newer ones, or above its frames a second.",
         "skipped_frames",
         EDGE_WORKER | SERVICE,
     )

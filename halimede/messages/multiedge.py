@@ -102,9 +102,9 @@ class IdentityAnswer(Message, kw_only=True):
 class CameraStatus(Message, kw_only=True):
     """The state of one camera: retained, and replaced by the will of the process that reads it.
 
-    ``source`` is its URL without secrets. ``frames`` were published, ``skipped`` were dropped for newer ones,
-    ``refused`` were too large or unreadable. ``reconnects`` is the number of times that the source was opened
-    again.
+    ``source`` is its URL without secrets. ``frames`` were published, ``skipped`` were dropped for newer ones or
+    above ``wanted_fps``, ``refused`` were too large or unreadable. ``reconnects`` is the number of times that the
+    source was opened again.
     """
 
     camera: Label

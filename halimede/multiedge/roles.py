@@ -58,10 +58,9 @@ def member(settings: MemberSettings) -> RoleJob:
 
     def compose(model: Model) -> Model:
         models = {"model": model}
-        if settings.detector:
-            path, spec = settings.detector
-            confine(spec)
-            models["detector"] = open_model(Path(path), spec)
+        if detector := worker.detector:
+            confine(detector.model)
+            models["detector"] = open_model(Path(detector.path), detector.model)
         return StagesModel.make(application, models, settings.parameters, worker=worker.worker, node=worker.node)
 
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:

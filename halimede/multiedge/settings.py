@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from halimede.api.model import ModelSpec
 from halimede.api.multiedge import KIND, ApplicationSpec
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.multiedge.stage import Parameters
-from halimede.worker.settings import WorkerSettings, read, read_json, read_spec
+from halimede.worker.settings import WorkerSettings, read, read_json
 
 #: kind of the service that is the owner of the workers
 OWNER_KIND = KIND
@@ -32,7 +31,6 @@ class MemberSettings:
     members: tuple[str, ...]
     cameras: tuple[str, ...]
     members_join: bool
-    detector: tuple[str, ModelSpec] | None = None
 
     @property
     def parameters(self) -> Parameters:
@@ -56,14 +54,8 @@ def read_member(program: Program, environ: Mapping[str, str], *, own_estimator: 
         members=tuple(_names(environ, "MEMBERS")),
         cameras=tuple(_names(environ, "CAMERAS")),
         members_join=where == "members",
-        detector=_detector(environ),
     )
 
 
 def _names(environ: Mapping[str, str], name: str) -> list[Label]:
     return read_json(environ, name, list[Label]) if environ.get(name) else []
-
-
-def _detector(environ: Mapping[str, str]) -> tuple[str, ModelSpec] | None:
-    path = environ.get("DETECTOR_URL", "")
-    return (path, read_spec(environ, "DETECTOR_SPEC", path)) if path else None

@@ -85,7 +85,7 @@ def prepare(model: Model, frame: Frame) -> PreparedInput:
     """Decode and pre-process a frame for the model. Raises DecodeError for any defect."""
     try:
         image = decode(frame, model.decoding)
-        return PreparedInput(model.prepare_frame(frame, image), scale_of(image))
+        return PreparedInput(model.prepare_frame(frame, image), scale_of(image) if model.decoding else 1)
     except DecodeError:
         raise
     except SampleError as error:

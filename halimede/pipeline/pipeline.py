@@ -18,7 +18,7 @@ from typing import ParamSpec, Protocol
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.messages import Load
+from halimede.messages import Box, Load
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.escalation import SampleClient
@@ -47,12 +47,22 @@ class PeerClient(SampleClient, Protocol):
         """Whether a peer would answer the next sample before this worker. Called for each sample."""
 
 
+class CropRecognizer(Protocol):
+    """Answers frames by the crops of the boxes that their model, a detector, has found."""
+
+    def select(self, outcome: InferenceOutcome) -> Sequence[Box]:
+        """Keep the boxes that will be cropped, and return them."""
+
+    async def recognise(self, sample: Sample, outcome: InferenceOutcome, boxes: Sequence[Box]) -> Conclusion:
+        """Return the answers to all crops of a frame."""
+
+
 class Pipeline:
     """Answers samples with the models in ``slot``. ``run`` until cancelled; ``drain`` before that.
 
     ``rate`` is the model's service rate, ``infer`` runs a batch, ``observer`` records each batch. A sample may wait
     ``delay_s`` seconds for others of its batch. ``peers`` may run samples in place of the model here, in at most
-    ``deadline_s`` seconds; None: there are none.
+    ``deadline_s`` seconds; None: there are none. ``crops``: the model is a detector, and this answers what it finds.
     """
 
     def __init__(
@@ -64,12 +74,14 @@ class Pipeline:
         *,
         delay_s: float = 0.0,
         peers: PeerClient | None = None,
+        crops: CropRecognizer | None = None,
         deadline_s: float = math.inf,
     ) -> None:
         self.slot = slot
         self.rate = rate
         self.observer = observer
         self.peers = peers
+        self._crops = crops
         #: samples without an answer; how many of them a peer or the next tier has
         self.inside = self.elsewhere = 0
         #: samples that are being prepared for the model
@@ -294,6 +306,9 @@ class Pipeline:
 
     def _decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> None:
         """Answer a sample after inference, or escalate it."""
+        if self._crops and (boxes := self._crops.select(outcome)):
+            self._give(self._recognise(sample, self._crops.recognise(sample, outcome, boxes)), "crops")
+            return
         escalation = sample.intake.escalation
         decision = escalation.decide(sample, outcome, now) if escalation else KEPT
         if decision.up:
@@ -316,6 +331,17 @@ class Pipeline:
         outbox = sample.intake.responder.outbox
         if not outbox.ready:
             await outbox.wait_ready()  # the sample stays inside, so that its source waits
+        self._finish(sample, conclusion)
+
+    async def _recognise(self, sample: Sample, recognition: Coroutine[None, None, Conclusion]) -> None:
+        """Answer a frame with the answers to its crops."""
+        try:
+            conclusion = await recognition
+        finally:
+            self.elsewhere -= 1
+        outbox = sample.intake.responder.outbox
+        if not outbox.ready:
+            await outbox.wait_ready()
         self._finish(sample, conclusion)
 
     async def _share(self, sample: Sample) -> None:

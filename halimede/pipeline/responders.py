@@ -428,9 +428,14 @@ class ResultResponder:
             log.error("result lost", frame=result.id)
             return
         # ACCEPTED first: a worker that is killed here must not have answered more than it accepted
-        counts = [Count.ACCEPTED, Count.ANSWERED] if pending else [Count.ANSWERED]
+        counts = [Count.ACCEPTED] if pending else []
         if reason == NO_SUBSCRIBER:
             counts.append(Count.UNRECEIVED)
+        self._count(sample, conclusion, result, counts)
+
+    def _count(self, sample: Sample, conclusion: Conclusion, result: Result, counts: list[Count]) -> None:
+        """Count a sample whose result was published, after these ``counts``."""
+        counts.append(Count.ANSWERED)
         if result.by == "cloud":
             counts.append(Count.CLOUD)
         counts += MINED[sample.on_trial, result.hard]

@@ -16,6 +16,7 @@ from halimede.mining import Miner
 from halimede.offload.channel import Channel
 from halimede.offload.load_advertiser import LoadAdvertisement
 from halimede.offload.service_rate import ServiceRate
+from halimede.pipeline.crops import CropDetector
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Inference
@@ -34,7 +35,7 @@ class EdgeWorker:
     """Answers frames. ``intake.offer`` takes them, ``run`` answers them; ``drain`` before the end.
 
     ``miner`` judges predictions, or (``mines_first``) frames before inference. ``peers``, ``deadline_s``: see
-    ``Pipeline``.
+    ``Pipeline``. With a ``detector``, the samples are the crops of what it finds.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class EdgeWorker:
         escalation: Escalation | None = None,
         peers: PeerClient | None = None,
         deadline_s: float = math.inf,
+        detector: CropDetector | None = None,
     ) -> None:
         limits, trace_buffer = limits or EdgeLimits(), trace_buffer or TraceBuffer()
         rate = ServiceRate(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
@@ -65,15 +67,28 @@ class EdgeWorker:
             peers=peers,
             deadline_s=deadline_s,
         )
+        self.escalation = escalation
+        metrics = IntakeMetrics.at_edge(self.times, ledger)
+        #: the pipeline of frames: of the detector, if there is one
+        self.frames = self.pipeline
+        if detector:
+            self.frames = detector.pipeline(
+                self.pipeline,
+                limits=limits,
+                metrics=metrics,
+                escalation=escalation,
+                decoder=decoder,
+                trace_buffer=trace_buffer,
+            )
         self.intake = FrameIntake(
-            self.pipeline,
+            self.frames,
             responder,
-            IntakeMetrics.at_edge(self.times, ledger),
+            metrics,
             ledger=ledger,
             decoder=decoder,
             trace_buffer=trace_buffer,
             limits=limits,
-            escalation=escalation,
+            escalation=None if detector else escalation,
             miner=miner if mines_first else None,
         )
 
@@ -82,16 +97,18 @@ class EdgeWorker:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.responder.outbox.run(), name="results")
             group.create_task(self.pipeline.run(), name="pipeline")
+            if self.frames is not self.pipeline:
+                group.create_task(self.frames.run(), name="frames")
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer the pending frames; return whether all results were delivered within ``timeout_s`` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
-        others: list[Abandonable] = [each for each in (self.intake.escalation, self.pipeline.peers) if each]
-        answered = await self.pipeline.drain(timeout_s, *others)
+        others: list[Abandonable] = [each for each in (self.escalation, self.pipeline.peers) if each]
+        answered = await self.frames.drain(timeout_s, *others)
         delivered = await self.responder.outbox.drain(max(until - loop.time(), 0))
         self.intake.close()
-        return answered and delivered and not self.pipeline.inside
+        return answered and delivered and not self.frames.inside
 
 
 class RequestWorker:

@@ -25,6 +25,8 @@ DECODE: Kind = ("decode", ("scale",))
 WAIT: Kind = ("wait", ())
 MODEL: Kind = ("model", ("batch",))
 MINE: Kind = ("mine", ("hard", "score"))
+#: recognition of what the detector found: crops, hard ones among them, and those that the cloud answered
+CROPS: Kind = ("crops", ("count", "hard", "cloud"))
 #: request to the cloud, with its parts: each wait for a slot or a credit, each attempt
 OFFLOAD: Kind = ("offload", ("by", "degraded", "sent"))
 WINDOW: Kind = ("offload.window", ("lacks",))

@@ -38,7 +38,7 @@ from halimede.training.round_plan import RoundPlan, UpdateVerdict
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, decode_finite, encode, size_limit
-from halimede.training.update_checks import Update, clipped
+from halimede.training.update_checks import Update, clip
 from halimede.training.weights import Weights, WeightsError, check_finite, specs_of
 from halimede.worker.errors import WorkerError
 from halimede.worker.status_reporter import StatusReporter
@@ -118,7 +118,9 @@ class Aggregator:
         self._sizes: dict[str, int] = {}
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
         address = topics.TRAINING_ROUND.at(**self._names)
-        self._publisher = RetainedPublisher(bus, address, self._body, same=_same, heartbeat_s=HEARTBEAT_S)
+        self._publisher = RetainedPublisher(
+            bus, address, self._body, same=_is_same_but_for_time, heartbeat_s=HEARTBEAT_S
+        )
         #: the latest state of each trainer, and what it was when it was judged
         self._states: dict[str, TrainerState] = {}
         self._judged: dict[str, tuple[int, int, str, str]] = {}
@@ -144,7 +146,7 @@ class Aggregator:
         """Do rounds until the target or their number is reached, then export the model."""
         memory = self._memory
         while not memory.reason:
-            invited = memory.invited or await self._invited()
+            invited = memory.invited or await self._invite()
             if not self._weights:
                 await self._begin()
             began = asyncio.get_running_loop().time()
@@ -161,20 +163,24 @@ class Aggregator:
 
     # --- one round ------------------------------------------------------------------------------------------------
 
-    async def _invited(self) -> list[str]:
+    async def _invite(self) -> list[str]:
         """Wait for enough trainers; return those of the next round. Who is gone costs a job that runs no time."""
         job, memory, loop = self._settings.job, self._memory, asyncio.get_running_loop()
         settled = math.inf if self._plan is None else 0.0
         while True:
             self._changed.clear()
-            found = round_plan.candidates(self._states, memory.job, round_plan.sample_shape(self._states, memory.job))
-            if len(found) < job.min_clients:
+            candidates = round_plan.candidates(
+                self._states, memory.job, round_plan.sample_shape(self._states, memory.job)
+            )
+            if len(candidates) < job.min_clients:
                 settled = math.inf
-                self._wait_for(f"{len(found)} of {len(job.trainers)} trainers can take part: {job.min_clients} must")
-            elif len(found) == len(job.trainers) or loop.time() >= settled:
+                self._wait_for(
+                    f"{len(candidates)} of {len(job.trainers)} trainers can take part: {job.min_clients} must"
+                )
+            elif len(candidates) == len(job.trainers) or loop.time() >= settled:
                 self._wait_for("")
                 seed = round_plan.round_seed(job.seed, memory.number)
-                return list(round_plan.invite(found, job.clients_per_round, seed))
+                return list(round_plan.invite(candidates, job.clients_per_round, seed))
             else:
                 settled = min(settled, loop.time() + SETTLE_S)
             await self._wait(settled)
@@ -195,7 +201,8 @@ class Aggregator:
             memory.invited = invited
             await asyncio.to_thread(self._save)
         self._accepted = {}
-        self._judged = {name: known for name, known in self._judged.items() if known[1]}  # who cannot, can no more
+        # a state that names no round is judged in each round
+        self._judged = {name: identity for name, identity in self._judged.items() if identity[1]}
         self._plan = RoundPlan(
             memory.job,
             memory.epoch,
@@ -216,7 +223,7 @@ class Aggregator:
         async with asyncio.TaskGroup() as group:
             while not plan.is_over(asyncio.get_running_loop().time()):
                 self._changed.clear()
-                for name, state in self._news():
+                for name, state in self._unjudged_states():
                     verdict = plan.judge(name, state)
                     if verdict is UpdateVerdict.FETCH:
                         if name in fetching:
@@ -228,7 +235,7 @@ class Aggregator:
             for task in fetching.values():
                 task.cancel()
 
-    def _news(self) -> Iterator[tuple[str, TrainerState]]:
+    def _unjudged_states(self) -> Iterator[tuple[str, TrainerState]]:
         """Yield each state that was not judged yet."""
         for name, state in list(self._states.items()):
             identity = round_plan.update_identity(state)
@@ -302,8 +309,8 @@ class Aggregator:
         await asyncio.to_thread(self._store)
 
     def _aggregate(self, states: Mapping[str, TrainerState]) -> None:
-        samples = round_plan.weighed({name: state.samples for name, state in states.items()})
-        updates, names = clipped([Update(name, samples[name], self._accepted[name].delta) for name in samples])
+        samples = round_plan.trainer_weights({name: state.samples for name, state in states.items()})
+        updates, names = clip([Update(name, samples[name], self._accepted[name].delta) for name in samples])
         for _ in names:
             self._count(CLIPPED)
         weights = self._aggregation.aggregate(self._weights, updates)
@@ -452,17 +459,17 @@ class Aggregator:
 
     def _restore(self) -> None:
         """Continue with the checkpoint of this job, under the next epoch. Raises CheckpointError."""
-        found = self._checkpoint.load()
-        if found and found.job == self._memory.job:
-            self._memory = found
-            if found.reason == ROUNDS_DONE and found.number <= self._settings.job.rounds:
-                found.reason, found.model = "", ""  # an edit asks for more rounds
-            if found.weights:
-                content = self._checkpoint.read(found.weights)
-                self._weights = decode(content, found.specs)
-            if found.state:
-                self._aggregation.restore(decode(self._checkpoint.read(found.state), found.state_specs))
-            self._bytes_before = found.bytes
+        memory = self._checkpoint.load()
+        if memory and memory.job == self._memory.job:
+            self._memory = memory
+            if memory.reason == ROUNDS_DONE and memory.number <= self._settings.job.rounds:
+                memory.reason, memory.model = "", ""  # an edit asks for more rounds
+            if memory.weights:
+                content = self._checkpoint.read(memory.weights)
+                self._weights = decode(content, memory.specs)
+            if memory.state:
+                self._aggregation.restore(decode(self._checkpoint.read(memory.state), memory.state_specs))
+            self._bytes_before = memory.bytes
             self._offer()
         self._memory.epoch += 1
         self._save()
@@ -493,6 +500,6 @@ class Aggregator:
         self._exchange.offered = offered
 
 
-def _same(one: TrainingRound, other: TrainingRound) -> bool:
+def _is_same_but_for_time(one: TrainingRound, other: TrainingRound) -> bool:
     """Whether two rounds differ only in the time that remains."""
     return msgspec.structs.replace(one, remaining_ms=0.0) == msgspec.structs.replace(other, remaining_ms=0.0)

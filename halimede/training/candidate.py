@@ -34,39 +34,41 @@ MOST_GROUPS, MOST_CALIBRATION = 256, 65_536
 MOST_REFERENCE = 2000
 
 
-def judged(candidate: Path, present: str, spec: ModelSpec, kept: KeptData, reference: NodeData | None) -> Evidence:
+def compare_models(
+    candidate: Path, present: str, spec: ModelSpec, samples: KeptData, reference: NodeData | None
+) -> Evidence:
     """Compare a candidate with the present model; what fails in the candidate is part of the evidence."""
     labels = spec.labels
-    held = reference.held_out if reference else None
-    then = ReferenceSamples(
-        pixels=list(held.samples[:MOST_REFERENCE]) if held else (),
-        labels=[labels[i] for i in held.labels[:MOST_REFERENCE]] if held else (),
+    unseen_reference = reference.held_out if reference else None
+    drawn = ReferenceSamples(
+        pixels=list(unseen_reference.samples[:MOST_REFERENCE]) if unseen_reference else (),
+        labels=[labels[i] for i in unseen_reference.labels[:MOST_REFERENCE]] if unseen_reference else (),
     )
-    with contextlib.closing(_present(present, spec)) as known:
-        return compare(lambda: open_file(candidate, spec), known, kept.judged, kept.stream, then)
+    with contextlib.closing(_present(present, spec)) as present_model:
+        return compare(lambda: open_file(candidate, spec), present_model, samples.judged, samples.stream, drawn)
 
 
-def calibrated(candidate: Path, spec: ModelSpec, kept: KeptData) -> CalibrationFile | None:
+def calibrate_candidate(candidate: Path, spec: ModelSpec, samples: KeptData) -> CalibrationFile | None:
     """Calibrate a candidate for the service's rule; None: the service has no goal for it, or samples are too few.
 
     The next tier's answers are the reference: samples with sure labels alone would be easier than the stream is.
     """
-    mining = kept.mining
-    if mining is None or mining.target_upload_ratio is None or not kept.unseen:
+    mining = samples.mining
+    if mining is None or mining.target_upload_ratio is None or not samples.unseen:
         return None
-    of = weights(kept.stream, [each.sample for each in kept.unseen])
-    chosen = [kept.unseen[i] for i in resampled(of, CALIBRATED, seed=0)]
+    sample_weights = weights(samples.stream, [unseen.sample for unseen in samples.unseen])
+    chosen = [samples.unseen[i] for i in resampled(sample_weights, CALIBRATED, seed=0)]
     with contextlib.closing(open_file(candidate, spec)) as model:
-        edge = model.predict([each.pixels for each in chosen])
+        edge = model.predict([unseen.pixels for unseen in chosen])
     pictures = LabelledPicture(
-        images=[each.image for each in chosen],
-        names=[each.sample.id for each in chosen],
-        sizes=[each.image.nbytes for each in chosen],
+        images=[unseen.image for unseen in chosen],
+        names=[unseen.sample.id for unseen in chosen],
+        sizes=[unseen.image.nbytes for unseen in chosen],
     )
     try:
         artefact = fit(
             edge,
-            [each.cloud for each in chosen],
+            [unseen.cloud for unseen in chosen],
             pictures,
             goal=Goal(target_upload=mining.target_upload_ratio),
             rule=mining.rule,
@@ -81,19 +83,19 @@ def calibrated(candidate: Path, spec: ModelSpec, kept: KeptData) -> CalibrationF
 
 
 def compare_step(
-    candidate: Path, present: str, spec: ModelSpec, kept: KeptData, reference: NodeData | None
+    candidate: Path, present: str, spec: ModelSpec, samples: KeptData, reference: NodeData | None
 ) -> tuple[str, str]:
     """Return the evidence, and the calibration if there is one, both as JSON."""
-    evidence = judged(candidate, present, spec, kept, reference)
-    found = None
+    evidence = compare_models(candidate, present, spec, samples, reference)
+    artefact = None
     if not evidence.error:
         try:
-            found = calibrated(candidate, spec, kept)
+            artefact = calibrate_candidate(candidate, spec, samples)
         except HalimedeError as error:
             evidence = Evidence(error=shorten_middle(f"it cannot be calibrated: {error}", 1024))
     largest = sorted(evidence.groups.items(), key=lambda item: -item[1].samples)[:MOST_GROUPS]
     evidence = msgspec.structs.replace(evidence, groups=dict(largest))
-    calibration = msgspec.json.encode(found).decode() if found else ""
+    calibration = msgspec.json.encode(artefact).decode() if artefact else ""
     return msgspec.json.encode(evidence).decode(), calibration if len(calibration) <= MOST_CALIBRATION else ""
 
 

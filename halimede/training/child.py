@@ -70,19 +70,19 @@ def main() -> None:
             connection.sendall(STATUS.pack(code))
 
 
-def _step(connection: socket.socket, samples: SampleCache, given: int, output: int, errors: int) -> int:
+def _step(connection: socket.socket, samples: SampleCache, task_file: int, output: int, errors: int) -> int:
     """Carry out one task in a process of its own; return its exit code."""
     for stream in (1, 2):
         os.dup2(errors, stream)  # what the trainer prints must not go into the result
     os.close(errors)
-    with open(given, "rb") as file:
+    with open(task_file, "rb") as file:
         task = msgspec.msgpack.decode(file.read(), type=TrainingTask)
     with limited_time(task.seconds * task.cores, task.clock_s), contextlib.suppress(Exception):
         _prepare(task, samples)
     server, process = os.getpid(), os.fork()
     if not process:
         connection.close()
-        os._exit(_forked(server, output, task, samples))
+        os._exit(_run_forked(server, output, task, samples))
     os.close(output)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
@@ -96,7 +96,7 @@ def _prepare(task: TrainingTask, samples: SampleCache) -> None:
         samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec), _until_ns(task))
 
 
-def _forked(server: int, output: int, task: TrainingTask, samples: SampleCache) -> int:
+def _run_forked(server: int, output: int, task: TrainingTask, samples: SampleCache) -> int:
     """Write the result of a task, in the forked process; return its exit code."""
     try:
         if not end_with_parent(server):
@@ -116,19 +116,19 @@ def carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     try:
         return _carry_out(task, samples)
     except TrainingDataError as error:
-        return _failed(error.reason, error)
+        return _failure(error.reason, error)
     except WeightsError as error:
-        return _failed(f"Weights{error.reason}", error)
+        return _failure(f"Weights{error.reason}", error)
     except InvalidFieldError as error:
-        return _failed("TrainerInvalid", error)
+        return _failure("TrainerInvalid", error)
     except MemoryError:
-        return _failed("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
+        return _failure("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
     except HalimedeError as error:
-        return _failed("TrainingFailed", error)
+        return _failure("TrainingFailed", error)
     except Exception as error:  # noqa: BLE001  # of the user's code
-        if any(word in str(error) for word in MEMORY_WORDS):
-            return _failed("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
-        return _failed("TrainingFailed", f"{task.entry} raised {describe_exception(error)}")
+        if any(text in str(error) for text in MEMORY_WORDS):
+            return _failure("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
+        return _failure("TrainingFailed", f"{task.entry} raised {describe_exception(error)}")
 
 
 def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
@@ -143,17 +143,17 @@ def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
             return TrainingResult(content=encode(weights), specs=specs_of(weights))
         case "export":
             return TrainingResult(content=_export(trainer, decode(task.weights, task.specs)))
-    found = _samples(task, spec, samples)
+    data = _samples(task, spec, samples)
     result = TrainingResult(
-        samples=len(found.train), held_out=len(found.held_out), shape=list(found.train.samples.shape[1:])
+        samples=len(data.train), held_out=len(data.held_out), shape=list(data.train.samples.shape[1:])
     )
     if task.do == "describe":
         return result
     weights = decode(task.weights, task.specs)
-    if len(found.held_out):
-        result.evaluation = _metrics(trainer.evaluate(found.held_out, _copy(weights)))
+    if len(data.held_out):
+        result.evaluation = _metrics(trainer.evaluate(data.held_out, _copy(weights)))
     if task.do == "train":
-        result.content, result.metrics = _train(task, trainer, found, weights)
+        result.content, result.metrics = _train(task, trainer, data, weights)
     return result
 
 
@@ -164,8 +164,8 @@ def _samples(task: TrainingTask, spec: ModelSpec, samples: SampleCache) -> NodeD
         return samples.read(path, spec, _until_ns(task))
     reference = read_data(Path(task.reference), spec, _until_ns(task)) if task.reference else None
     most_bytes = task.memory_bytes // PART_OF_MEMORY
-    kept = read_kept(path, spec, task.since_s, most_bytes=most_bytes, last=task.last_kept)
-    return with_replay(kept.node, reference)
+    samples_of_service = read_kept(path, spec, task.since_s, most_bytes=most_bytes, last=task.last_kept)
+    return with_replay(samples_of_service.node, reference)
 
 
 def _until_ns(task: TrainingTask) -> float:
@@ -176,14 +176,16 @@ def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:
     """Compare a trained model with the present one."""
     from halimede.training.candidate import compare_step  # noqa: PLC0415  # as in _prepare
 
-    kept = read_kept(Path(task.data), spec, task.since_s, most_bytes=task.memory_bytes // PART_OF_MEMORY)
+    samples = read_kept(Path(task.data), spec, task.since_s, most_bytes=task.memory_bytes // PART_OF_MEMORY)
     reference = read_data(Path(task.reference), spec) if task.reference else None
-    evidence, calibration = compare_step(Path(task.candidate), task.present, spec, kept, reference)
+    evidence, calibration = compare_step(Path(task.candidate), task.present, spec, samples, reference)
     return TrainingResult(evidence=evidence, calibration=calibration)
 
 
-def _train(task: TrainingTask, trainer: Trainer, found: NodeData, weights: Weights) -> tuple[bytes, dict[str, float]]:
-    data: TrainingData = replace(found.train, seed=task.seed, parameters=task.round_parameters)
+def _train(
+    task: TrainingTask, trainer: Trainer, node_data: NodeData, weights: Weights
+) -> tuple[bytes, dict[str, float]]:
+    data: TrainingData = replace(node_data.train, seed=task.seed, parameters=task.round_parameters)
     trained, metrics = trainer.train(data, _copy(weights))
     delta = difference(trained, weights)
     check_finite(delta)
@@ -203,16 +205,16 @@ def _export(trainer: Trainer, weights: Weights) -> bytes:
         return file.read()
 
 
-def _metrics(found: Mapping[str, float]) -> dict[str, float]:
+def _metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Return a user's metrics. Raises HalimedeError for a value that is no finite number."""
-    metrics = {str(key)[:MAX_KEY]: float(value) for key, value in list(found.items())[:MAX_METRICS]}
+    metrics = {str(key)[:MAX_KEY]: float(value) for key, value in list(values.items())[:MAX_METRICS]}
     for key, value in metrics.items():
         if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 (NaN)
             raise HalimedeError(f"metric {key!r} is {value}: the trainer must return finite numbers")
     return metrics
 
 
-def _failed(reason: str, message: object) -> TrainingResult:
+def _failure(reason: str, message: object) -> TrainingResult:
     return TrainingResult(reason=reason, message=shorten_middle(str(message), MAX_TEXT))
 
 

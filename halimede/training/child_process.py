@@ -85,20 +85,20 @@ class TrainingProcess:
 
     async def _run(self, task: TrainingTask) -> TrainingResult:
         with contextlib.ExitStack() as files:
-            given, output, errors = (files.enter_context(memory_file()) for _ in range(3))
-            given.write(msgspec.msgpack.encode(task))
-            given.seek(0)
-            code = await self._code(task, given, output, errors)
+            task_file, output, errors = (files.enter_context(memory_file()) for _ in range(3))
+            task_file.write(msgspec.msgpack.encode(task))
+            task_file.seek(0)
+            code = await self._code(task, task_file, output, errors)
             output.seek(0)
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
             return verdict(code, output.read(), errors.read().decode(errors="replace"), task)
 
-    async def _code(self, task: TrainingTask, given: BinaryIO, output: BinaryIO, errors: BinaryIO) -> int | None:
+    async def _code(self, task: TrainingTask, task_file: BinaryIO, output: BinaryIO, errors: BinaryIO) -> int | None:
         """Return the exit code of a step, or of the process if it ended itself; None: it took too long."""
-        child, connection = self._started(task, errors)
+        child, connection = self._ensure_started(task, errors)
         try:
             async with asyncio.timeout(task.clock_s + START_S):
-                if status := await _exchanged(connection, [given.fileno(), output.fileno(), errors.fileno()]):
+                if status := await _exchange(connection, [task_file.fileno(), output.fileno(), errors.fileno()]):
                     return int(STATUS.unpack(status)[0])
                 await wait_exit(child.pid)
         except TimeoutError:
@@ -106,7 +106,7 @@ class TrainingProcess:
         self.close()
         return child.returncode
 
-    def _started(self, task: TrainingTask, errors: BinaryIO) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def _ensure_started(self, task: TrainingTask, errors: BinaryIO) -> tuple[subprocess.Popen[bytes], socket.socket]:
         """Return the process, which may have ended since the last step, and the connection to it."""
         if self._child is not None and os.waitid(os.P_PID, self._child.pid, ENDED) is not None:
             self.close()
@@ -136,7 +136,7 @@ async def run_step(settings: TrainingSettings, do: StepKind, **more: Any) -> Tra
         return await process.step(do, **more)
 
 
-async def _exchanged(connection: socket.socket, files: list[int]) -> bytes:
+async def _exchange(connection: socket.socket, files: list[int]) -> bytes:
     """Send the files of a task; return the status of its step, or nothing if the process has ended."""
     with contextlib.suppress(ConnectionError):
         socket.send_fds(connection, [b"\0"], files)
@@ -173,7 +173,7 @@ def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) ->
         limit = f"{task.seconds:g} s of processor time, {task.clock_s:g} s of the clock"
         text = f"{task.entry} was not done within {limit}: simplify it, or raise seconds"
         return TrainingResult(reason="TrainingTooSlow", message=text)
-    if code == -signal.SIGKILL or any(word in errors for word in MEMORY_WORDS):
+    if code == -signal.SIGKILL or any(text in errors for text in MEMORY_WORDS):
         text = f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb"
         return TrainingResult(reason="OutOfMemory", message=text)
     last = next((shorten_middle(line.strip(), 300) for line in reversed(errors.splitlines()) if line.strip()), "")

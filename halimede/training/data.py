@@ -51,20 +51,20 @@ class SampleCache:
 
     def __init__(self) -> None:
         self._key: object = None
-        self._found: NodeData | None = None
+        self._data: NodeData | None = None
 
     def read(self, path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeData:
         """Return the samples; see ``read_data``. Raises TrainingDataError."""
         began = time.time_ns()
         files = _fingerprint(path, until_ns)
-        if self._found is None or self._key != (path, spec, files):
-            self._key, self._found = None, None
-            found = read_data(path, spec, until_ns)
+        if self._data is None or self._key != (path, spec, files):
+            self._key, self._data = None, None
+            data = read_data(path, spec, until_ns)
             newest = max((changed for _, _, _, changed in files), default=0)
             if newest > began - RECENT_NS or files != _fingerprint(path, until_ns):
-                return found  # a change at the same time would not be noticed
-            self._key, self._found = (path, spec, files), found
-        return self._found
+                return data  # a change at the same time would not be noticed
+            self._key, self._data = (path, spec, files), data
+        return self._data
 
 
 def newest_ns(path: Path) -> int:
@@ -74,12 +74,12 @@ def newest_ns(path: Path) -> int:
 
 def _fingerprint(path: Path, until_ns: float) -> list[tuple[str, int, int, int]]:
     """Return name, number, size and time of the last change of all files: any write changes one of them."""
-    found = []
+    fingerprint = []
     for file in files_below(path, until_ns) if path.is_dir() else [path]:
         with contextlib.suppress(OSError):
             stat = file.stat()
-            found.append((str(file), stat.st_ino, stat.st_size, stat.st_ctime_ns))
-    return found
+            fingerprint.append((str(file), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+    return fingerprint
 
 
 def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeData:
@@ -90,36 +90,38 @@ def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeDa
     if not spec.labels:
         raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
     try:
-        found = read_labelled(path, spec.labels, until_ns=until_ns)
+        pictures = read_labelled(path, spec.labels, until_ns=until_ns)
     except InvalidFieldError as error:
         empty = "no sample" in str(error) or "no such file" in str(error)
         raise TrainingDataError("DatasetEmpty" if empty else "DatasetInvalid", str(error)) from error
-    if found.truths is None:
-        advice = found.class_advice or "put them into class folders"
+    if pictures.truths is None:
+        advice = pictures.class_advice or "put them into class folders"
         raise TrainingDataError("DatasetInvalid", f"{path}: its samples have no classes: {advice}")
     index = {label: number for number, label in enumerate(spec.labels)}
-    if strange := sorted(set(found.truths) - index.keys()):
+    if strange := sorted(set(pictures.truths) - index.keys()):
         raise TrainingDataError("DatasetInvalid", f"{path}: class {strange[0]!r} is not in spec.labels of the Model")
     decoding = decoding_of(spec.decode, spec.preprocess)
     try:
-        rows = [preprocess.apply(spec.preprocess, found.image(i, decoding)) for i in range(len(found))]
+        rows = [preprocess.apply(spec.preprocess, pictures.image(i, decoding)) for i in range(len(pictures))]
     except SampleError as error:
         raise TrainingDataError("DatasetInvalid", f"{path}: {error}") from error
     if len({row.shape for row in rows}) > 1:
         raise TrainingDataError("DatasetInvalid", f"{path}: its samples have several shapes: add a resize to the Model")
-    return split(np.stack(rows), np.array([index[truth] for truth in found.truths]), len(spec.labels))
+    return split(np.stack(rows), np.array([index[truth] for truth in pictures.truths]), len(spec.labels))
 
 
 def split(samples: np.ndarray, labels: np.ndarray, classes: int) -> NodeData:
     """Hold samples out by their content. Raises TrainingDataError for too few samples, or a single class."""
-    out = np.array([_held_out(sample) for sample in samples], dtype=bool)
-    train, held = (TrainingData(samples[chosen], labels[chosen].astype(np.int64), classes) for chosen in (~out, out))
+    out = np.array([_is_held_out(sample) for sample in samples], dtype=bool)
+    train, held_out = (
+        TrainingData(samples[chosen], labels[chosen].astype(np.int64), classes) for chosen in (~out, out)
+    )
     if len(train) < LEAST_SAMPLES:
         raise TrainingDataError("DatasetEmpty", f"{len(train)} samples to train on: {LEAST_SAMPLES} are needed")
     if len(set(train.labels.tolist())) == 1:
         raise TrainingDataError("DatasetOneClass", "all samples have one class: nothing can be learned from it alone")
-    return NodeData(train, held)
+    return NodeData(train, held_out)
 
 
-def _held_out(sample: np.ndarray) -> bool:
+def _is_held_out(sample: np.ndarray) -> bool:
     return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).digest()[0] % HELD_OUT_ONE_OF == 0

@@ -48,13 +48,13 @@ class EarlierWeights:
             return None
 
 
-def first_weights(job: JobSettings, earlier: EarlierWeights, made: TrainingResult) -> Weights:
+def first_weights(job: JobSettings, earlier: EarlierWeights, initial: TrainingResult) -> Weights:
     """Return the weights of the present version, of the job's file, or of the trainer. Raises WorkerError."""
     path = job.initial_weights
-    if found := earlier.of(job.base, made.specs):
-        return found
+    if weights := earlier.of(job.base, initial.specs):
+        return weights
     try:
-        return decode_finite(Path(path).read_bytes() if path else made.content, made.specs)
+        return decode_finite(Path(path).read_bytes() if path else initial.content, initial.specs)
     except (OSError, WeightsError) as error:
         if path:
             text = f"initialWeights {path}: {error}: give a file of tensors that fit the trainer and the samples"

@@ -35,11 +35,11 @@ class ErrorFeedback:
         }
         content = encode_update(whole, self.compression)
         sent = decode(content, specs_of(whole))
-        left = {
+        residual = {
             name: np.asarray(tensor - sent[name]) if tensor.dtype.kind == "f" else np.zeros_like(tensor)
             for name, tensor in whole.items()
         }
-        return content, left
+        return content, residual
 
     def advance(self, weights: Weights, aggregated: Weights) -> tuple[Weights, bytes]:
         """Return the weights after a compressed change towards the aggregated ones, and the file of that change.
@@ -54,7 +54,7 @@ class ErrorFeedback:
 
 def apply_change(weights: bytes, change: bytes, specs: Sequence[TensorSpec], digest: str) -> bytes:
     """Return the file of weights after a change, which must have a digest. Raises WeightsError."""
-    found = encode(add(decode(weights, specs), decode_finite(change, specs)))
-    if digest_of(found) != digest:
+    content = encode(add(decode(weights, specs), decode_finite(change, specs)))
+    if digest_of(content) != digest:
         raise WeightsError("Unreadable", "it does not make the weights of the round")
-    return found
+    return content

@@ -104,53 +104,57 @@ def read_kept(
     try:
         mining = read_mining(folder)
         stream = _strata(folder, since_s)
-        found, full = _newest(_read(folder, spec, since_s, mining, last), most_bytes)
+        samples, full = _newest(_read(folder, spec, since_s, mining, last), most_bytes)
     except OSError as error:
         raise TrainingDataError("DatasetInvalid", f"{folder} cannot be read: {error.strerror or error}") from error
-    if why := too_contested((each.settled for each in found), LabelSettings()):
+    if why := too_contested((sample.settled for sample in samples), LabelSettings()):
         raise TrainingDataError("LabelsContested", why)
-    found = _of_one_shape(found)
-    labelled = {each.sample.id: each for each in found if each.settled.label is not None}
-    samples = [each.sample for each in labelled.values()]
-    room = most_bytes // max([1, *(each.pixels.nbytes for each in labelled.values())])
-    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(samples)), room)
-    parts = split(samples, stream, size=size, seed=seed, share=HELD_OUT)
-    if parts.distinct < LEAST_SAMPLES:
-        text = f"{parts.distinct} kept samples with a label to train on: {LEAST_SAMPLES} are needed"
-        if full or room < LEAST_SAMPLES:
+    samples = _of_one_shape(samples)
+    labelled = {sample.sample.id: sample for sample in samples if sample.settled.label is not None}
+    labelled_samples = [sample.sample for sample in labelled.values()]
+    most_samples = most_bytes // max([1, *(sample.pixels.nbytes for sample in labelled.values())])
+    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(labelled_samples)), most_samples)
+    division = split(labelled_samples, stream, size=size, seed=seed, share=HELD_OUT)
+    if division.distinct < LEAST_SAMPLES:
+        text = f"{division.distinct} kept samples with a label to train on: {LEAST_SAMPLES} are needed"
+        if full or most_samples < LEAST_SAMPLES:
             raise TrainingDataError("OutOfMemory", f"{text}, and no more fit into memory: raise memoryMb")
         raise TrainingDataError("DatasetEmpty", text)
     index = {label: number for number, label in enumerate(spec.labels)}
-    train = _data([labelled[id_] for id_ in parts.training], index)
+    train = _data([labelled[id_] for id_ in division.training], index)
     if len(set(train.labels.tolist())) == 1:
         raise TrainingDataError("DatasetOneClass", "all kept samples have one class: nothing is learned from it alone")
-    judged = [labelled[each.id] for each in parts.held_out]
+    judged = [labelled[sample.id] for sample in division.held_out]
     unseen = [
-        UnseenSample(each.sample, each.image, each.pixels, each.cloud)
-        for each in found
-        if each.cloud is not None and each.image is not None
+        UnseenSample(sample.sample, sample.image, sample.pixels, sample.cloud)
+        for sample in samples
+        if sample.cloud is not None and sample.image is not None
     ]
-    held = _data(judged, index, like=train)
+    judged_data = _data(judged, index, like=train)
     return KeptData(
-        NodeData(train, held), [HeldOut(each.sample, each.pixels) for each in judged], unseen, stream, mining
+        NodeData(train, judged_data),
+        [HeldOut(sample.sample, sample.pixels) for sample in judged],
+        unseen,
+        stream,
+        mining,
     )
 
 
-def with_replay(kept: NodeData, reference: NodeData | None) -> NodeData:
+def with_replay(data: NodeData, reference: NodeData | None) -> NodeData:
     """Return kept samples with some of the first data set, as a reminder of the stream as it was.
 
     Samples of another shape are left out.
     """
-    if reference is None or reference.train.samples.shape[1:] != kept.train.samples.shape[1:]:
-        return kept
-    first, number = reference.train, round(len(kept.train) * REPLAY / (1 - REPLAY))
+    if reference is None or reference.train.samples.shape[1:] != data.train.samples.shape[1:]:
+        return data
+    first, number = reference.train, round(len(data.train) * REPLAY / (1 - REPLAY))
     chosen = np.random.default_rng(0).choice(len(first), number, replace=number > len(first))
     train = TrainingData(
-        np.concatenate([kept.train.samples, first.samples[chosen].astype(kept.train.samples.dtype)]),
-        np.concatenate([kept.train.labels, first.labels[chosen]]),
-        kept.train.classes,
+        np.concatenate([data.train.samples, first.samples[chosen].astype(data.train.samples.dtype)]),
+        np.concatenate([data.train.labels, first.labels[chosen]]),
+        data.train.classes,
     )
-    return NodeData(train, kept.held_out)
+    return NodeData(train, data.held_out)
 
 
 def _read(
@@ -162,51 +166,51 @@ def _read(
     """
     settings = LabelSettings(temperature=mining.temperature) if mining else LabelSettings()
     decoding = decoding_of(spec.decode, spec.preprocess)
-    for kept, picture in stored_samples(folder, newest_first=True, last=last):
-        if kept.kept_ns < since_s * 1e9:
+    for stored, picture in stored_samples(folder, newest_first=True, last=last):
+        if stored.kept_ns < since_s * 1e9:
             continue
-        judges = held_out(_group(kept), HELD_OUT)
+        judges = held_out(_group(stored), HELD_OUT)
         try:
-            image = _image(picture, kept, decoding)
+            image = _image(picture, stored, decoding)
             pixels = preprocess.apply(spec.preprocess, image)
             if judges and scale_of(image) > 1:
-                image = _image(picture, kept)
+                image = _image(picture, stored)
         except (OSError, DecodeError, SampleError):
             continue  # removed or damaged meanwhile, or of a kind that the model does not read
-        cloud = kept.result.prediction if kept.result.by == "cloud" else None
-        settled = settle(sure_label(cloud, settings), [each.label for each in kept.labels])
+        cloud = stored.result.prediction if stored.result.by == "cloud" else None
+        settled = settle(sure_label(cloud, settings), [label.label for label in stored.labels])
         if settled.label not in spec.labels:
             settled = SettledLabel(by=settled.by, doubly=settled.doubly, contested=settled.contested)
-        sample = _sample(kept, settled)
+        sample = _sample(stored, settled)
         yield _Read(sample, settled, image if judges else None, pixels, cloud)
 
 
 def _newest(newest_first: Iterator[_Read], most_bytes: int) -> tuple[list[_Read], bool]:
     """Return the newest samples that fit into memory together, by their age, and whether there are others."""
-    found: list[_Read] = []
-    for each in newest_first:
-        most_bytes -= each.pixels.nbytes + (each.image.nbytes if each.image is not None else 0)
+    samples: list[_Read] = []
+    for sample in newest_first:
+        most_bytes -= sample.pixels.nbytes + (sample.image.nbytes if sample.image is not None else 0)
         if most_bytes < 0:
-            return found[::-1], True
-        found.append(each)
-    return found[::-1], False
+            return samples[::-1], True
+        samples.append(sample)
+    return samples[::-1], False
 
 
-def _sample(kept: KeptSample, settled: SettledLabel) -> LabelledSample:
-    stratum: StratumName = "easy" if kept.result.audit else "hard"
+def _sample(stored: KeptSample, settled: SettledLabel) -> LabelledSample:
+    stratum: StratumName = "easy" if stored.result.audit else "hard"
     return LabelledSample(
-        id=kept.id,
+        id=stored.id,
         label=settled.label or "",
         stratum=stratum,
-        period=_period(kept.edge_model, kept.audit_share),
-        group=_group(kept),
+        period=_period(stored.edge_model, stored.audit_share),
+        group=_group(stored),
         by=settled.by,
     )
 
 
-def _group(kept: KeptSample) -> str:
+def _group(stored: KeptSample) -> str:
     """Return the name of a sample's neighbours in time, which are held out together."""
-    return f"{kept.result.camera}/{kept.kept_ns // GROUP_NS}"
+    return f"{stored.result.camera}/{stored.kept_ns // GROUP_NS}"
 
 
 def _period(version: str, audit_share: float) -> str:
@@ -215,35 +219,35 @@ def _period(version: str, audit_share: float) -> str:
 
 
 def _strata(folder: Path, since_s: float) -> Strata:
-    found: Counter[tuple[str, StratumName]] = Counter()
-    for each in read_stream(folder):
+    strata: Counter[tuple[str, StratumName]] = Counter()
+    for period_counts in read_stream(folder):
         # most rounds begin within an interval: its earlier samples belong to the stream before the drift
-        share, period = each.share_since(since_s), _period(each.version, each.audit_share)
-        found[period, "hard"] += round(each.hard * share)
-        found[period, "easy"] += round(each.easy * share)
-    return found
+        share, period = period_counts.share_since(since_s), _period(period_counts.version, period_counts.audit_share)
+        strata[period, "hard"] += round(period_counts.hard * share)
+        strata[period, "easy"] += round(period_counts.easy * share)
+    return strata
 
 
-def _image(picture: Path, kept: KeptSample, decoding: Decoding | None = None) -> Array:
+def _image(picture: Path, stored: KeptSample, decoding: Decoding | None = None) -> Array:
     """Return a picture as the model's ``prepare`` takes it, or whole. Raises OSError and DecodeError."""
-    if kept.image.form == "npy":
+    if stored.image.form == "npy":
         try:
             # a copy: each mapped file would be an open one, and their number is limited
             return np.array(np.load(picture, mmap_mode="r", allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise DecodeError(f"{picture}: {error}") from error
-    return decode(open_payload(picture.read_bytes(), kept.result.camera), decoding)
+    return decode(open_payload(picture.read_bytes(), stored.result.camera), decoding)
 
 
-def _of_one_shape(found: list[_Read]) -> list[_Read]:
+def _of_one_shape(samples: list[_Read]) -> list[_Read]:
     """Return the samples of the most frequent shape: cameras may have other sizes where the Model has no resize."""
-    shapes = Counter(each.pixels.shape for each in found)
+    shapes = Counter(sample.pixels.shape for sample in samples)
     most = max(shapes, key=lambda shape: shapes[shape], default=())
-    return [each for each in found if each.pixels.shape == most]
+    return [sample for sample in samples if sample.pixels.shape == most]
 
 
-def _data(found: list[_Read], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
-    if not found and like is not None:
+def _data(samples: list[_Read], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
+    if not samples and like is not None:
         return TrainingData(like.samples[:0], like.labels[:0], len(index))
-    labels = np.array([index[each.settled.label or ""] for each in found], np.int64)
-    return TrainingData(np.stack([each.pixels for each in found]), labels, len(index))
+    labels = np.array([index[sample.settled.label or ""] for sample in samples], np.int64)
+    return TrainingData(np.stack([sample.pixels for sample in samples]), labels, len(index))

@@ -17,10 +17,10 @@ def training_metrics(
     """Yield the metrics of one worker. ``round_s``: seconds of its last round; ``updates``: by result."""
     yield gauge("training_round_index", "Number of the present round.", progress.round)
     yield gauge("training_round_seconds", "Time of the last round; of a trainer: of its training.", round_s)
-    moved = [({"direction": "sent"}, exchange.sent_bytes), ({"direction": "received"}, exchange.received_bytes)]
-    yield counter("training_tensor_bytes", "Bytes of weights and updates, since the start of this process.", moved)
-    found = [({"metric": key}, value) for key, value in sorted(progress.metrics.items())]
-    yield gauge("training_metric", "Metrics of the latest weights that were evaluated.", found)
+    directions = [({"direction": "sent"}, exchange.sent_bytes), ({"direction": "received"}, exchange.received_bytes)]
+    yield counter("training_tensor_bytes", "Bytes of weights and updates, since the start of this process.", directions)
+    values = [({"metric": key}, value) for key, value in sorted(progress.metrics.items())]
+    yield gauge("training_metric", "Metrics of the latest weights that were evaluated.", values)
     if updates is not None:
         counts = [({"result": result}, number) for result, number in sorted(updates.items())]
         yield counter("training_updates", "Updates: received ones, and others by the reason.", counts)

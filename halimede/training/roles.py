@@ -57,12 +57,12 @@ def trainer(settings: TrainingSettings) -> RoleJob:
     """Return the job of a trainer. Its will clears its state."""
     worker = settings.worker
     address = topics.TRAINER_STATE.at(node=worker.node, ns=worker.namespace, job=worker.service, trainer=worker.worker)
-    gone = Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
+    cleared = Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-        made = TrainerWorker(settings, parts.bus, parts.reporter)
-        parts.metrics.more.append(made.metrics)
+        trainer_worker = TrainerWorker(settings, parts.bus, parts.reporter)
+        parts.metrics.more.append(trainer_worker.metrics)
         async with promised_share(settings.job.cpu_share, parts.reporter):
-            await made.run(ready, parts.stop)
+            await trainer_worker.run(ready, parts.stop)
 
-    return RoleJob(run, lambda: gone, opener=NullModelOpener(), owner_kind=OWNER_KIND)
+    return RoleJob(run, lambda: cleared, opener=NullModelOpener(), owner_kind=OWNER_KIND)

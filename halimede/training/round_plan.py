@@ -77,8 +77,8 @@ class RoundPlan:
             return UpdateVerdict.UNKNOWN_ROUND
         if state.update is None or state.number == self.number:  # an earlier life's round: it is published again
             return UpdateVerdict.NOTHING
-        known = state.number == self.number - 1 and trainer in self.counted
-        return UpdateVerdict.NOTHING if known else UpdateVerdict.LATE
+        is_counted = state.number == self.number - 1 and trainer in self.counted
+        return UpdateVerdict.NOTHING if is_counted else UpdateVerdict.LATE
 
     def _is_done(self, trainer: str) -> bool:
         return trainer in self.received or trainer in self.refused
@@ -130,7 +130,7 @@ def update_identity(state: TrainerState) -> tuple[int, int, str, str]:
     return state.epoch, state.number, state.update.digest if state.update else "", state.reason
 
 
-def weighed(samples: Mapping[str, int]) -> dict[str, int]:
+def trainer_weights(samples: Mapping[str, int]) -> dict[str, int]:
     """Return the weight of each trainer: its samples, at most ``TIMES_MEDIAN`` times the median."""
     most = int(TIMES_MEDIAN * median(samples.values()))
     return {name: max(1, min(number, most)) for name, number in samples.items()}
@@ -138,13 +138,15 @@ def weighed(samples: Mapping[str, int]) -> dict[str, int]:
 
 def mean_metrics(states: Mapping[str, TrainerState]) -> dict[str, float]:
     """Return the metrics of a round's weights over trainers, each weighed by its held-out samples."""
-    known = {name: state for name, state in states.items() if state.evaluation and state.held_out}
-    if not known:
+    evaluated = {name: state for name, state in states.items() if state.evaluation and state.held_out}
+    if not evaluated:
         return {}
-    weights = weighed({name: state.held_out for name, state in known.items()})
-    keys = set.intersection(*(set(state.evaluation) for state in known.values()))
+    weights = trainer_weights({name: state.held_out for name, state in evaluated.items()})
+    keys = set.intersection(*(set(state.evaluation) for state in evaluated.values()))
     total = sum(weights.values())
-    return {key: sum(state.evaluation[key] * weights[n] for n, state in known.items()) / total for key in sorted(keys)}
+    return {
+        key: sum(state.evaluation[key] * weights[n] for n, state in evaluated.items()) / total for key in sorted(keys)
+    }
 
 
 def is_target_reached(target: MetricTarget | None, metrics: Mapping[str, float]) -> bool:
@@ -157,7 +159,7 @@ def is_superseded(body: TrainingRound, now: TrainingRound | None) -> bool:
     return now is not None and (now.epoch, now.number, now.state) != (body.epoch, body.number, body.state)
 
 
-def same_round(one: TrainingRound, other: TrainingRound) -> bool:
+def is_same_round(one: TrainingRound, other: TrainingRound) -> bool:
     """Whether an update for one is an update for the other: a restarted aggregator repeats its round."""
     return _work(one) == _work(other)
 

@@ -71,16 +71,16 @@ class TensorExchange:
     ) -> None:
         """Serve files, publish a party's state and do its work until ``stop`` is set; then withdraw the state."""
         async with asyncio.TaskGroup() as group:
-            working = group.create_task(work, name="training")
-            others = [
+            party = group.create_task(work, name="training")
+            services = [
                 group.create_task(self.serve(), name="tensors"),
                 group.create_task(publisher.run(), name="state"),
             ]
             ready()
             await stop.wait()
-            working.cancel()
+            party.cancel()
             await publisher.withdraw()
-            for task in others:
+            for task in services:
                 task.cancel()
 
     async def fetch(self, source: str, file: TensorFile, most_bytes: int) -> bytes:

@@ -62,23 +62,23 @@ def encode_update(delta: Mapping[str, NDArray[Any]], compression: Compression) -
         if dtype.itemsize < tensor.dtype.itemsize:
             # what float16 cannot hold is sent in later rounds, by error feedback
             tensor = np.clip(tensor, -FLOAT16_MAX, FLOAT16_MAX)  # noqa: PLW2901
-        count = kept(tensor.size, compression)
+        count = value_count(tensor.size, compression)
         if count == tensor.size or tensor.dtype.kind != "f":
             entries.append((TensorEntry(name, "all", dtype.name, tensor.size), (tensor.astype(dtype),)))
         else:
             flat = tensor.ravel()
             largest = np.sort(np.argpartition(np.abs(flat), tensor.size - count)[tensor.size - count :])
-            form, positions = _encoded_positions(largest, tensor.size)
+            form, positions = _encode_positions(largest, tensor.size)
             entries.append((TensorEntry(name, form, dtype.name, count), (positions, flat[largest].astype(dtype))))
     return _file(entries)
 
 
-def kept(size: int, compression: Compression) -> int:
+def value_count(size: int, compression: Compression) -> int:
     """Return how many values of a tensor an update has: at least one, if there are any."""
     return min(size, max(1, math.ceil(size * compression.top_k)))
 
 
-def _encoded_positions(positions: NDArray[Any], size: int) -> tuple[Literal["top", "mask"], NDArray[Any]]:
+def _encode_positions(positions: NDArray[Any], size: int) -> tuple[Literal["top", "mask"], NDArray[Any]]:
     """Return the smaller form of positions in a tensor: a mask from one value of 32 on."""
     if len(positions) * INDEX.itemsize <= _mask_bytes(size):
         return "top", positions.astype(INDEX)
@@ -116,36 +116,36 @@ def decode(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
         raise WeightsError("Unreadable", f"its header cannot be read: {error}") from error
     if [entry.name for entry in entries] != [spec.name for spec in specs]:
         raise WeightsError("Shape", "it has other tensors than those of the round")
-    found: Weights = {}
+    weights: Weights = {}
     at = start + length
     for entry, spec in zip(entries, specs, strict=True):
-        found[spec.name], at = _tensor(view, at, entry, spec)
+        weights[spec.name], at = _tensor(view, at, entry, spec)
     if at != len(view):
         raise WeightsError("Unreadable", f"it has {len(view) - at} bytes more than its tensors")
-    return found
+    return weights
 
 
 def decode_finite(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
     """Return the tensors of a file, see ``decode``; raises WeightsError also for values that are not finite."""
-    found = decode(content, specs)
-    check_finite(found)
-    return found
+    weights = decode(content, specs)
+    check_finite(weights)
+    return weights
 
 
 def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> tuple[NDArray[Any], int]:
     """Return one tensor, and where the next one begins. Raises WeightsError."""
-    wanted, size = np.dtype(spec.dtype), math.prod(spec.shape)
-    if entry.dtype != spec.dtype and not (entry.dtype == "float16" and wanted.kind == "f"):
+    target_dtype, size = np.dtype(spec.dtype), math.prod(spec.shape)
+    if entry.dtype != spec.dtype and not (entry.dtype == "float16" and target_dtype.kind == "f"):
         raise WeightsError("Shape", f"tensor {spec.name!r} holds {entry.dtype}, not {spec.dtype}")
     if entry.count != size if entry.form == "all" else entry.count > size:
         raise WeightsError("Shape", f"tensor {spec.name!r} has {entry.count} values, not {size}")
     dtype = np.dtype(entry.dtype).newbyteorder("<")
     if entry.form == "all":
         values, at = _values(view, at, entry.count, dtype, spec.name)
-        return values.astype(wanted).reshape(spec.shape), at
+        return values.astype(target_dtype).reshape(spec.shape), at
     positions, at = _positions(view, at, entry, size)
     values, at = _values(view, at, entry.count, dtype, spec.name)
-    flat = np.zeros(size, wanted)
+    flat = np.zeros(size, target_dtype)
     flat[positions] = values
     return flat.reshape(spec.shape), at
 
@@ -154,14 +154,16 @@ def _positions(view: memoryview, at: int, entry: TensorEntry, size: int) -> tupl
     """Return the positions of the values that follow, and where these begin. Raises WeightsError."""
     if entry.form == "mask":
         mask, at = _values(view, at, _mask_bytes(size), np.dtype(np.uint8), entry.name)
-        found: NDArray[Any] = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
-        if len(found) != entry.count:
-            raise WeightsError("Shape", f"tensor {entry.name!r} has a mask of {len(found)} values, not {entry.count}")
+        positions: NDArray[Any] = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        if len(positions) != entry.count:
+            raise WeightsError(
+                "Shape", f"tensor {entry.name!r} has a mask of {len(positions)} values, not {entry.count}"
+            )
     else:
-        found, at = _values(view, at, entry.count, INDEX, entry.name)
-    if entry.count and (int(found[-1]) >= size or (np.diff(found.astype(np.int64)) <= 0).any()):
+        positions, at = _values(view, at, entry.count, INDEX, entry.name)
+    if entry.count and (int(positions[-1]) >= size or (np.diff(positions.astype(np.int64)) <= 0).any()):
         raise WeightsError("Shape", f"tensor {entry.name!r} has values outside of it, or not in order")
-    return found, at
+    return positions, at
 
 
 def _values(view: memoryview, at: int, count: int, dtype: np.dtype[Any], name: str) -> tuple[NDArray[Any], int]:

@@ -86,17 +86,17 @@ def import_trainer(entry: str, archive: str = "") -> Any:
     """
     installed = {point.name: point.value for point in entry_points(group=GROUP)}
     named = _from_archive(archive, entry) if archive else (BUILT_IN | installed).get(entry, entry)
-    found = load_estimator(named, FIELD, "train")
-    if lacks := [name for name in METHODS if not callable(getattr(found, name, None))]:
+    trainer = load_estimator(named, FIELD, "train")
+    if lacks := [name for name in METHODS if not callable(getattr(trainer, name, None))]:
         raise InvalidFieldError(FIELD, entry, f"it has no method {' and no method '.join(lacks)}: write it")
-    return found
+    return trainer
 
 
 def load_trainer(entry: str, parameters: Mapping[str, str], archive: str = "") -> Trainer:
     """Make the trainer that a job names; see ``import_trainer``. Raises InvalidFieldError."""
-    found = import_trainer(entry, archive)
+    trainer = import_trainer(entry, archive)
     try:
-        return cast("Trainer", found(**parameters))
+        return cast("Trainer", trainer(**parameters))
     except (TypeError, ValueError) as error:
         raise InvalidFieldError("spec.trainer.parameters", dict(parameters), f"{entry}: {error}") from error
 
@@ -114,9 +114,9 @@ def _from_archive(archive: str, entry: str) -> str:
         _import_file(module, archive, entry)
     elif file.endswith(".py"):
         with zipfile.ZipFile(archive) as packed:
-            there = packed.namelist()
-        if file not in there:
-            scripts = ", ".join(sorted(each for each in there if each.endswith(".py"))[:SHOWN]) or "no Python file"
+            names = packed.namelist()
+        if file not in names:
+            scripts = ", ".join(sorted(name for name in names if name.endswith(".py"))[:SHOWN]) or "no Python file"
             raise InvalidFieldError(FIELD, entry, f"the archive has no {file}: it has {scripts}")
     sys.path.insert(0, f"{archive}/{folder}".removesuffix("/"))
     return f"{module}{colon}{name}"

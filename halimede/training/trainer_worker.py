@@ -36,7 +36,7 @@ from halimede.training.data import newest_ns
 from halimede.training.error_feedback import ErrorFeedback, apply_change
 from halimede.training.kept_data import is_kept
 from halimede.training.metrics import training_metrics
-from halimede.training.round_plan import is_superseded, same_round
+from halimede.training.round_plan import is_same_round, is_superseded
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, encode, size_limit
@@ -94,7 +94,7 @@ class TrainerWorker:
         self._publisher = RetainedPublisher(bus, address, lambda: self._state, least_s=0.0, lasts_s=0.0)
         self._round: TrainingRound | None = None
         #: weights of the latest round by their digest: the next round may need only their change
-        self._held: dict[str, bytes] = {}
+        self._recent_weights: dict[str, bytes] = {}
         #: digest of the model that was compared with the present one, and the result
         self._compared, self._comparison = "", TrainingResult()
         self._changed = asyncio.Event()
@@ -112,11 +112,11 @@ class TrainerWorker:
             await self._exchange.run_party(self._publisher, self._work(), ready, stop)
 
     def _restore(self) -> None:
-        found = self._checkpoint.load()
-        if found and found.job == self._settings.identity:
-            self._memory = found
-            if found.update:
-                self._exchange.offered[found.update.digest] = self._checkpoint.folder / found.update.digest
+        memory = self._checkpoint.load()
+        if memory and memory.job == self._settings.identity:
+            self._memory = memory
+            if memory.update:
+                self._exchange.offered[memory.update.digest] = self._checkpoint.folder / memory.update.digest
 
     def _progress(self) -> TrainingProgress:
         """Return the progress for the worker's report."""
@@ -156,11 +156,11 @@ class TrainerWorker:
         if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
-        found = await self._step("describe")
-        self._publish_samples(found)
-        if found.reason:
-            log.warning("samples not usable", reason=found.reason, message=found.message)
-            self._publish(reason=found.reason, message=found.message)
+        description = await self._step("describe")
+        self._publish_samples(description)
+        if description.reason:
+            log.warning("samples not usable", reason=description.reason, message=description.message)
+            self._publish(reason=description.reason, message=description.message)
         else:
             self._publish()
 
@@ -191,9 +191,9 @@ class TrainerWorker:
         try:
             while not task.done():
                 self._changed.clear()
-                news = asyncio.create_task(self._changed.wait())
-                await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
+                change = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({task, change}, return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
                 if is_superseded(body, self._round):
                     return
             task.result()
@@ -204,8 +204,8 @@ class TrainerWorker:
 
     async def _take_part(self, body: TrainingRound) -> None:
         """Publish an update for a round: the one that is there already, or a new one."""
-        made = self._memory.work
-        if made is not None and same_round(made, body):
+        work = self._memory.work
+        if work is not None and is_same_round(work, body):
             self._publish(body, self._memory.update)
             return
         if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
@@ -261,20 +261,20 @@ class TrainerWorker:
 
     async def _weights(self, body: TrainingRound, file: TensorFile) -> bytes:
         """Return the weights of a round: those that are held, those after the change, or the whole file."""
-        found = self._held.get(file.digest) or await self._after_change(body, file)
-        if found is None:
-            found = await self._fetch(body, file, size_limit(body.specs))
-        self._held = {file.digest: found} if body.compression.is_lossy else {}
-        return found
+        weights = self._recent_weights.get(file.digest) or await self._after_change(body, file)
+        if weights is None:
+            weights = await self._fetch(body, file, size_limit(body.specs))
+        self._recent_weights = {file.digest: weights} if body.compression.is_lossy else {}
+        return weights
 
     async def _after_change(self, body: TrainingRound, file: TensorFile) -> bytes | None:
         """Return the weights that the change of a round makes of those that are held; None if it does not apply."""
-        held = self._held.get(body.base)
-        if body.change is None or held is None:
+        base = self._recent_weights.get(body.base)
+        if body.change is None or base is None:
             return None
         try:
             content = await self._exchange.fetch(body.source, body.change, size_limit(body.specs))
-            return await asyncio.to_thread(apply_change, held, content, body.specs, file.digest)
+            return await asyncio.to_thread(apply_change, base, content, body.specs, file.digest)
         except (FetchError, BusError, WeightsError) as error:
             log.warning("change of weights not used", number=body.number, error=str(error))
             return None
@@ -330,10 +330,10 @@ class TrainerWorker:
         feedback = ErrorFeedback(body.compression)
         if memory.residual:
             feedback.residual = decode(self._checkpoint.read(memory.residual), body.specs)
-        update, left = feedback.compress(decode(content, body.specs))
+        update, residual = feedback.compress(decode(content, body.specs))
         memory.update = TensorFile(digest=self._checkpoint.add(update), size=len(update))
         if body.compression.is_lossy:
-            memory.next_residual = self._checkpoint.add(encode(left))
+            memory.next_residual = self._checkpoint.add(encode(residual))
 
     def _acknowledged(self, body: TrainingRound) -> None:
         """Use the residual after the latest update from the round on in which that update counts."""
@@ -350,13 +350,13 @@ class TrainerWorker:
             log.warning("residual not stored", error=str(error))
         self._memory = memory
 
-    def _publish_samples(self, found: TrainingResult) -> None:
+    def _publish_samples(self, description: TrainingResult) -> None:
         self._state = msgspec.structs.replace(
             self._state,
-            samples=found.samples,
-            held_out=found.held_out,
-            shape=found.shape or self._state.shape,
-            specs=found.specs or self._state.specs,
+            samples=description.samples,
+            held_out=description.held_out,
+            shape=description.shape or self._state.shape,
+            specs=description.specs or self._state.specs,
         )
 
     def _publish(

@@ -26,12 +26,12 @@ class Update:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def clipped(updates: Sequence[Update], bound: float | None = None) -> tuple[list[Update], list[str]]:
+def clip(updates: Sequence[Update], bound: float | None = None) -> tuple[list[Update], list[str]]:
     """Return updates of at most the norm ``bound``, in the order of their trainers, and the names of those clipped."""
     ordered = sorted(updates, key=lambda update: update.trainer)
     norms = [norm(update.delta) for update in ordered]
     limit = TIMES_MEDIAN * median_low(norms) if bound is None and norms else bound or 0.0
-    found, names = [], []
+    bounded, clipped = [], []
     for update, size in zip(ordered, norms, strict=True):
         if size > limit > 0:
             scale = limit / size
@@ -39,8 +39,8 @@ def clipped(updates: Sequence[Update], bound: float | None = None) -> tuple[list
                 name: (tensor * scale).astype(tensor.dtype) if tensor.dtype.kind == "f" else tensor
                 for name, tensor in update.delta.items()
             }
-            found.append(replace(update, delta=delta))
-            names.append(update.trainer)
+            bounded.append(replace(update, delta=delta))
+            clipped.append(update.trainer)
         else:
-            found.append(update)
-    return found, names
+            bounded.append(update)
+    return bounded, clipped

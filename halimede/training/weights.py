@@ -31,16 +31,16 @@ class WeightsError(HalimedeError):
 
 def specs_of(weights: Mapping[str, NDArray[Any]]) -> list[TensorSpec]:
     """Return the specs of weights, in their order. Raises WeightsError for tensors that cannot be sent."""
-    found = []
+    specs = []
     for name, tensor in weights.items():
         if not isinstance(tensor, np.ndarray):
             raise WeightsError("Shape", f"tensor {name!r} is a {type(tensor).__name__}: give a NumPy array")
         dtype = tensor.dtype.name
         if dtype not in DTYPES:
             raise WeightsError("Shape", f"tensor {name!r} holds {dtype}: use one of {', '.join(sorted(DTYPES))}")
-        found.append(TensorSpec(name=name, dtype=cast("Dtype", dtype), shape=list(tensor.shape)))
-    check_specs(found)
-    return found
+        specs.append(TensorSpec(name=name, dtype=cast("Dtype", dtype), shape=list(tensor.shape)))
+    check_specs(specs)
+    return specs
 
 
 def check_specs(specs: Sequence[TensorSpec]) -> None:

@@ -13,12 +13,14 @@ from halimede.mining import create as create_miner
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
+from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import EdgeLimits, RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
+from halimede.worker.detector import crop_task, open_detector
 from halimede.worker.hard_sample_writer import keeping
 from halimede.worker.membership import Membership, peer_will
 from halimede.worker.preview_publisher import PreviewPublisher
@@ -72,24 +74,34 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         ModelThread("decode") as decoder,
         uploading(parts, offload.circuit) as encoder,
         keeping(parts) as keeper,
+        open_detector(parts) as detector_slot,
         asyncio.TaskGroup() as group,
     ):
         if keeper and policy.audits:
             keeper.audit_share = policy.audits.present
         previews = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
+        address = topics.RESULT.at(ns=settings.namespace, service=settings.service)
+        outbox, crops = result_outbox(parts.bus), CropOutbox()
         responder = ResultResponder(
             origin(settings),
-            result_outbox(parts.bus),
-            topics.RESULT.at(ns=settings.namespace, service=settings.service),
+            crops if detector_slot else outbox,
+            address,
             ledger,
-            trace_buffer=parts.trace_buffer,
+            trace_buffer=None if detector_slot else parts.trace_buffer,
             tier=tier,
             previews=previews,
             keeper=keeper,
         )
+        detector = frame_responder = None
+        if settings.detector and detector_slot:
+            kind = crop_task(settings)
+            detector = CropDetector(detector_slot, settings.detector.boxes, kind, responder, crops)
+            frame_responder = FrameResponder(
+                origin(settings), outbox, address, ledger, trace_buffer=parts.trace_buffer, crops=responder, task=kind
+            )
         worker = EdgeWorker(
             parts.slot,
-            responder,
+            frame_responder or responder,
             ledger,
             decoder,
             trace_buffer=parts.trace_buffer,
@@ -98,6 +110,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             escalation=Escalation(
                 offload, ledger, tier=tier, policy=policy, encoder=encoder, audited=responder.audited
             ),
+            detector=detector,
         )
         calibrations = VersionCalibrations(settings, worker.inference, policy)
         calibrations.begin(parts.slot.current)
@@ -114,6 +127,8 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         if previews:
             running.append(group.create_task(previews.run(), name="previews"))
         running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
+        if detector_slot:
+            running.append(group.create_task(detector_slot.watch(settings.model_timeout_s), name="detector watch"))
         parts.metrics.edge, parts.metrics.offload = worker, offload
         parts.metrics.policy = policy
         await source.start(worker.intake, group)

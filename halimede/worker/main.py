@@ -20,7 +20,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import NO_NODE
 from halimede.errors import InvalidFieldError, describe_exception, hide_secrets
 from halimede.system import termination_message
-from halimede.system.runtime import rare_collections, stop_on_signal
+from halimede.system.runtime import keep_freed_memory, rare_collections, stop_on_signal
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
@@ -64,6 +64,7 @@ def main(
     """Run a worker and return its exit code. ``prepare`` reads its settings; None: those of joint inference."""
     # OpenCV would resize with a thread for each core, which the model's threads need
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+    keep_freed_memory(environ)
     try:
         settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)

@@ -104,7 +104,7 @@ class WorkerMetrics:
         responder = worker.responder
         reasons = [({"reason": str(reason)}, n) for reason, n in sorted(responder.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
-        yield gauge("worker_queued_frames", "Frames that are accepted and not answered yet.", worker.pipeline.inside)
+        yield gauge("worker_queued_frames", "Frames that are accepted and not answered yet.", worker.frames.inside)
         yield gauge("worker_outbox_results", "Results that wait for the broker.", responder.outbox.waiting)
         yield from _times("worker_edge", EDGE_TIMES, worker.times)
 
@@ -129,12 +129,12 @@ class WorkerMetrics:
         """Return the counts for reports, with the current values of this process."""
         told = ledger.info()
         if self.edge:
-            told.queued = self.edge.pipeline.inside
+            told.queued = self.edge.frames.inside
+            self._read_overload(self.edge.escalation, told)
         if self.policy and self.policy.drift:
             told.drifting = int(self.policy.drift.drifting)
-        if worker := self.edge or self.cloud:
-            self._read_overload(worker.intake.escalation, told)
         if self.cloud:
+            self._read_overload(self.cloud.intake.escalation, told)
             taken = self.cloud.intake.times
             told.queued, told.queue_latency = self.cloud.pipeline.inside, taken.queue.histogram
             told.compute_latency = taken.compute.histogram

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from halimede.api.deferral import AS_IT_CAME, UploadEncoding
 from halimede.bus import Announce, Bus
 from halimede.errors import InvalidFieldError
 from halimede.frames.transcode_policy import UploadFormat
@@ -147,7 +148,9 @@ def origin(settings: WorkerSettings) -> Origin:
 async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
     """Yield the encoder of samples for the next tier, behind ``circuit``; its thread starts with the first sample."""
     settings = parts.settings
-    format_ = UploadFormat(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
+    is_crop = settings.detector is not None and settings.upload_encoding == AS_IT_CAME
+    encoding: UploadEncoding = "jpeg" if is_crop else settings.upload_encoding  # crops did not come in any encoding
+    format_ = UploadFormat(encoding=encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
         encoder = UploadEncoder(format_, thread, circuit, parts.bus)
         parts.metrics.more.append(partial(encoder_metrics, encoder))

@@ -14,7 +14,15 @@ import msgspec
 
 from halimede.api.base import convert
 from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
-from halimede.api.jointinference import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS, FrameSourceSpec, KeepHardSamples
+from halimede.api.jointinference import (
+    BATCH,
+    DELAY_MS,
+    MOST_BATCH,
+    MOST_DELAY_MS,
+    Detector,
+    FrameSourceSpec,
+    KeepHardSamples,
+)
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.worker_environment import SESSION_KEY, session_key_pattern
@@ -35,6 +43,15 @@ HOME = "~/.local/state/halimede"
 DEFAULT_HTTP = "127.0.0.1:0"
 MAX_UID = 64
 MOST_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorSettings:
+    """The detector of an edge worker: its file and spec. ``boxes``: which of its boxes are cropped."""
+
+    path: str
+    model: ModelSpec
+    boxes: Detector
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,8 @@ class WorkerSettings:
     tier: str = ""
     next_tier: str = ""
     keep: KeepHardSamples | None = None
+    #: None: samples are whole frames
+    detector: DetectorSettings | None = None
     source: FrameSourceSpec = field(default_factory=FrameSourceSpec)
     deadline_s: float = 2.0
     data_prefix: str = ""
@@ -143,12 +162,24 @@ def read(
     return WorkerSettings(
         **common,
         source=_source(environ, service),
+        detector=_detector(environ),
         deadline_s=number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
         loop_source=flag(environ, "SOURCE_LOOP"),
         hard_samples=_switch(environ, "HARD_SAMPLES"),
         keep=read_json(environ, "KEEP_HARD_SAMPLES", KeepHardSamples) if environ.get("KEEP_HARD_SAMPLES") else None,
     )
+
+
+def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
+    """Read the detector of an edge worker. Raises InvalidFieldError."""
+    path = environ.get("DETECTOR_URL", "")
+    if not path:
+        if environ.get("DETECTOR"):
+            raise InvalidFieldError("DETECTOR_URL", "", "write the path of the detector's file, or remove DETECTOR")
+        return None
+    boxes = read_json(environ, "DETECTOR", Detector) if environ.get("DETECTOR") else Detector(name="detector")
+    return DetectorSettings(path, read_spec(environ, "DETECTOR_SPEC", path), boxes)
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:

@@ -43,6 +43,8 @@ edge only:
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
   HARD_SAMPLES                 off: publish no previews of hard samples
   KEEP_HARD_SAMPLES            JSON: {"maxMegabytes", "maxSamples"} of the hard samples to store on the node
+  DETECTOR_URL, DETECTOR_SPEC  a model that finds boxes, as MODEL_URL and MODEL_SPEC: its crops are the samples
+  DETECTOR                     JSON: {"name", "minScore", "maxBoxes", "margin"} of the boxes that are cropped
   SESSION_KEY                  secret of the service, set by GM: client ids of sessions cannot be computed without it
 member and joint (of multi-edge services):
   APPLICATION                  JSON: {"name": "reid", "parameters": [{"key", "value"}]}

@@ -118,12 +118,13 @@ def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: st
     from halimede.calibration.calibrate import describe_shortage
     from halimede.calibration.service import calibrated, tier_index
     from halimede.evaluation.data import read_labelled
-    from halimede.evaluation.service import read_chain
+    from halimede.evaluation.service import check_crops, read_chain
 
     chain = read_chain(service)
     at = tier_index(chain, tier)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
+        check_crops(chain, samples, "--data", str(data))
         if shortage := describe_shortage(len(samples)):  # before a model is opened
             raise HalimedeError(f"--data {data}: {shortage}")
         return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, report=report)

@@ -137,6 +137,9 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
         yield hide_secrets(to_yaml(spec))
         return
     yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
+    if detector := edge.get("detector"):
+        most = detector.get("maxBoxes", 100)
+        yield f"        samples are crops of the boxes of {text(detector.get('name'))}, at most {most} a frame"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
     yield from _uploads(edge)
@@ -181,6 +184,8 @@ def _where(worker: Mapping[str, Any]) -> str:
 def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines about the encoding of uploads, unless it is the default."""
     encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
+    if worker.get("detector") and encoding == "as-it-came":
+        encoding = "jpeg"  # crops have no encoding of their own
     how = "unchanged" if encoding == "as-it-came" else f"as {encoding}"
     if most is not None:
         yield f"        uploads {how}, at most {most} bytes each"

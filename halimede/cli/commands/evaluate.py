@@ -88,11 +88,12 @@ def _evaluated(
     """Read the data and evaluate, with progress."""
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.evaluate import evaluate as evaluated
-    from halimede.evaluation.service import read_chain
+    from halimede.evaluation.service import check_crops, read_chain
 
     chain = read_chain(service)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
+        check_crops(chain, samples, "--data", str(data))
         return evaluated(chain, samples, rules=rules, link=link, report=report), samples
 
 

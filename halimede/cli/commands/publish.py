@@ -449,7 +449,7 @@ def _report_stream(plan: PublishPlan, tracker: CameraStatusTracker, unheard: int
     )
     if status.skipped or status.refused:
         warn(
-            f"{status.skipped - tracker.dropped} frames were skipped for newer ones, {status.refused} were unreadable"
-            f" or too large, and {tracker.dropped} were not sent because the broker or a worker was away"
+            f"{status.skipped - tracker.dropped} frames were skipped for newer ones or above --fps, {status.refused} "
+            f"were unreadable or too large, and {tracker.dropped} were not sent because the broker or a worker was away"
         )
     _warn_unheard(plan, status.frames, unheard)

@@ -17,6 +17,7 @@ from PIL import Image
 
 from halimede.api.processing import Grayscale
 from halimede.inference import Array, SampleError, preprocess
+from halimede.inference.connected_regions import Mask, Region, regions
 from halimede.messages import Box
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 from halimede.multiedge.stages.model_stages import max_boxes
@@ -32,7 +33,6 @@ CROWD = 4
 #: parts at most this many cells apart belong to one object
 GAP = 2
 LABEL = "motion"
-Mask = NDArray[np.bool_]
 Plane: TypeAlias = NDArray[np.floating[Any]]
 #: pictures for the median, and the least number of them for a comparison
 KEPT, LEAST = 9, 5
@@ -163,63 +163,18 @@ def _remember(camera: _Camera, frame: bytes, boxes: list[Box]) -> None:
 
 def _box(region: Region, found: Difference, factor: int, width: int, height: int) -> Box:
     """Return a region in pixels of the frame. Its score, above one half, grows with the difference."""
-    place = (slice(region.top, region.bottom), slice(region.left, region.right))
+    place = (slice(region.y1, region.y2), slice(region.x1, region.x2))
     moved, limit = found.moved[place], found.limit[place]
     over = moved > limit
     score = float(np.mean(moved[over] / (moved[over] + limit[over])))
     return Box(
-        float(region.left * factor),
-        float(region.top * factor),
-        float(min(region.right * factor, width)),
-        float(min(region.bottom * factor, height)),
+        float(region.x1 * factor),
+        float(region.y1 * factor),
+        float(min(region.x2 * factor, width)),
+        float(min(region.y2 * factor, height)),
         score,
         LABEL,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A connected part: the half-open box ``left..right``, ``top..bottom``, and its number of set cells."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-    area: int
-
-
-def regions(mask: Mask, gap: int = 0) -> list[Region]:
-    """Return the connected parts of a mask, the largest first. Parts at most ``gap`` cells apart are one.
-
-    The work grows with the number of runs of set cells in the mask's rows, which is at most half of its cells. It is
-    pure NumPy: a library only for this is too large for an edge node.
-    """
-    labels, count = _labelled(grown(mask, (gap + 1) // 2))
-    rows, columns = np.nonzero(mask)
-    if not rows.size:
-        return []
-    owner = labels[rows, columns]
-    lows = [np.full(count, np.iinfo(np.intp).max) for _ in range(2)]
-    highs = [np.full(count, -1) for _ in range(2)]
-    for values, low, high in zip((columns, rows), lows, highs, strict=True):
-        np.minimum.at(low, owner, values)
-        np.maximum.at(high, owner, values)
-    sizes = np.bincount(owner, minlength=count)
-    order = np.argsort(-sizes, kind="stable")
-    table = np.stack([*lows, *(high + 1 for high in highs), sizes], axis=1)[order[sizes[order] > 0]]
-    return [Region(*row) for row in table.tolist()]
-
-
-def grown(mask: Mask, by: int) -> Mask:
-    """Set all cells around set ones, ``by`` in each direction."""
-    for axis in (0, 1):
-        wide = mask.copy()
-        ahead, behind = (slice(None),) * axis, (slice(None),) * (1 - axis)
-        for step in range(1, min(by, mask.shape[axis] - 1) + 1):
-            wide[(*ahead, slice(step, None), *behind)] |= mask[(*ahead, slice(None, -step), *behind)]
-            wide[(*ahead, slice(None, -step), *behind)] |= mask[(*ahead, slice(step, None), *behind)]
-        mask = wide
-    return mask
 
 
 def crowded(mask: Mask, least: int) -> Mask:
@@ -227,41 +182,6 @@ def crowded(mask: Mask, least: int) -> Mask:
     padded = np.pad(mask.astype(np.uint8), 1)
     across = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     return np.asarray(mask & (across[:-2] + across[1:-1] + across[2:] >= least))
-
-
-def _labelled(mask: Mask) -> tuple[NDArray[np.intp], int]:
-    """Number the connected parts (corners touch): the label of each set cell, and one more than the highest label."""
-    height, width = mask.shape
-    flat = np.zeros((height, width + 1), np.int8)  # the extra column separates each row from the next
-    flat[:, :width] = mask
-    edges = np.diff(flat.ravel(), prepend=0)
-    starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
-    parent = _joined(starts.tolist(), ends.tolist(), width + 1)
-    labels = np.zeros(height * (width + 1), np.intp)
-    labels[flat.ravel() == 1] = np.repeat(parent, ends - starts)
-    return labels.reshape(height, width + 1)[:, :width], len(starts)
-
-
-def _joined(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
-    """Return for each run the number of the first run of its part: runs in adjacent rows may touch."""
-    parent = list(range(len(starts)))
-
-    def root(run: int) -> int:
-        while parent[run] != run:
-            parent[run] = parent[parent[run]]
-            run = parent[run]
-        return run
-
-    above = 0
-    for run, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while ends[above] + stride < start:
-            above += 1
-        at = above
-        while at < run and starts[at] + stride <= end:
-            first, second = sorted((root(at), root(run)))
-            parent[second] = first
-            at += 1
-    return np.array([root(run) for run in range(len(starts))], np.intp)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from halimede.api.aggregation import FedAdamParameters
-from halimede.training.aggregation.registry import Aggregation, mean_delta, moved, register
+from halimede.training.aggregation.registry import Aggregation, add_delta, mean_delta, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
@@ -37,7 +37,7 @@ class FedAdam(FedAdamParameters, Aggregation):
             second = self.beta2 * second + (1 - self.beta2) * np.square(mean)
             self._moments |= {FIRST + name: np.asarray(first), SECOND + name: np.asarray(second)}
             step[name] = self.rate * first / (np.sqrt(second) + self.tau)
-        return moved(weights, step)
+        return add_delta(weights, step)
 
     def state(self) -> Weights:
         """Return both moments."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halimede.api.aggregation import FedAvgParameters
-from halimede.training.aggregation.registry import Aggregation, mean_delta, moved, register
+from halimede.training.aggregation.registry import Aggregation, add_delta, mean_delta, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
@@ -21,4 +21,4 @@ class FedAvg(FedAvgParameters, Aggregation):
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Add the weighted mean of the updates."""
-        return moved(weights, mean_delta(updates))
+        return add_delta(weights, mean_delta(updates))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from halimede.api.aggregation import MedianParameters
-from halimede.training.aggregation.registry import Aggregation, moved, register
+from halimede.training.aggregation.registry import Aggregation, add_delta, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
@@ -23,7 +23,7 @@ class Median(MedianParameters, Aggregation):
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Add the median of the updates."""
-        return moved(
+        return add_delta(
             weights,
             {
                 name: np.median([update.delta[name].astype(np.float64) for update in updates], axis=0)

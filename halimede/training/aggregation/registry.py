@@ -62,10 +62,10 @@ def names() -> tuple[str, ...]:
 def create(name: str, parameters: Mapping[str, str]) -> Aggregation:
     """Make the algorithm that a spec names. Raises InvalidFieldError for an unknown name or an invalid parameter."""
     import_siblings(__name__)
-    found = _algorithms.get(name)
-    if found is None:
+    algorithm = _algorithms.get(name)
+    if algorithm is None:
         raise InvalidFieldError(f"{FIELD}.name", name, instead(name, _algorithms))
-    return found(**read_parameters(found, parameters))
+    return algorithm(**read_parameters(algorithm, parameters))
 
 
 def mean_delta(updates: Sequence[Update]) -> Weights:
@@ -77,7 +77,7 @@ def mean_delta(updates: Sequence[Update]) -> Weights:
     }
 
 
-def moved(weights: Weights, delta: Weights) -> Weights:
+def add_delta(weights: Weights, delta: Weights) -> Weights:
     """Return weights with a difference of float64 added: whole numbers are rounded, booleans stay."""
     fitting = {
         name: np.rint(delta[name]).astype(tensor.dtype) if tensor.dtype.kind in "iu" else delta[name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from halimede.api.aggregation import TrimmedMeanParameters
-from halimede.training.aggregation.registry import Aggregation, moved, register
+from halimede.training.aggregation.registry import Aggregation, add_delta, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
@@ -34,4 +34,4 @@ class TrimmedMean(TrimmedMeanParameters, Aggregation):
         for name in updates[0].delta:
             ordered = np.sort([update.delta[name].astype(np.float64) for update in updates], axis=0)
             delta[name] = ordered[cut : number - cut].mean(axis=0)
-        return moved(weights, delta)
+        return add_delta(weights, delta)

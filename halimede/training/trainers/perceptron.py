@@ -58,12 +58,12 @@ class Perceptron:
         """Return He's initialisation (He et al. 2015, arXiv 1502.01852), the same for each call."""
         random = np.random.default_rng(FIRST_SEED)
         sizes = [int(np.prod(shape)), *self._hidden, classes]
-        found: Weights = {}
+        weights: Weights = {}
         for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
             scale = np.sqrt(2 / max(inputs, 1))
-            found[f"layer{i}.weight"] = random.normal(0, scale, (inputs, outputs)).astype(np.float32)
-            found[f"layer{i}.bias"] = np.zeros(outputs, np.float32)
-        return found
+            weights[f"layer{i}.weight"] = random.normal(0, scale, (inputs, outputs)).astype(np.float32)
+            weights[f"layer{i}.bias"] = np.zeros(outputs, np.float32)
+        return weights
 
     def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
         """Return the weights after all epochs, and the loss of the last one. ``mu`` adds FedProx's proximal term."""
@@ -74,8 +74,8 @@ class Perceptron:
         for _ in range(self._epochs):
             loss = 0.0
             for batch in self._batches(len(data), random):
-                found, gradients = _gradients(layers, inputs[batch], data.labels[batch], data.classes)
-                loss += found * len(batch) / len(data)
+                batch_loss, gradients = _gradients(layers, inputs[batch], data.labels[batch], data.classes)
+                loss += batch_loss * len(batch) / len(data)
                 for layer, first, speed, gradient in zip(layers, start, velocity, gradients, strict=True):
                     for part in (0, 1):
                         pull = mu * (layer[part] - first[part]) + (self._decay * layer[part] if part == 0 else 0)

@@ -59,31 +59,31 @@ class TorchTrainer:
     def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
         """Return the weights after all epochs, and the loss of the last one. ``mu`` adds FedProx's proximal term."""
         torch.manual_seed(data.seed)
-        module = self._loaded(weights)
+        module = self._load(weights)
         module.train()
         samples, labels = _tensors(data)
         # torch.optim would load a compiler in each round
-        moving = [(each, each.detach().clone(), torch.zeros_like(each)) for each in module.parameters()]
+        moving = [(tensor, tensor.detach().clone(), torch.zeros_like(tensor)) for tensor in module.parameters()]
         mu, random, loss = data.parameters.get("mu", 0.0), np.random.default_rng(data.seed), 0.0
         for _ in range(self._epochs):
             loss = 0.0
             for batch in self._batches(len(data), random):
                 module.zero_grad()
-                found = torch.nn.functional.cross_entropy(module(samples[batch]), labels[batch])
-                found.backward()
-                loss += found.item() * len(batch) / len(data)
+                batch_loss = torch.nn.functional.cross_entropy(module(samples[batch]), labels[batch])
+                batch_loss.backward()
+                loss += batch_loss.item() * len(batch) / len(data)
                 with torch.no_grad():
-                    for parameter, first, speed in moving:
-                        pull = self._decay * parameter + mu * (parameter - first)
-                        speed.mul_(self._momentum).add_(parameter.grad + pull)
-                        parameter.sub_(self._rate * speed)
+                    for tensor, first, speed in moving:
+                        pull = self._decay * tensor + mu * (tensor - first)
+                        speed.mul_(self._momentum).add_(tensor.grad + pull)
+                        tensor.sub_(self._rate * speed)
         return {**_arrays(module.state_dict()), FORM: weights[FORM]}, {"loss": loss}
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
         """Return accuracy and cross entropy; nothing without samples."""
         if not len(data):
             return {}
-        module = self._loaded(weights)
+        module = self._load(weights)
         module.eval()
         samples, labels = _tensors(data)
         with torch.no_grad():
@@ -94,7 +94,7 @@ class TorchTrainer:
 
     def export(self, weights: Weights, path: Path) -> None:
         """Write an ONNX model: ``samples`` (any number x shape) to ``probabilities``."""
-        module = torch.nn.Sequential(self._loaded(weights), torch.nn.Softmax(dim=1))
+        module = torch.nn.Sequential(self._load(weights), torch.nn.Softmax(dim=1))
         module.eval()
         example = torch.zeros((1, *_form(weights)[0]), dtype=torch.float32)
         names: dict[str, Any] = {"input_names": ["samples"], "output_names": ["probabilities"]}
@@ -102,11 +102,11 @@ class TorchTrainer:
         with path.open("wb") as file:
             torch.onnx.export(module, (example,), file, opset_version=OPSET, dynamic_axes=axes, dynamo=False, **names)
 
-    def _loaded(self, weights: Weights) -> Any:
+    def _load(self, weights: Weights) -> Any:
         module = self.module(*_form(weights))
         tensors = {
-            name: torch.from_numpy(weights[name].copy()).reshape(known.shape)
-            for name, known in module.state_dict().items()
+            name: torch.from_numpy(weights[name].copy()).reshape(parameter.shape)
+            for name, parameter in module.state_dict().items()
         }
         module.load_state_dict(tensors)
         return module

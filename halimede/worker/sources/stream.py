@@ -52,7 +52,7 @@ class StreamSource(FrameSource):
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the camera
-        """Frames that were skipped for newer ones."""
+        """Frames that were skipped for newer ones, or above the requested rate."""
         return self._camera.tracker.skipped
 
     @property

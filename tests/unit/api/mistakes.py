@@ -19,12 +19,14 @@ GATE = TIERS["spec"]["tiers"][0]
 TRAINING = SAMPLES["a training"]
 FEDERATED, INCREMENTAL = SAMPLES["a federated job of Sedna's"], SAMPLES["an incremental job of Sedna's"]
 TRAINER, OTHER = TRAINING["spec"]["trainers"]
+DETECTING = put(SERVICE, "spec.edgeWorker.detector", {"name": "finder"})
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 SCRIPTED = put(
     put(MODEL, "spec.preprocess", [{"op": "script", "file": "lib/pre.py"}]),
     "spec.postprocess",
     {"script": {"file": "post.py", "function": "read"}},
 )
+SHARPNESS = {"name": "Sharpness", "parameters": [{"key": "threshold", "value": "9"}], "mode": "mining-then-inference"}
 POD = "spec.edgeWorker.template.spec"
 
 #: body, path of a field and its wrong value (None: taken away), which a schema alone sees
@@ -39,6 +41,10 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (SERVICE, "spec.edgeWorker.hardExampleMining.parameters.0.value", 0.9),
     (SERVICE, "spec.edgeWorker.deadlineMs", 0),
     (SERVICE, "spec.edgeWorker.deadlineMs", "1s"),
+    (DETECTING, "spec.edgeWorker.detector.name", "a/b"),
+    (DETECTING, "spec.edgeWorker.detector.maxBoxes", 257),
+    (DETECTING, "spec.edgeWorker.detector.minScore", 1.1),
+    (DETECTING, "spec.edgeWorker.detector.margin", -0.1),
     (SOURCED, "spec.edgeWorker.source.cameras.0", "a/#"),
     (SOURCED, "spec.edgeWorker.source.cameras", ["c"] * 65),
     (SERVICE, f"{POD}.nodeName", "../x"),
@@ -157,6 +163,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SERVICE, "spec.edgeWorker.model", {"name": "a", "selector": {"task": "detection"}}, ""),
     (SERVICE, "spec.cloudWorker.model", {"selector": {"metric": "f1"}}, ".selector"),
     (SERVICE, "spec.cloudWorker.model", {"selector": {"metadata": {}}}, ".selector"),
+    (DETECTING, "spec.edgeWorker.hardExampleMining", SHARPNESS, ""),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "joint"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "edge"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [NORTH, NORTH], ""),

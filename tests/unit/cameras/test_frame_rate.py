@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.cameras import ipc_messages
 from halimede.cameras.camera import CameraBackoff
-from halimede.cameras.frame_rate import MOST_FPS, Brake, FrameThinner, Timeline
+from halimede.cameras.frame_rate import JITTER_S, MOST_FPS, Brake, FrameThinner, Timeline
 
 
 @given(
@@ -30,6 +32,34 @@ def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wante
 def test_of_a_steady_source_every_nth(source: int, wanted: int, every: int) -> None:
     thinner = FrameThinner(wanted)
     assert [i for i in range(100) if thinner.admits(i / source)] == list(range(0, 100, every))
+
+
+def arrivals(rate: float, delays: list[float]) -> list[float]:
+    """Return when frames of a regular camera arrive that are late by these delays (s); none overtakes another."""
+    return list(itertools.accumulate((i / rate + delay for i, delay in enumerate(delays)), max))
+
+
+@given(
+    limit=st.floats(0.5, 120),
+    share=st.floats(0.05, 1.0),
+    delays=st.lists(st.one_of(st.floats(0, JITTER_S - 1e-6), st.just(0.0)), min_size=1, max_size=200),
+)
+def test_a_regular_camera_below_the_limit_loses_no_frame_to_jitter(
+    limit: float, share: float, delays: list[float]
+) -> None:
+    thinner = FrameThinner(limit, JITTER_S)
+    assert all(thinner.admits(at_s) for at_s in arrivals(limit * share, delays))
+
+
+@given(
+    limit=st.floats(0.5, 120),
+    pauses=st.lists(st.one_of(st.floats(0, 0.1), st.floats(0, 3.0)), min_size=1, max_size=400),
+)
+def test_over_any_time_no_more_than_the_limit_and_its_tolerance_are_taken(limit: float, pauses: list[float]) -> None:
+    thinner = FrameThinner(limit, JITTER_S)
+    taken = [at_s for at_s in itertools.accumulate(pauses) if thinner.admits(at_s)]
+    for first, last in itertools.combinations(range(len(taken)), 2):
+        assert last - first + 1 <= (taken[last] - taken[first] + JITTER_S) * limit + 2 + 1e-6
 
 
 def test_a_source_that_was_away_owes_nothing() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 
 import pytest
@@ -161,6 +161,15 @@ def frames(url: str, count: int, reading: SourceReader | None = None, max_width:
     return [frame.make() for frame in islice(reader, count)]  # type: ignore[attr-defined]
 
 
+def until_the_end(camera: CameraSettings, reading: SourceReader) -> int:
+    """Return how many frames pass until the source ends."""
+    count = 0
+    with suppress(SourceError):
+        for _ in shots(camera, reading):
+            count += 1
+    return count
+
+
 @asynccontextmanager
 async def served(written: list[bytes], content_type: str = MULTIPART, **options: object) -> AsyncIterator[Written]:
     async with Written(written, content_type, **options) as camera:  # type: ignore[arg-type]
@@ -172,6 +181,16 @@ async def test_a_camera_of_each_form_is_read_in_order(form: str) -> None:
     async with served(FORMS[form]) as camera:
         read = await asyncio.to_thread(frames, camera.url(), len(PICTURES))
     assert [number_of(frame.data) for frame in read] == list(range(len(PICTURES)))
+
+
+@pytest.mark.parametrize(("fps", "passes"), [(30.0, True), (1.0, False)])
+async def test_a_burst_passes_within_the_tolerance_and_frames_above_it_are_counted(fps: float, passes: bool) -> None:
+    burst, reading = [PICTURES[0]] * 15, SourceReader()
+    async with served([part(data) for data in burst]) as camera:
+        settings = CameraSettings(name="c", address=parse(camera.url()), fps=fps, open_s=patience(10))
+        read = await asyncio.to_thread(until_the_end, settings, reading)
+    assert (read == len(burst)) is passes
+    assert reading.counts.seen == read + reading.counts.skipped == len(burst)
 
 
 async def test_a_snapshot_is_requested_again_and_again() -> None:

@@ -30,14 +30,15 @@ def device(path: str, **changes: float) -> CameraSettings:
 
 def test_a_newer_one_takes_an_older_ones_place_and_a_patient_box_waits() -> None:
     box: LatestValue[int] = LatestValue(patient=False)
-    for i in range(5):
-        box.put(i)
-    assert (box.take(0.0), box.take(0.0), box.skipped) == (4, None, 4)
+    assert [box.put(i) for i in range(5)] == [None, 0, 1, 2, 3]
+    assert (box.take(0.0), box.take(0.0)) == (4, None)
     patient: LatestValue[int] = LatestValue(patient=True)
-    thread = threading.Thread(target=lambda: [patient.put(i) for i in range(5)], daemon=True)
+    replaced: list[int | None] = []
+    thread = threading.Thread(target=lambda: replaced.extend(patient.put(i) for i in range(5)), daemon=True)
     thread.start()
     assert [patient.take(10.0) for _ in range(5)] == [0, 1, 2, 3, 4]
-    assert patient.skipped == 0
+    thread.join(10.0)
+    assert replaced == [None] * 5
 
 
 def test_what_is_in_the_box_comes_out_before_the_end_is_told() -> None:

@@ -31,6 +31,8 @@ def described(**edge: Any) -> str:
         ({"maxBytes": 60_000}, "uploads unchanged, at most 60000 bytes each"),
         ({"encoding": "png", "maxBytes": 5000}, "uploads as png, at most 5000 bytes each"),
         ({"encoding": "raw"}, "uploads as raw"),
+        ({"detector": {"name": "finder"}}, "samples are crops of the boxes of finder, at most 100 a frame"),
+        ({"detector": {"name": "finder"}}, "frames from camera site uploads as jpeg"),
     ],
 )
 def test_how_samples_go_up_is_said(edge: dict[str, Any], words: str) -> None:

@@ -16,8 +16,9 @@ import pytest
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
-from halimede.evaluation.service import EvaluatedTier, _answer, answered, answers, read_chain
+from halimede.evaluation.service import EvaluatedTier, _answer, answered, answers, check_crops, read_chain
 from halimede.inference import Array, Model
+from halimede.joint_model.tiers import from_manifests
 from halimede.messages import Frame, Prediction
 from tests.lite_files import write_classifier
 from tests.unit.evaluation.worlds import joint, model, write
@@ -32,6 +33,34 @@ def test_the_chain_goes_from_the_edge_over_the_tiers_to_the_cloud(tmp_path: Path
     assert chain.edge.deferral is not None
     assert chain.edge.deferral.hard_example_mining.name == "Margin"
     assert chain.cloud.deferral is None
+
+
+def _with_detector(folder: Path) -> Path:
+    body = joint()
+    body["spec"]["edgeWorker"]["detector"] = {"name": "finder"}
+    return write(folder, body, *(model(folder, name) for name in ("small", "big", "finder")))
+
+
+def test_a_detector_is_no_tier_and_its_model_belongs_to_the_service(tmp_path: Path) -> None:
+    chain = read_chain([_with_detector(tmp_path)])
+    assert [tier.model for tier in chain.tiers] == ["small", "big"]
+    assert [each.metadata.name for each in chain.models] == ["small", "big", "finder"]
+
+
+def test_pictures_with_boxes_are_no_samples_of_a_service_with_a_detector(tmp_path: Path) -> None:
+    pages = LabelledPicture(images=[], names=[], sizes=[], boxes=[])
+    crops = LabelledPicture(images=[], names=[], sizes=[], truths=[])
+    chain = read_chain([_with_detector(tmp_path)])
+    check_crops(chain, crops, "--data", "crops")
+    with pytest.raises(InvalidFieldError, match=r"samples of a service with a detector \(finder\) are crops") as caught:
+        check_crops(chain, pages, "--data", "pages")
+    assert caught.value.field == "--data"
+
+
+def test_a_joint_model_is_no_service_with_a_detector(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFieldError, match="give predict crops") as caught:
+        from_manifests([_with_detector(tmp_path)])
+    assert caught.value.field == "spec.edgeWorker.detector"
 
 
 def test_a_manifest_in_utf_16_is_read_as_apply_reads_it(tmp_path: Path) -> None:

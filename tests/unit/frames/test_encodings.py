@@ -16,7 +16,8 @@ from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import DTYPES, ImageEncoding, measure, register
 from halimede.image_headers import MAX_SIDE, read_jpeg
 from halimede.messages import Frame
-from tests.jpeg_kinds import kinds
+from tests.hostile_pictures import jpeg_with_rows
+from tests.jpeg_kinds import SIDES, kinds
 
 
 def framed(data: bytes, encoding: str = "png") -> Frame:
@@ -75,6 +76,10 @@ def test_a_jpeg_has_the_pixels_that_pillow_reads(image: np.ndarray, mode: str, o
     assert np.array_equal(decode(framed(out.getvalue(), "jpeg")), expected)
 
 
+#: kinds whose missing rows libjpeg does not report, and those that TurboJPEG does not read
+UNCHECKED = {"arithmetic", "sampled 3x1"}
+
+
 class At:
     """A scale and the colours that a test wants."""
 
@@ -115,6 +120,14 @@ def test_sides_are_rounded_up_at_each_scale(size: tuple[int, int], scale: int, g
     assert pixels.shape == (-(-size[0] // scale), -(-size[1] // scale), *([] if grey else [3]))
     if min(size) >= scale:
         assert np.array_equal(pixels, read_by_pillow(data, scale, grey=grey))
+
+
+@pytest.mark.parametrize("scale", [1, 8])
+@pytest.mark.parametrize("kind", sorted(kinds().keys() - UNCHECKED))
+def test_a_jpeg_whose_header_claims_more_rows_than_it_has_is_refused(kind: str, scale: int) -> None:
+    data = jpeg_with_rows(kinds()[kind], SIDES[1] + 40)
+    with pytest.raises(DecodeError, match="pixels of the jpeg are missing: send the whole picture"):
+        decode(framed(data, "jpeg"), At(scale, grey=False))
 
 
 @given(

@@ -82,6 +82,17 @@ def test_a_worker_starts_once_its_model_is_ready() -> None:
     assert "SOURCE" not in env
 
 
+def test_an_edge_worker_waits_for_its_detector_and_is_told_which_boxes_are_cropped() -> None:
+    detecting = service()
+    detecting["spec"]["edgeWorker"]["detector"] = {"name": "finder", "maxBoxes": 7}
+    waiting = decide(model(), detecting)
+    assert not waiting.start
+    assert "finder" in waiting.standings[HELMET].lacks[EDGE].message
+    env = decide(model(), model("finder"), detecting).start[0].spec.env
+    assert (env["DETECTOR_URL"], json.loads(env["DETECTOR"])) == ("/cache/finder", {"name": "finder", "maxBoxes": 7})
+    assert "finder" in env["DETECTOR_SPEC"]
+
+
 def test_a_worker_is_told_its_credentials_whatever_the_template_says() -> None:
     guarded = replace(NODE, credentials=NodeCredentials(Path("/site/nodes/edge0")))
     container = {"name": "w", "env": [{"name": "HALIMEDE_CREDENTIALS", "value": ""}, {"name": "MINE", "value": "1"}]}

@@ -14,7 +14,7 @@ from halimede.messages import Compression
 from halimede.training.aggregation import create, names
 from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.tensor_file import decode, encode
-from halimede.training.update_checks import Update, clipped
+from halimede.training.update_checks import Update, clip
 from halimede.training.weights import Weights, difference, norm, specs_of
 
 floats = st.floats(-1e3, 1e3, width=32)
@@ -128,7 +128,7 @@ def test_counters_are_averaged_to_whole_numbers_and_masks_stay() -> None:
 def test_a_scaled_update_is_clipped_to_twice_the_median(found: list[np.ndarray], factor: float) -> None:
     honest = updates_of([np.float32([1, 2, 2])] * max(2, len(found)))
     scaled = Update("zz", 10, {"w": np.float32([1, 2, 2]) * np.float32(factor)})
-    after, clipped_ones = clipped([scaled, *honest])
+    after, clipped_ones = clip([scaled, *honest])
     assert clipped_ones == ["zz"]
     assert norm(after[-1].delta) == pytest.approx(6, rel=1e-3)
     assert [update.trainer for update in after] == sorted(update.trainer for update in after)
@@ -136,7 +136,7 @@ def test_a_scaled_update_is_clipped_to_twice_the_median(found: list[np.ndarray],
 
 def test_one_of_two_cannot_raise_the_bound_for_itself() -> None:
     updates = [Update("a", 1, {"w": np.float32([1])}), Update("b", 1, {"w": np.float32([1000])})]
-    after, names_of_clipped = clipped(updates)
+    after, names_of_clipped = clip(updates)
     assert names_of_clipped == ["b"]
     assert after[1].delta["w"] == pytest.approx([2])
 

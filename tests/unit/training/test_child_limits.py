@@ -21,7 +21,7 @@ from halimede.training.child_messages import TrainingResult, TrainingTask
 from halimede.training.child_process import MOST_BYTES, TrainingProcess, most_bytes, verdict
 from halimede.training.data import SampleCache
 from halimede.training.settings import JobSettings, TrainingSettings
-from halimede.training.tensor_file import encode, encode_update, kept, size_limit
+from halimede.training.tensor_file import encode, encode_update, size_limit, value_count
 from halimede.training.trainer import import_trainer
 from halimede.worker.settings import WorkerSettings
 
@@ -120,8 +120,8 @@ def test_what_a_trainer_raises_has_a_reason(
 
 
 def test_a_long_message_of_a_failure_is_cut_to_a_thousand_characters() -> None:
-    assert len(child._failed("TrainingFailed", "x" * 1000).message) == 1000
-    long = child._failed("TrainingFailed", "begin" + "x" * 5000 + "end").message
+    assert len(child._failure("TrainingFailed", "x" * 1000).message) == 1000
+    long = child._failure("TrainingFailed", "begin" + "x" * 5000 + "end").message
     assert len(long) <= 1000
     assert long.startswith("begin")
     assert long.endswith("end")
@@ -139,7 +139,7 @@ def test_files_of_tensors_are_within_their_limit_in_each_form() -> None:
     ("size", "share", "count"), [(0, 0.5, 0), (1, 0.01, 1), (10, 0.25, 3), (10, 1.0, 10), (100, 0.5, 50), (3, 0.5, 2)]
 )
 def test_an_update_has_a_share_of_the_values_and_at_least_one(size: int, share: float, count: int) -> None:
-    assert kept(size, Compression(top_k=share)) == count
+    assert value_count(size, Compression(top_k=share)) == count
 
 
 @pytest.mark.parametrize(("do", "reads"), [("train", True), ("describe", True), ("initial", False), ("export", False)])

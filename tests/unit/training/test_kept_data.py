@@ -122,7 +122,7 @@ def test_a_candidate_that_cannot_be_calibrated_is_evidence_with_the_begin_and_en
     def fails(*_: object) -> None:
         raise HalimedeError("first " + "x" * 5000 + " last")
 
-    monkeypatch.setattr("halimede.training.candidate.calibrated", fails)
+    monkeypatch.setattr("halimede.training.candidate.calibrate_candidate", fails)
     evidence, calibration = compared(data, model, folder)
     assert evidence.error.startswith("it cannot be calibrated: first ")
     assert evidence.error.endswith(" last")

@@ -14,14 +14,14 @@ from halimede.training.round_plan import (
     UpdateVerdict,
     candidates,
     invite,
+    is_same_round,
     is_superseded,
     is_target_reached,
     mean_metrics,
     round_seed,
-    same_round,
     sample_shape,
+    trainer_weights,
     update_identity,
-    weighed,
 )
 
 JOB = "u-1"
@@ -127,8 +127,8 @@ def test_the_same_seed_invites_the_same_trainers(names: set[str], number: int, s
 
 
 def test_a_claimed_number_of_samples_has_a_bounded_weight() -> None:
-    assert weighed({"a": 100, "b": 120, "c": 10**15}) == {"a": 100, "b": 120, "c": 1200}
-    assert weighed({"a": 0, "b": 1, "c": 1}) == {"a": 1, "b": 1, "c": 1}
+    assert trainer_weights({"a": 100, "b": 120, "c": 10**15}) == {"a": 100, "b": 120, "c": 1200}
+    assert trainer_weights({"a": 0, "b": 1, "c": 1}) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_metrics_are_weighed_by_held_out_samples() -> None:
@@ -159,16 +159,16 @@ def test_a_state_is_another_one_if_its_round_update_or_reason_changed(changes: d
 
 def test_two_rounds_without_weights_are_the_same_work() -> None:
     body = TrainingRound(job=JOB, epoch=1, number=3, source="agg")
-    assert same_round(body, msgspec.structs.replace(body, epoch=2))
-    assert not same_round(body, msgspec.structs.replace(body, weights=FILE))
-    assert not same_round(body, msgspec.structs.replace(body, only_evaluate=True))
+    assert is_same_round(body, msgspec.structs.replace(body, epoch=2))
+    assert not is_same_round(body, msgspec.structs.replace(body, weights=FILE))
+    assert not is_same_round(body, msgspec.structs.replace(body, only_evaluate=True))
 
 
 def test_the_round_of_a_restarted_aggregator_is_the_same_work() -> None:
     body = TrainingRound(job=JOB, epoch=1, number=3, source="agg", weights=FILE, seed=7)
-    assert same_round(body, msgspec.structs.replace(body, epoch=2, received=["a"]))
-    assert not same_round(body, msgspec.structs.replace(body, seed=8))
-    assert not same_round(body, msgspec.structs.replace(body, number=4))
+    assert is_same_round(body, msgspec.structs.replace(body, epoch=2, received=["a"]))
+    assert not is_same_round(body, msgspec.structs.replace(body, seed=8))
+    assert not is_same_round(body, msgspec.structs.replace(body, number=4))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from halimede.messages import Compression, TensorSpec
 from halimede.training.error_feedback import ErrorFeedback
-from halimede.training.tensor_file import decode, encode, encode_update, kept, size_limit
+from halimede.training.tensor_file import decode, encode, encode_update, size_limit, value_count
 from halimede.training.weights import DTYPES, Weights, WeightsError, difference, norm, specs_of
 
 types = st.sampled_from(sorted(DTYPES)).map(np.dtype)
@@ -44,7 +44,7 @@ def test_weights_come_back_bit_for_bit(weights: Weights) -> None:
 def test_a_compressed_update_has_the_largest_values_and_zeros(delta: Weights, compression: Compression) -> None:
     found = decode(encode_update(delta, compression), specs_of(delta))
     for name, tensor in delta.items():
-        count = kept(tensor.size, compression)
+        count = value_count(tensor.size, compression)
         assert np.count_nonzero(found[name]) <= count
         sent = found[name] != 0
         assert np.allclose(found[name][sent], tensor[sent], rtol=1e-3, atol=1e-6)
@@ -95,7 +95,7 @@ def test_the_positions_of_values_have_the_smaller_form(top_k: float, form: bytes
     assert form in content[:40]
     found = decode(content, specs_of(delta))["w"]
     assert np.array_equal(found[found != 0], delta["w"][found != 0])
-    assert np.count_nonzero(found) == kept(1001, Compression(top_k=top_k))
+    assert np.count_nonzero(found) == value_count(1001, Compression(top_k=top_k))
 
 
 def test_indices_of_an_earlier_version_are_read_whatever_their_number() -> None:

@@ -43,6 +43,19 @@ def test_an_edge_workers_environment_is_read_whole() -> None:
     assert (found.broker, found.state) == ("mqtt://broker:1884", Path("/state"))
 
 
+def test_a_detector_has_a_file_and_says_which_boxes_are_cropped() -> None:
+    assert read("edge", EDGE).detector is None
+    boxes = json.dumps({"name": "finder", "maxBoxes": 7, "margin": 0.1})
+    found = read("edge", {**EDGE, "DETECTOR_URL": "/models/finder.onnx", "DETECTOR": boxes}).detector
+    assert found is not None
+    assert (found.path, found.model.format) == ("/models/finder.onnx", "onnx")
+    assert (found.boxes.max_boxes, found.boxes.margin, found.boxes.min_score) == (7, 0.1, 0.25)
+    with pytest.raises(InvalidFieldError, match="DETECTOR_URL"):
+        read("edge", {**EDGE, "DETECTOR": boxes})
+    with pytest.raises(InvalidFieldError, match=r"DETECTOR\.maxBoxes"):
+        read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR": '{"name": "finder", "maxBoxes": 1000}'})
+
+
 def test_credentials_are_named_by_a_folder_or_there_are_none() -> None:
     assert read("edge", EDGE).credentials == ""
     assert read("cloud", {**CLOUD, "HALIMEDE_CREDENTIALS": "/site/x"}).credentials == "/site/x"

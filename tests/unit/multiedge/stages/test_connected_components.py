@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.multiedge.stages.motion import crowded, grown, regions
+from halimede.inference.connected_regions import dilate, regions
+from halimede.multiedge.stages.motion import crowded
 
 SIDES = st.integers(1, 12)
 MASKS = st.builds(
@@ -35,7 +36,7 @@ def flood(mask: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def as_tuples(found):
-    return sorted((part.left, part.top, part.right, part.bottom, part.area) for part in found)
+    return sorted((part.x1, part.y1, part.x2, part.y2, part.area) for part in found)
 
 
 @given(MASKS)
@@ -57,14 +58,14 @@ def test_parts_that_are_a_gap_apart_are_one(apart, gap, count):
     found = regions(mask, gap)
     assert len(found) == count
     assert sum(part.area for part in found) == 18
-    assert (found[0].left, found[0].top, found[0].bottom) == (2, 3, 6)
+    assert (found[0].x1, found[0].y1, found[0].y2) == (2, 3, 6)
 
 
 def test_a_cell_grows_in_all_directions_up_to_the_edges():
     mask = np.zeros((4, 5), bool)
     mask[0, 2] = True
-    np.testing.assert_array_equal(np.nonzero(grown(mask, 1)), ([0, 0, 0, 1, 1, 1], [1, 2, 3, 1, 2, 3]))
-    assert grown(mask, 9).all()
+    np.testing.assert_array_equal(np.nonzero(dilate(mask, 1)), ([0, 0, 0, 1, 1, 1], [1, 2, 3, 1, 2, 3]))
+    assert dilate(mask, 9).all()
 
 
 def test_single_cells_are_dropped_and_blocks_stay():

@@ -1,0 +1,97 @@
+"""Connected regions of a mask, in pure NumPy: a library only for this is too large for an edge node.
+
+The work grows with the number of runs of set cells in the mask's rows, which is at most half of its cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A connected part: the half-open box ``x1..x2``, ``y1..y2``, its set cells, and their weight."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+    area: int
+    weight: float
+
+
+def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None = None) -> list[Region]:
+    """Return the connected parts of a mask, the largest first. Parts at most ``gap`` cells apart are one.
+
+    ``weights``: a number for each cell, of which a region gets the sum; without them each cell counts as 1.
+    """
+    labels, count = _label_parts(dilate(mask, (gap + 1) // 2))
+    rows, columns = np.nonzero(mask)
+    if not rows.size:
+        return []
+    owner = labels[rows, columns]
+    lows = [np.full(count, np.iinfo(np.intp).max) for _ in range(2)]
+    highs = [np.full(count, -1) for _ in range(2)]
+    for values, low, high in zip((columns, rows), lows, highs, strict=True):
+        np.minimum.at(low, owner, values)
+        np.maximum.at(high, owner, values)
+    sizes = np.bincount(owner, minlength=count)
+    order = np.argsort(-sizes, kind="stable")
+    order = order[sizes[order] > 0]
+    table = np.stack([*lows, *(high + 1 for high in highs), sizes], axis=1)[order].tolist()
+    sums = sizes if weights is None else np.bincount(owner, weights[rows, columns], minlength=count)
+    counted = zip(table, sums[order].tolist(), strict=True)
+    return [Region(x1, y1, x2, y2, area, weight) for (x1, y1, x2, y2, area), weight in counted]
+
+
+def dilate(mask: Mask, by: int) -> Mask:
+    """Set all cells around set ones, ``by`` in each direction."""
+    for axis in (0, 1):
+        wide = mask.copy()
+        ahead, behind = (slice(None),) * axis, (slice(None),) * (1 - axis)
+        for step in range(1, min(by, mask.shape[axis] - 1) + 1):
+            wide[(*ahead, slice(step, None), *behind)] |= mask[(*ahead, slice(None, -step), *behind)]
+            wide[(*ahead, slice(None, -step), *behind)] |= mask[(*ahead, slice(step, None), *behind)]
+        mask = wide
+    return mask
+
+
+def _label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
+    """Number the connected parts (corners touch): the label of each set cell, and one more than the highest label."""
+    height, width = mask.shape
+    flat = np.zeros((height, width + 1), np.int8)  # the extra column separates each row from the next
+    flat[:, :width] = mask
+    edges = np.diff(flat.ravel(), prepend=0)
+    starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
+    parent = _merge_runs(starts.tolist(), ends.tolist(), width + 1)
+    labels = np.zeros(height * (width + 1), np.intp)
+    labels[flat.ravel() == 1] = np.repeat(parent, ends - starts)
+    return labels.reshape(height, width + 1)[:, :width], len(starts)
+
+
+def _merge_runs(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
+    """Return for each run the number of the first run of its part: runs in adjacent rows may touch."""
+    parent = list(range(len(starts)))
+
+    def root(run: int) -> int:
+        while parent[run] != run:
+            parent[run] = parent[parent[run]]
+            run = parent[run]
+        return run
+
+    above = 0
+    for run, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        while ends[above] + stride < start:
+            above += 1
+        at = above
+        while at < run and starts[at] + stride <= end:
+            first, second = sorted((root(at), root(run)))
+            parent[second] = first
+            at += 1
+    return np.array([root(run) for run in range(len(starts))], np.intp)

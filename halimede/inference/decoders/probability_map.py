@@ -1,0 +1,57 @@
+"""Reads boxes of text from a map of probabilities: each connected region above a threshold is a line of text. Pure.
+
+Source: Real-time Scene Text Detection with Differentiable Binarization (Liao et al., 2020, arXiv 1911.08947), section
+3.4: the model is trained on shrunk regions, so each is grown by ``area * unclip / perimeter`` on all sides. Here a
+region is its upright box, and its score is the mean of its cells.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from halimede.inference.connected_regions import regions
+from halimede.inference.geometry import Geometry
+from halimede.inference.model import Array, SampleError
+
+#: the probability above which a cell is text, and the growth of a region, as PaddleOCR has them
+THRESHOLD, UNCLIP = 0.3, 1.6
+#: least side of a region in cells: smaller ones are noise
+LEAST_SIDE = 3
+#: tolerance by which rounding may raise a probability above 1
+SCORE_SLACK = 1e-3
+
+
+class TextRegions(NamedTuple):
+    """Boxes of one sample, from top to bottom: corners in pixels of the model's input ``[n, 4]``, scores."""
+
+    boxes: Array
+    scores: Array
+
+
+def read_probabilities(
+    values: Array, geometry: Geometry | None, *, threshold: float = THRESHOLD, unclip: float = UNCLIP
+) -> TextRegions:
+    """Return the boxes of a map ``[1, h, w]`` or ``[h, w]``, as large as the model's input. Raises SampleError."""
+    map_ = values[0] if values.ndim == 3 and len(values) == 1 else values
+    if map_.ndim != 2 or not map_.size:
+        raise SampleError(
+            f"the model gives {list(values.shape)} for one sample, which is no map of probabilities [1, h, w]: "
+            "check spec.postprocess.output and boxes.decode"
+        )
+    if geometry and map_.shape != (geometry.y.seen, geometry.x.seen):
+        raise SampleError(
+            f"the model gives a map of {list(map_.shape)} for an input of {[geometry.y.seen, geometry.x.seen]}: "
+            "boxes.decode db reads maps as large as the input"
+        )
+    if map_.max() > 1 + SCORE_SLACK or map_.min() < 0:
+        text = f"from {map_.min():.4g} to {map_.max():.4g}, which are no probabilities"
+        raise SampleError(f"the model gives a map {text}: set spec.postprocess.activation to sigmoid")
+    parts = regions(map_ > threshold, weights=map_)
+    table = np.array([(p.x1, p.y1, p.x2, p.y2, p.weight / p.area) for p in parts], np.float64).reshape(-1, 5)
+    table = table[(table[:, 2:4] - table[:, :2]).min(axis=1, initial=np.inf) >= LEAST_SIDE]
+    table = table[np.lexsort((table[:, 0], table[:, 1]))]
+    boxes, sides = table[:, :4], table[:, 2:4] - table[:, :2]
+    growth = sides.prod(axis=1, keepdims=True) * unclip / np.maximum(2 * sides.sum(axis=1, keepdims=True), 1)
+    return TextRegions(boxes + growth * [-1, -1, 1, 1], table[:, 4])
