@@ -135,9 +135,9 @@ class ControlPlane:
         self._unconfirmed_since = {node: since[node] for node in since.keys() - silent}
         return silent
 
-    async def presence(self, presence: Presence, *, retained: bool) -> None:
+    async def process_presence(self, presence: Presence, *, retained: bool) -> None:
         """Process a birth or will; ``retained``: the broker sent it because GM has subscribed."""
-        change = self.nodes.saw(presence, retained=retained)
+        change = self.nodes.process_presence(presence, retained=retained)
         if retained and self.nodes.is_unconfirmed(presence.node):
             self._doubt.set()
         await self.node_changed(presence.node, change)
@@ -223,7 +223,7 @@ class ControlPlane:
     def publish_all(self) -> None:
         """Send waiting messages and publish all statuses, after a connection of the sending bus."""
         self.downstream.wake()
-        self.display.all()
+        self.display.publish_all()
 
     async def _changed(self, key: Key) -> None:
         stored, old = self._cluster.get(key), self.index.get(key)
@@ -288,7 +288,7 @@ class SyncResponder:
         """Whether a node knows that a uid was deleted; used where ``Cluster.complete`` is False."""
         return any(uid in uids for uids in self._deleted.values())
 
-    def born(self, node: str) -> None:
+    def answer_waiting(self, node: str) -> None:
         """Answer a sync that waited for the node's birth, if there is one."""
         if node in self._waiting:
             self.queue.add(node)

@@ -75,7 +75,7 @@ class Attempt:
     due: float
     count: int = 0
 
-    def sent(self, now: float, patience: float = 0.0) -> None:
+    def schedule_next(self, now: float, patience: float = 0.0) -> None:
         """Schedule the next attempt, each time later; ``patience``: more seconds because many nodes must answer."""
         self.count += 1
         self.due = now + exponential(self.count, FIRST_RESEND + patience, LAST_RESEND)
@@ -420,7 +420,7 @@ class DownstreamSender:
             self._retry_refused(attempt, address.text, error, patience)
             return
         repeated = attempt.count > 0
-        attempt.sent(_now(), patience)
+        attempt.schedule_next(_now(), patience)
         if answer is None:
             self._count_sent(repeated=repeated)
             if state.sync:
@@ -454,7 +454,7 @@ class DownstreamSender:
         """Schedule the next attempt of a message that the broker refused: other messages must not wait for it."""
         log.warning("message not sent", topic=topic, error=str(error))
         attempt.count = REFUSED
-        attempt.sent(_now(), patience)
+        attempt.schedule_next(_now(), patience)
 
     def _stamp(self) -> dict[str, str]:
         self._number += 1

@@ -121,7 +121,7 @@ class Nodes(Mapping[str, Node]):
         node = self._nodes.get(name)
         return self._put(node) if node else NOTHING
 
-    def saw(self, presence: Presence, *, retained: bool = False) -> Change:
+    def process_presence(self, presence: Presence, *, retained: bool = False) -> Change:
         """Process a birth or will. A node that only a retained birth shows is unconfirmed.
 
         A retained birth of a connection that has ended since changes nothing.

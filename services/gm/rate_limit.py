@@ -12,7 +12,7 @@ MOST = 10_000
 #: events per second, and burst: of one reason about one object, and of one reason about all objects
 EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
 #: objects whose suppressed events are counted
-MAX_LEFT_OUT = 1000
+MAX_SUPPRESSED = 1000
 
 
 class EventDeduplicator:
@@ -25,15 +25,15 @@ class EventDeduplicator:
         self._about: RateLimit[tuple[str, str]] = RateLimit(*EVENTS_ABOUT)
         self._reasons: RateLimit[str] = RateLimit(*EVENTS_OF)
         #: events that were suppressed since the last reported one, by reason and object
-        self._left_out: Counter[tuple[str, str]] = Counter()
+        self._suppressed: Counter[tuple[str, str]] = Counter()
 
     def times(self, reason: str, about: str) -> int:
         """Return how many events this report stands for, including this one; 0: do not report it."""
         what = (reason, about)
         if self._about.spend(what) and self._reasons.spend(reason):
-            return 1 + self._left_out.pop(what, 0)
-        if what in self._left_out or len(self._left_out) < MAX_LEFT_OUT:
-            self._left_out[what] += 1
+            return 1 + self._suppressed.pop(what, 0)
+        if what in self._suppressed or len(self._suppressed) < MAX_SUPPRESSED:
+            self._suppressed[what] += 1
         return 0
 
 

@@ -57,7 +57,7 @@ class NodeReports:
         self._put(NodeReport(key, node, _with_counts(status, old), live=True, edge=edge))
         return True
 
-    def cleared(self, key: Key, node: str) -> None:
+    def mark_cleared(self, key: Key, node: str) -> None:
         """Mark a report as not live: the node no longer holds the resource. Its counts stay."""
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.live:

@@ -36,7 +36,7 @@ class StatusTopics:
         self._stale: set[Key] = set()
         self.queue: WorkQueue[Key] = WorkQueue("status topics", self._show)
 
-    def all(self) -> None:
+    def publish_all(self) -> None:
         """Publish all statuses: after a reconnection the broker may have lost them."""
         for stored in self._cluster.resources():
             self.queue.add(stored.key)

@@ -187,9 +187,9 @@ class Upstream:
         await self._offer(delivery, work, WEIGHTY)
 
     async def _take_presence(self, node: str, presence: Presence, *, retained: bool) -> None:
-        await self._plane.presence(presence, retained=retained)
+        await self._plane.process_presence(presence, retained=retained)
         if presence.online:
-            self._plane.syncs.born(node)
+            self._plane.syncs.answer_waiting(node)
             if self._plane.nodes.is_duplicate(presence):
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
@@ -215,7 +215,7 @@ class Upstream:
         self._plane.reports.begin_epoch(node, sync.epoch)
         holds = {Key(holding.plural, holding.namespace, holding.name): holding.uid for holding in sync.holds}
         for key in self._plane.reports.uncleared_keys(node, holds):  # a sync lists all that the node holds
-            self._cleared(node, key)
+            self._process_cleared(node, key)
         self._plane.syncs.receive(node, sync, described=self._plane.nodes.has_labels(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
@@ -244,7 +244,7 @@ class Upstream:
         node, key = names["node"], _key(names)
 
         async def clear() -> None:
-            self._cleared(node, key)
+            self._process_cleared(node, key)
 
         if await self._is_admitted(node):
             await self.intake.offer(node, NODE_STATUS.at(**names).text, clear, size=0)
@@ -277,8 +277,8 @@ class Upstream:
         await self._bus.recall(PRESENCE.filter())
         await self._bus.recall(NODE_STATUS.filter())
 
-    def _cleared(self, node: str, key: Key) -> None:
-        self._plane.reports.cleared(key, node)
+    def _process_cleared(self, node: str, key: Key) -> None:
+        self._plane.reports.mark_cleared(key, node)
         self._plane.downstream.clear_reported(node, key)
         self._plane.queue.add(key)
 

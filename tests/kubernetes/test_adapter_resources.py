@@ -103,9 +103,9 @@ async def test_a_held_resource_waits_for_us_and_for_us_alone(api: Api) -> None:
         stored = await a.model()
         await a.cluster.add_finalizer(stored.key, stored.uid)
         await a.cluster.add_finalizer(stored.key, stored.uid)
-        assert (await a.stored("m")).held
+        assert (await a.stored("m")).has_finalizer
         await a.cluster.finalize(stored.key, stored.uid)
-        assert (await a.stored("m")).held, "nobody has asked for its deletion"
+        assert (await a.stored("m")).has_finalizer, "nobody has asked for its deletion"
         body = {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}}
         await api.client.patch(SEDNA_MODELS, api.namespace, "m", body)
         await api.client.delete(SEDNA_MODELS, api.namespace, "m")
@@ -131,7 +131,7 @@ async def test_a_finalized_resource_is_gone_at_once_and_its_name_is_free(api: Ap
         assert a.cluster.get(stored.key) is None
         again = await a.model()
         assert again.uid != stored.uid
-        assert not again.held
+        assert not again.has_finalizer
 
 
 async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes_over(api: Api) -> None:

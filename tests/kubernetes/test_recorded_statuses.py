@@ -311,7 +311,7 @@ async def test_what_only_events_say_of_a_pod_reaches_the_condition(
     api: Api, case: str, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_history, "LATE_S", 0.5)
-    monkeypatch.setattr(pod_history, "LOOK_S", 0.5)
+    monkeypatch.setattr(pod_history, "RECHECK_S", 0.5)
     monkeypatch.setattr(pod_warnings, "FRESH_S", 0.3)
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left(case), EDGE)

@@ -45,7 +45,7 @@ from services.gm.workloads.serving_objects import VERSION, build, secret_names, 
 NODES_FIX = f"without Kubernetes use one of {KNOWN}, or export it to onnx"
 IMAGE_FIX = "an image needs Kubernetes: remove it, and list the model's versions in spec.manifest"
 REPLICAS, REPLICAS_FIX = "spec.replicas", "at the edge one server runs: set 1, or deployToLayer: cloud"
-NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
+NO_REPLICAS = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
 Objects = Mapping[Ref, Mapping[str, Any]]
 
 
@@ -150,7 +150,7 @@ def _sum_up(
     )
     verdict = None
     if not desired_servers(desired.spec) and not missing:
-        verdict = NONE_WANTED
+        verdict = NO_REPLICAS
     elif status.phase == "Running":
         verdict = _difference(desired.spec, observed, status.conditions[-1].message)
     if verdict is None:

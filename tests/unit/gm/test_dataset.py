@@ -120,7 +120,7 @@ COPIED = stored(dataset("frames", nodeName="edge1", syncTo={"zone": "a"}))
 
 def labelled(nodes: Nodes, *names: str, **labels: str) -> None:
     for number, name in enumerate(names, 1):
-        nodes.saw(Presence(node=name, epoch=number, online=True, labels=labels))
+        nodes.process_presence(Presence(node=name, epoch=number, online=True, labels=labels))
 
 
 def test_a_dataset_that_others_copy_goes_to_its_node_and_to_all_that_the_selector_matches() -> None:

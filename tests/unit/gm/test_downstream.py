@@ -90,8 +90,8 @@ async def test_one_node_is_asked_for_without_a_walk_over_all() -> None:
 
 def test_what_many_are_asked_for_at_once_is_repeated_later() -> None:
     alone, crowded = Attempt(0.0), Attempt(0.0)
-    alone.sent(10.0)
-    crowded.sent(10.0, patience=2.0)
+    alone.schedule_next(10.0)
+    crowded.schedule_next(10.0, patience=2.0)
     assert alone.due == 10.0 + FIRST_RESEND
     assert crowded.due == 10.0 + FIRST_RESEND + 2.0
 

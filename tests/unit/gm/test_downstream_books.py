@@ -84,7 +84,7 @@ def test_attempts_are_counted_and_their_distances_grow_to_half_a_minute() -> Non
     attempt, due = Attempt(0.0), []
     assert attempt.count == 0
     for count in range(1, 9):
-        attempt.sent(100.0)
+        attempt.schedule_next(100.0)
         assert attempt.count == count
         due.append(attempt.due - 100.0)
     assert due == [1, 2, 4, 8, 16, 30, 30, 30]

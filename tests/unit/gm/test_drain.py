@@ -22,7 +22,7 @@ RAN = Status(phase="Running", conditions=[Condition(type="Running")])
 def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
     nodes = Nodes()
     for name in names:
-        nodes.saw(Presence(node=name, epoch=1, online=True, labels=labels or {}))
+        nodes.process_presence(Presence(node=name, epoch=1, online=True, labels=labels or {}))
     return nodes
 
 
@@ -45,13 +45,13 @@ def test_no_selector_finds_a_drained_node_until_it_is_given_back() -> None:
 def test_the_mark_outlives_the_presence_and_ends_with_the_node() -> None:
     nodes = Nodes()
     nodes.set_drained("edge0", drained=True)
-    nodes.saw(Presence(node="edge0", epoch=1, online=True, labels=SITE))
-    nodes.saw(Presence(node="edge0", epoch=1, online=False))
-    nodes.saw(Presence(node="edge0", epoch=2, online=True, labels=SITE))
+    nodes.process_presence(Presence(node="edge0", epoch=1, online=True, labels=SITE))
+    nodes.process_presence(Presence(node="edge0", epoch=1, online=False))
+    nodes.process_presence(Presence(node="edge0", epoch=2, online=True, labels=SITE))
     assert nodes["edge0"].drained
     assert set(nodes.match(SITE)) == set()
     nodes.remove("edge0")
-    nodes.saw(Presence(node="edge0", epoch=3, online=True, labels=SITE))
+    nodes.process_presence(Presence(node="edge0", epoch=3, online=True, labels=SITE))
     assert set(nodes.match(SITE)) == {"edge0"}
 
 

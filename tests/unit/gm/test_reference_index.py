@@ -35,7 +35,7 @@ def test_after_any_history_placement_is_what_matching_everything_gives(steps: li
     entries: dict[Key, ReferenceEntry] = {}
     for epoch, (what, name, detail) in enumerate(steps):
         if what == "node":
-            change = nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=detail))  # type: ignore[arg-type]
+            change = nodes.process_presence(Presence(node=name, epoch=epoch, online=True, labels=detail))  # type: ignore[arg-type]
             if change.labels:
                 index.node_changed(name)
         else:
@@ -80,7 +80,7 @@ def test_a_role_with_a_limit_has_that_many_of_the_matching_nodes_and_keeps_them(
     index.put(key, CONTROLLERS[key.plural].entry(parse(body)))
     for epoch, (name, labels) in enumerate(steps):
         before = set(index.roles_by_node(key))
-        if nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=labels)).labels:
+        if nodes.process_presence(Presence(node=name, epoch=epoch, online=True, labels=labels)).labels:
             index.node_changed(name)
         matching, placed = set(nodes.match(selector)), set(index.roles_by_node(key))
         assert placed <= matching
@@ -145,11 +145,11 @@ def test_a_role_without_pods_keeps_its_nodes_while_pods_of_another_role_move() -
 def test_a_node_that_loses_a_label_concerns_the_models_that_name_it() -> None:
     nodes = Nodes()
     index = ReferenceIndex(nodes)
-    nodes.saw(Presence(node="n0", epoch=1, online=True, labels={"a": "x", "b": "x"}))
+    nodes.process_presence(Presence(node="n0", epoch=1, online=True, labels={"a": "x", "b": "x"}))
     resource = parse(model("small", nodeSelector={"a": "x"}))
     index.put(SMALL, CONTROLLERS[MODELS].entry(resource))
     assert (index.roles_by_node(SMALL), index.roles_on(SMALL, "n0")) == ({"n0": frozenset()}, frozenset())
     assert set(index.keys_on("n0")) == {SMALL}
-    assert nodes.saw(Presence(node="n0", epoch=2, online=True, labels={"b": "x"})).labels
+    assert nodes.process_presence(Presence(node="n0", epoch=2, online=True, labels={"b": "x"})).labels
     assert SMALL in index.node_changed("n0")
     assert (index.roles_by_node(SMALL), index.roles_on(SMALL, "n0"), set(index.keys_on("n0"))) == ({}, None, set())

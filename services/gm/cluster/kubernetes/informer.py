@@ -107,7 +107,7 @@ class Informer(Generic[T]):
         """List and watch until cancelled."""
         failures, listing_anew = 0, False
         while True:
-            self._progress, asked_s = False, 0.0
+            self._progress, retry_after_s = False, 0.0
             try:
                 if not self._version:
                     await self._list()
@@ -119,12 +119,12 @@ class Informer(Generic[T]):
                     listing_anew = True
                     continue
             except KubernetesApiError as error:
-                asked_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
+                retry_after_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
                 self._report(str(error))
             failures = 0 if self._progress else failures + 1
             listing_anew = listing_anew and not self._progress
             pause = exponential(failures, FIRST_PAUSE, LAST_PAUSE)
-            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), asked_s))  # noqa: S311
+            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), retry_after_s))  # noqa: S311
 
     def learn(self, body: Object, before: str) -> None:
         """Cache the response to GM's own write, unless the object has changed since version ``before`` was seen
