@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, convert, register
-from halimede.api.deferral import Deferral, ModelRef, admit_deferral, check_deferral
+from halimede.api.deferral import Deferral, ModelRef, UploadContent, admit_deferral, check_deferral
 from halimede.api.mining import AFTER, BEFORE
 from halimede.api.model import Metadata
 from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
@@ -40,7 +41,12 @@ VARIABLE_FIX = "it is a variable that nothing has replaced: write the value, or 
 UNIQUE_FIX = "give each worker a different name"
 CROPS_FIX = f"set mode to {AFTER}: with a detector, samples are crops, which are mined after the model"
 ONE_SOURCE = "give one of cameras, path and url"
+REGIONS_FIX = "regions are those of the small model's boxes: set mode to inference-then-mining, or upload to frame"
+DETECTOR_FIX = "with a detector, samples are crops: leave out detector, or set edgeWorker.upload to frame"
+TIERS_FIX = "regions go to the cloud without tiers between: leave out tiers, or set edgeWorker.upload to frame"
 PATH_FIX = "write an absolute path on the node"
+AGE_FIX = "remove it: only frames of cameras have a maximum age"
+MOST_AGE_MS = 3_600_000
 COLUMNS = (
     PHASE,
     REASON,
@@ -127,6 +133,7 @@ class FrameSourceSpec(Spec, kw_only=True):
             ONE_SOURCE,
         ),
         ValidationRule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
+        ValidationRule("!has(self.maxAgeMs) || (has(self.cameras) && size(self.cameras) > 0)", AGE_FIX, ".maxAgeMs"),
     )
 
     cameras: Annotated[
@@ -142,11 +149,35 @@ class FrameSourceSpec(Spec, kw_only=True):
             " are always turned."
         ),
     ] = "ignore"
+    max_age_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_AGE_MS)] | None,
+        Meta(
+            description="Milliseconds for which a camera frame may wait for the model. An older one is dropped,"
+            " acknowledged and counted as skipped. Default: every frame of QoS 1 is answered, however late."
+        ),
+    ] = None
+
+    @property
+    def max_age_s(self) -> float:
+        """Seconds for which a frame may wait for the model."""
+        return math.inf if self.max_age_ms is None else self.max_age_ms / 1000
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of source that are set; exactly one is allowed."""
         return [name for name in ("cameras", "path", "url") if getattr(self, name)]
+
+
+def _check_upload(spec: JointInferenceServiceSpec) -> None:
+    edge = spec.edge_worker
+    if edge.upload == "frame":
+        return
+    if edge.hard_example_mining.mode == BEFORE:
+        raise InvalidFieldError("spec.edgeWorker.upload", edge.upload, REGIONS_FIX)
+    if edge.detector:
+        raise InvalidFieldError("spec.edgeWorker.detector", edge.detector.name, DETECTOR_FIX)
+    if spec.tiers:
+        raise InvalidFieldError("spec.tiers", [tier.name for tier in spec.tiers], TIERS_FIX)
 
 
 def check_source(at: str, source: FrameSourceSpec | None) -> None:
@@ -155,6 +186,8 @@ def check_source(at: str, source: FrameSourceSpec | None) -> None:
         raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
     if source and source.path and not source.path.startswith("/"):
         raise InvalidFieldError(f"{at}.path", source.path, PATH_FIX)
+    if source and source.max_age_ms is not None and not source.cameras:
+        raise InvalidFieldError(f"{at}.maxAgeMs", source.max_age_ms, AGE_FIX)
 
 
 class KeepHardSamples(Spec, kw_only=True):
@@ -162,6 +195,11 @@ class KeepHardSamples(Spec, kw_only=True):
 
     max_megabytes: Annotated[int, Meta(ge=1, le=1_000_000, description="Space for them on the node, in MB.")] = 256
     max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of stored samples.")] = 10_000
+
+
+#: most further models of a committee
+MOST_FURTHER = 2
+COMMITTEE_FIX = "name other Models than model, each once: two equal models always agree"
 
 
 class Detector(ModelRef, kw_only=True):
@@ -186,13 +224,34 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         *Deferral.rules,
         ValidationRule(
+            "!has(self.committee) || (self.committee.all(a, self.committee.exists_one(b, b.name == a.name))"
+            " && (!has(self.model.name) || self.committee.all(a, a.name != self.model.name)))",
+            COMMITTEE_FIX,
+            ".committee",
+        ),
+        ValidationRule(
             f"!has(self.detector) || !has(self.hardExampleMining.mode) || self.hardExampleMining.mode != '{BEFORE}'",
             CROPS_FIX,
             ".hardExampleMining",
         ),
+        ValidationRule(
+            "!has(self.upload) || self.upload == 'frame' || !has(self.hardExampleMining.mode)"
+            f" || self.hardExampleMining.mode != '{BEFORE}'",
+            REGIONS_FIX,
+            ".upload",
+        ),
+        ValidationRule("!has(self.upload) || self.upload == 'frame' || !has(self.detector)", DETECTOR_FIX, ".detector"),
     )
 
     model: Annotated[ModelChoice, Meta(description="The small model.")]
+    committee: Annotated[
+        list[ModelRef],
+        Meta(
+            max_length=MOST_FURTHER,
+            description="Further small models of the same labels: they and model answer by majority, for the rule"
+            " Agreement.",
+        ),
+    ] = []
     detector: Annotated[
         Detector | None,
         Meta(
@@ -202,6 +261,10 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     ] = None
     template: Template
     hpa: Hpa = None
+    upload: Annotated[
+        UploadContent,
+        Meta(description="What is uploaded of a hard frame: the frame, or only its regions with uncertain boxes."),
+    ] = "frame"
     source: Annotated[
         FrameSourceSpec | None,
         Meta(description="The source of frames. Default: the camera with the service's name."),
@@ -255,6 +318,14 @@ def _check_model(at: str, model: ModelChoice) -> None:
         check_name(f"{at}.name", model.name)
 
 
+def _check_committee(at: str, edge: EdgeWorkerSpec) -> None:
+    names = [edge.model.name, *(member.name for member in edge.committee)]
+    for name in names[1:]:
+        check_name(f"{at}.committee", name)
+        if names.count(name) > 1:
+            raise InvalidFieldError(f"{at}.committee", name, COMMITTEE_FIX)
+
+
 def _check_detector(at: str, edge: EdgeWorkerSpec) -> None:
     if edge.detector is None:
         return
@@ -268,10 +339,12 @@ def check(spec: JointInferenceServiceSpec) -> None:
     edge, cloud = spec.edge_worker, spec.cloud_worker
     check_all(
         partial(_check_model, "spec.edgeWorker.model", edge.model),
+        partial(_check_committee, "spec.edgeWorker", edge),
         partial(_check_detector, "spec.edgeWorker", edge),
         partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
         partial(check_source, "spec.edgeWorker.source", edge.source),
         partial(check_deferral, "spec.edgeWorker", edge),
+        partial(_check_upload, spec),
         *(partial(_check_tier, i, spec.tiers) for i in range(len(spec.tiers))),
         partial(_check_model, "spec.cloudWorker.model", cloud.model),
         partial(check_pods, "spec.cloudWorker", cloud.template, cloud.hpa),
@@ -348,6 +421,12 @@ class JointInferenceServiceSpec(Spec, kw_only=True):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             "!has(self.tiers) || self.tiers.all(a, self.tiers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".tiers"
+        ),
+        ValidationRule(
+            "!has(self.tiers) || size(self.tiers) == 0 || !has(self.edgeWorker.upload)"
+            " || self.edgeWorker.upload == 'frame'",
+            TIERS_FIX,
+            ".tiers",
         ),
     )
 

@@ -135,6 +135,8 @@ def _deferral(worker: Deferral) -> dict[str, str]:
     }
     if worker.target_upload_ratio is not None:
         told["TARGET_UPLOAD_RATIO"] = f"{worker.target_upload_ratio:g}"
+    if worker.costs and worker.costs.adaptive:
+        told["COSTS"] = _json(worker.costs)
     if worker.encoding != AS_IT_CAME:
         told["UPLOAD_ENCODING"] = worker.encoding
     if worker.max_bytes is not None:
@@ -150,6 +152,8 @@ def _batching(worker: CloudWorkerSpec | TierWorker) -> dict[str, str]:
 
 def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
     told = {"DEADLINE_MS": str(worker.deadline_ms)}
+    if worker.upload != "frame":
+        told["UPLOAD"] = worker.upload
     if worker.keep_hard_samples:
         told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
     if worker.detector:

@@ -28,7 +28,7 @@ from halimede.bus.message import (
 )
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
 from halimede.bus.reconnect import BrokerReadiness, ClientIdConflict, ReconnectBackoff
-from halimede.bus.subscriptions import Dispatcher, Subscription
+from halimede.bus.subscriptions import NO_LIMIT, Dispatcher, Subscription, UnackedMessages
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 from halimede.errors import BusError, DisconnectedError, RefusedError, cause_of
@@ -114,10 +114,12 @@ class ReconnectingBus(Bus):
         chance: random.Random,
         prefix: str = "",
         durable: bool = False,
+        receive_maximum: int = NO_LIMIT,
     ) -> None:
         """Prepare a bus. The client id becomes part of a topic (dead letters), so it must be a valid name.
 
-        ``durable``: the session outlives its connections.
+        ``durable``: the session outlives its connections. ``receive_maximum``: above this number of messages that wait
+        for a later acknowledgement, the connection is not read (``UnackedMessages``).
         """
         super().__init__(check_name("client id", client_id), announce)
         self._where = where
@@ -127,7 +129,8 @@ class ReconnectingBus(Bus):
         self._readiness = BrokerReadiness()
         self._back_off = ReconnectBackoff(chance)
         self._outage = ConnectionLog(where, self.client_id)
-        self._incoming = Dispatcher(self.stats, self._prefix, durable=durable)
+        held = UnackedMessages(durable=durable, receive_maximum=receive_maximum, full=self._pause_reading)
+        self._incoming = Dispatcher(self.stats, self._prefix, held)
         self._link: Transport | None = None
         #: the same connection, once the broker has granted its subscriptions and its birth: only then others publish
         self._usable: Transport | None = None
@@ -184,6 +187,17 @@ class ReconnectingBus(Bus):
     def owed(self) -> int:
         """Bytes of publishes that the broker has not acknowledged yet."""
         return self._link.owed if self._link else 0
+
+    @property
+    def unacknowledged(self) -> int:
+        """Received messages that are acknowledged later, and are not yet."""
+        return self._incoming.held.count
+
+    @property
+    def oldest_s(self) -> float:
+        """Seconds since the oldest of them arrived."""
+        now = asyncio.get_running_loop().time()
+        return now - min(self._incoming.held.arrivals(), default=now)
 
     @property
     def max_packet(self) -> int:
@@ -247,6 +261,7 @@ class ReconnectingBus(Bus):
         queue: int,
         *,
         later: bool = False,
+        drop_oldest: bool = False,
         inherit: bool = False,
     ) -> None:
         """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it.
@@ -257,7 +272,9 @@ class ReconnectingBus(Bus):
             raise RuntimeError("subscribe inside the bus's `async with` block")
         if other := self._incoming.conflict(filter_, asked=not inherit):
             raise ValueError(f"{filter_} overlaps the subscription of {other}: use another connection for one of them")
-        subscription = Subscription(filter_, qos, receive, queue, self.stats, later=later, asked=not inherit)
+        subscription = Subscription(
+            filter_, qos, receive, queue, self.stats, later=later, drop_oldest=drop_oldest, asked=not inherit
+        )
         self._incoming.add(subscription)
         if queue:
             self._start(subscription.pump(), filter_)
@@ -322,15 +339,23 @@ class ReconnectingBus(Bus):
         answer.set_result(refused)
         return answer
 
+    def _pause_reading(self, full: bool) -> None:  # noqa: FBT001  # a hook of ``UnackedMessages``
+        """Read no further messages while there are too many without an acknowledgement."""
+        if self._link and full:
+            self._link.pause_reading()
+        elif self._link:
+            self._link.resume_reading()
+
     async def _subscribe(self, link: Transport, filter_: str, qos: int) -> int | None:
-        """Subscribe; return the broker's reason code, None if the next connection must subscribe."""
+        """Subscribe; return the broker's reason code, None if it is not known: the next connection subscribes."""
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 return await asyncio.shield(self._subscription(link, filter_, qos))
         except DisconnectedError:
             return None
         except TimeoutError:
-            link.abort("no answer to a subscription")
+            if not link.was_paused:
+                link.abort("no answer to a subscription")
             return None
 
     async def _settle(self, link: Transport, filter_: str, reason: int) -> int | None:
@@ -438,6 +463,7 @@ class ReconnectingBus(Bus):
         # before anything can be published on it
         self.stats.connects += 1
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
+        self._pause_reading(self._incoming.held.full)
         tasks: list[asyncio.Task[None]] = []
         try:
             reasons = await self._established(link, answers)
@@ -465,15 +491,17 @@ class ReconnectingBus(Bus):
     async def _established(self, link: Transport, answers: Mapping[str, asyncio.Future[int]]) -> dict[str, int] | None:
         """Return the reason codes for a new connection's subscriptions and birth; None if one is missing.
 
-        An answer may be lost while the connection works. Only a new connection gets them all, so this one is ended.
+        An answer may be lost while the connection works. Only a new connection gets them all, so this one is ended. But
+        if reading was paused, the answers arrive behind the messages of a session, whose subscriptions the broker has.
         """
-        try:
-            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                reasons = await asyncio.gather(*answers.values())
-        except (DisconnectedError, TimeoutError):
+        pending = set(answers.values())
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=SUBSCRIBE_TIMEOUT)
+        done = {name: answer for name, answer in answers.items() if answer.done()}
+        if any(answer.exception() for answer in done.values()) or (pending and not link.was_paused):
             link.abort("no answer to subscriptions or birth")
             return None
-        return dict(zip(answers, reasons, strict=True))
+        return {name: answer.result() for name, answer in done.items()}
 
     async def _greet(self) -> None:
         """Report refused subscriptions and client id conflicts as dead letters, and run the hooks."""

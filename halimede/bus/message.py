@@ -80,7 +80,7 @@ class Packet:
 
     ``done`` acknowledges a message of a subscription with ``later``; further calls have no effect. ``tail`` follows the
     payload and is sent without a copy; received messages have none. A large received payload may be a view of the
-    receive buffer.
+    receive buffer. ``arrived``: when a message of a subscription with ``later`` arrived, in loop time.
     """
 
     topic: str
@@ -94,6 +94,7 @@ class Packet:
     duplicate: bool = False
     done: Callable[[], None] = field(default=_nothing, compare=False, repr=False)
     tail: bytes | memoryview = b""
+    arrived: float = field(default=0.0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ ReceiveNow = Callable[[Packet], None]
 
 @dataclass(slots=True)
 class BusStats:
-    """Counts since the start. ``rejected``: unreadable; ``dropped``: QoS 0 messages that found a full queue."""
+    """Counts since the start. ``rejected``: unreadable; ``dropped``: messages for which a queue had no room."""
 
     connects: int = 0
     rejected: int = 0

@@ -35,6 +35,7 @@ class MqttBus(ReconnectingBus):
             chance=random.SystemRandom(),
             prefix=settings.prefix,
             durable=settings.session_s > 0,
+            receive_maximum=settings.receive_maximum,
         )
         self._settings = settings
 

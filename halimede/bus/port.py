@@ -138,6 +138,16 @@ class Bus(ABC):
         return 0
 
     @property
+    def unacknowledged(self) -> int:
+        """Received messages that are acknowledged later, and are not yet."""
+        return 0
+
+    @property
+    def oldest_s(self) -> float:
+        """Seconds since the oldest of them arrived."""
+        return 0.0
+
+    @property
     @abstractmethod
     def max_packet(self) -> int:
         """Most bytes in one packet to the broker."""
@@ -171,12 +181,14 @@ class Bus(ABC):
         queue: int,
         *,
         later: bool = False,
+        drop_oldest: bool = False,
         inherit: bool = False,
     ) -> None:
         """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``.
 
         With a ``queue`` of 0 ``receive`` is a plain function, called when a message arrives. ``later``: a message is
-        acknowledged by its ``done``, not when ``receive`` returns. ``inherit``: no subscription is sent; messages of a
+        acknowledged by its ``done``, not when ``receive`` returns. ``drop_oldest``: a full queue drops and acknowledges
+        its oldest message, also one of QoS 1. ``inherit``: no subscription is sent; messages of a
         session that another client began are handled.
         """
 
@@ -283,6 +295,7 @@ class Bus(ABC):
         wanted: Wanted | None = None,
         queue: int = 1000,
         later: bool = False,
+        drop_oldest: bool = False,
         inherit: bool = False,
     ) -> None:
         """Pass every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
@@ -292,10 +305,13 @@ class Bus(ABC):
         get the same message: brokers differ in how often they send it then.
 
         ``later``: a message that the handler accepted without an error is acknowledged when its packet's ``done`` is
-        called, at any later time. The connection's receive maximum bounds their number. ``inherit``: see ``listen``.
+        called, at any later time. The connection's receive maximum bounds their number: with more, nothing is read, so
+        the handler must not wait for an answer on this connection. ``drop_oldest``, ``inherit``: see ``listen``.
         """
         receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, wanted=wanted)
-        await self.listen(filter_.text, filter_.topic.qos, receive, queue, later=later, inherit=inherit)
+        await self.listen(
+            filter_.text, filter_.topic.qos, receive, queue, later=later, drop_oldest=drop_oldest, inherit=inherit
+        )
 
     async def subscribe_now(self, filter_: Filter[M], handler: HandlerNow[M]) -> None:
         """Subscribe a handler that is a plain function: it is called when a message arrives, without a queue."""

@@ -27,19 +27,26 @@ log = structlog.get_logger()
 #: most topics whose subscription is cached, and most characters of a cached one
 ROUTES, LONGEST = 4096, 512
 
+#: the receive maximum of MQTT v5 for a client that sets none
+NO_LIMIT = 65_535
+#: messages in progress above the receive maximum at which a connection is not read any more: those that an earlier
+#: connection has delivered count as well
+EXCESS = 8
+
 #: acknowledges a message: a token, or the transport's function if the session ends with its connection
 Done = Callable[[], object]
 
 
 class Dispatcher:
-    """The subscriptions of one client. ``durable``: its session outlives its connections.
+    """The subscriptions of one client. ``held``: its messages that are not acknowledged yet.
 
-    Then a message that arrives before its handler is known is not acknowledged and dropped: it waits for that handler.
+    If its session outlives its connections, a message that arrives before its handler is known is not acknowledged and
+    dropped: it waits for that handler.
     """
 
-    def __init__(self, stats: BusStats, prefix: Prefix, *, durable: bool) -> None:
-        self.durable = durable
-        self.held = UnackedMessages(durable=durable)
+    def __init__(self, stats: BusStats, prefix: Prefix, held: UnackedMessages) -> None:
+        self.durable = held.durable
+        self.held = held
         self._stats = stats
         self._prefix = prefix
         self._subscriptions: dict[str, Subscription] = {}
@@ -139,9 +146,12 @@ class Dispatcher:
 class Subscription:
     """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, never a QoS 1 message.
 
+    With ``drop_oldest`` it drops the oldest message of either QoS, and acknowledges it.
+
     QoS 1 needs no bound here: the connection's receive maximum is one, because the broker sends no more than that
-    before it receives acknowledgements. (Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1;
-    then its queue for a client, ``max_queued_messages``, is the bound.)
+    before it receives acknowledgements. Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1.
+    Then messages that are acknowledged later are bounded by ``UnackedMessages``, and those of other subscriptions by
+    the broker's queue for a client, ``max_queued_messages``.
 
     With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called when a message arrives.
 
@@ -159,6 +169,7 @@ class Subscription:
         stats: BusStats,
         *,
         later: bool = False,
+        drop_oldest: bool = False,
         asked: bool = True,
     ) -> None:
         self.filter = filter_
@@ -169,6 +180,7 @@ class Subscription:
         self._levels = plain.split("/")
         self._receive = receive
         self._limit = limit
+        self._drops_all = drop_oldest
         self._stats = stats
         self._waiting: deque[tuple[Packet, Done | None]] = deque()
         #: set while the pump waits for a message
@@ -197,6 +209,8 @@ class Subscription:
         if len(self._waiting) >= self._limit and not self._drop_oldest() and acknowledge is None:
             self._stats.dropped += 1
             return
+        if self.later:
+            packet.arrived = asyncio.get_running_loop().time()
         self._waiting.append((packet, acknowledge))
         if self._wake and not self._wake.done():
             self._wake.set_result(None)
@@ -242,11 +256,13 @@ class Subscription:
                 acknowledge()
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest message without an acknowledgement; return whether there was one."""
+        """Drop the oldest message that may be dropped; return whether there was one."""
         for index, (_, acknowledge) in enumerate(self._waiting):
-            if acknowledge is None:
+            if acknowledge is None or self._drops_all:
                 del self._waiting[index]
                 self._stats.dropped += 1
+                if acknowledge:
+                    acknowledge()
                 return True
         return False
 
@@ -282,10 +298,20 @@ class UnackedMessages:
     continued the session meanwhile and freed them.
 
     Without ``durable`` it only has messages that their receivers acknowledge later.
+
+    A broker that obeys ``receive_maximum`` sends no more before it receives acknowledgements. ``full`` is called with
+    True if there are ``EXCESS`` more in progress, and with False once there are no more than the receive maximum: the
+    connection is not read meanwhile. So a handler of these messages must not wait for an answer on this connection.
     """
 
-    def __init__(self, *, durable: bool) -> None:
+    def __init__(
+        self, *, durable: bool, receive_maximum: int = NO_LIMIT, full: Callable[[bool], None] = lambda _: None
+    ) -> None:
         self.durable = durable
+        #: whether there are too many messages in progress
+        self.full = False
+        self._receive_maximum = receive_maximum
+        self._on_full = full
         self._tokens: dict[int, AckToken] = {}
         self._busy: set[AckToken] = set()
         self._idle = asyncio.Event()
@@ -294,6 +320,15 @@ class UnackedMessages:
     def busy(self) -> bool:
         """Whether any message is in progress."""
         return bool(self._busy)
+
+    @property
+    def count(self) -> int:
+        """Messages in progress."""
+        return len(self._busy)
+
+    def arrivals(self) -> list[float]:
+        """Return when they arrived, in loop time; without those whose handler is not known yet."""
+        return [token.packet.arrived for token in self._busy if token.packet.arrived]
 
     async def idle(self) -> None:
         """Wait until no message is in progress."""
@@ -313,6 +348,9 @@ class UnackedMessages:
             return None
         token = self._tokens[key] = AckToken(self, key, packet, acknowledge)
         self._busy.add(token)
+        if len(self._busy) > self._receive_maximum + EXCESS and not self.full:
+            self.full = True
+            self._on_full(True)  # noqa: FBT003  # as ``full``
         return token
 
     def settle(self, token: AckToken, *, forget: bool = True) -> None:
@@ -320,6 +358,9 @@ class UnackedMessages:
         self._busy.discard(token)
         if not self._busy:
             self._idle.set()
+        if self.full and len(self._busy) <= self._receive_maximum:
+            self.full = False
+            self._on_full(False)  # noqa: FBT003  # as ``full``
         if forget and self._tokens.get(token.key) is token:
             del self._tokens[token.key]
 

@@ -108,6 +108,8 @@ class Transport(ABC):
         self.resumed = False
         #: slots for publishes that the broker has not answered yet
         self.slots = Slots(window)
+        #: whether messages are left in the socket now, and whether they ever were
+        self.paused = self.was_paused = False
         #: bytes of the publishes in slots
         self.owed = 0
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -131,6 +133,14 @@ class Transport(ABC):
 
         ``keep``: the session stays for its lifetime; otherwise it ends.
         """
+
+    def pause_reading(self) -> None:
+        """Leave what arrives in the socket, the broker's answers as well: TCP then slows the broker down."""
+        self.paused = self.was_paused = True
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        self.paused = False
 
     @abstractmethod
     def abort(self, reason: str) -> None:

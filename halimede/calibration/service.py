@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,29 @@ import msgspec
 import numpy as np
 
 from halimede.api.base import SEDNA, Resource
+from halimede.api.deferral import Costs
 from halimede.api.processing import pixels_digest
+from halimede.calibration.blocks import Indices
 from halimede.calibration.calibrate import Calibrated, Goal, fit, part
 from halimede.calibration.candidates import Candidate
+from halimede.calibration.region_rule import FittedRegions, RegionFit
 from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
+from halimede.evaluation.costs import costs_text
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import reads_text
+from halimede.evaluation.region_uploads import (
+    RegionUploads,
+    answer_function,
+    answer_uploads,
+    check_boxes,
+    format_of,
+    has_regions,
+)
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
-from halimede.messages import ResourceBody
+from halimede.messages import Prediction, ResourceBody
+from halimede.mining.calibration_file import RegionRule
 
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
@@ -41,6 +54,15 @@ FIGURES = {
     "upload_ratio": "share that goes up",
     "risk": "stays, small wrong, big right",
     "agreement": "stays, both say the same",
+    "cost_edge_only": "cost of the small model alone",
+    "cost_cloud_only": "cost of the big model alone",
+    "cost_single_threshold": "cost of the best single threshold",
+    "cost": "cost of joint",
+    "cost_below_chance": "saved against as many by chance",
+    "cost_bound": "bound on the cost of joint",
+    "region_objects": "objects of the big model, by regions",
+    "region_bytes": "bytes of regions / frames",
+    "scaled_bytes": "bytes of scaled frames / frames",
     "calibration_error.before": "calibration error before",
     "calibration_error": "calibration error after",
 }
@@ -76,7 +98,7 @@ def calibrated(
     deferral = low.deferral
     assert deferral is not None  # noqa: S101  # every tier but the last has one
     mining = deferral.hard_example_mining
-    audit_share = audit_share_of(deferral_of(chain.service.body, at), goal.target_upload)
+    audit_share = audit_share_of(deferral_of(chain.service.body, at), goal.target_upload, goal.costs)
     found = fit(
         answers_low.predictions,
         answers_high.predictions,
@@ -94,6 +116,11 @@ def calibrated(
     )
     if goal.target_upload is not None and audit_share > goal.target_upload:
         found.notes.append(f"auditShare {audit_share:g} is more than the target: lower it before you apply")
+    if has_regions(low):
+        fitted = _fit_regions(low, high, data, (answers_low.predictions, answers_high.predictions), report=report)
+        found.notes.extend(fitted.notes)
+        figures = found.artefact.figures | fitted.measures
+        found = replace(found, artefact=msgspec.structs.replace(found.artefact, regions=fitted.rule, figures=figures))
     artefact = msgspec.structs.replace(
         found.artefact,
         edge_digest=_digest(low.path),
@@ -101,6 +128,27 @@ def calibrated(
         edge_pixels=pixels_digest(low.spec.decode, low.spec.preprocess),
     )
     return replace(found, artefact=artefact)
+
+
+def _fit_regions(
+    low: EvaluatedTier,
+    high: EvaluatedTier,
+    data: LabelledPicture,
+    answers: Sequence[Sequence[Prediction]],
+    *,
+    report: StageReport,
+) -> FittedRegions:
+    """Fit which regions of frames a tier uploads. Raises InvalidFieldError for models or samples without boxes."""
+    edge, cloud = answers
+    for tier, predictions in ((low, edge), (high, cloud)):
+        check_boxes(tier, predictions)
+    answer, upload_format = answer_function(high, partial(report, f"regions: {high.model}")), format_of(low)
+
+    def upload(rule: RegionRule, indices: Indices) -> RegionUploads:
+        pictures, low_part, high_part = part(data, indices), [edge[i] for i in indices], [cloud[i] for i in indices]
+        return answer_uploads(pictures, low_part, high_part, rule=rule, upload_format=upload_format, answer=answer)
+
+    return RegionFit(data.images, edge, cloud, upload).fit()
 
 
 def _reaching(chain: Chain, at: int, data: LabelledPicture, report: StageReport) -> LabelledPicture:
@@ -137,14 +185,15 @@ def about(found: Calibrated, low: str, high: str) -> list[str]:
     """Return lines about what was fitted; ``low`` and ``high`` are the models' names."""
     artefact, goal = found.artefact, found.goal
     truth = "labels" if found.labelled else f"answers of {high}"
-    wanted = (
-        f"risk at most {goal.max_risk:.4g}, with probability {goal.confidence:.4g}"
-        if goal.max_risk is not None
-        else f"upload ratio {goal.target_upload or 0:.4g}"
-    )
+    if goal.costs:
+        wanted = f"the least cost ({costs_text(goal.costs)}), bounded with probability {goal.confidence:.4g}"
+    elif goal.max_risk is not None:
+        wanted = f"risk at most {goal.max_risk:.4g}, with probability {goal.confidence:.4g}"
+    else:
+        wanted = f"upload ratio {goal.target_upload or 0:.4g}"
     settings = ", ".join(f"{key} {value}" for key, value in artefact.parameters.items())
-    if artefact.learned:
-        settings = f"cut {artefact.learned.cut:.4g}"
+    if learned := artefact.learned or artefact.reward:
+        settings = f"cut {learned.cut:.4g}"
     best = f", the best of {found.tried} rules and parameters" if found.tried > 1 else ""
     budget = ", with the uploads that a worker's budget makes" if goal.target_upload is not None else ""
     mixture = artefact.mixture
@@ -175,7 +224,7 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 FORMAT = "calibration"
 #: fields of a worker that a calibration sets, and why a user wants to know
-CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "auditShare", "fusion")
+CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "costs", "auditShare", "fusion", "upload")
 MEANINGS = {
     "auditShare": "this share of easy samples goes up as well, to measure the edge's accuracy; 0 turns it off",
     "fusion": "mixture combines both answers; cloud takes the big model's",
@@ -194,7 +243,7 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
     """Return all Models of the service and of this calibration, and the service with its deferral filled in.
 
     All other fields stay as written. ``tier``: the calibrated one. A target share is kept at run time; a limit on the
-    risk needs a fixed cut, so the target is removed.
+    risk, and costs, need a fixed cut, so the target is removed.
     """
     name = f"{name_of(chain, tier)}-calibration"
     metadata: dict[str, Any] = {"name": name}
@@ -220,15 +269,25 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
     target = found.goal.target_upload
     if target is not None:
         worker["targetUploadRatio"] = target
-    worker["auditShare"] = audit_share_of(worker, target)
+    worker.pop("costs", None)
+    if found.goal.costs:
+        worker["costs"] = msgspec.to_builtins(found.goal.costs)
+    worker["auditShare"] = audit_share_of(worker, target, found.goal.costs)
     worker["fusion"] = "mixture" if found.artefact.mixture else "cloud"
+    if worker.get("upload") == "regions" and found.artefact.regions is None:
+        worker["upload"] = "frame"
     return [*models, model, service]
 
 
-def audit_share_of(worker: Mapping[str, Any], target: float | None) -> float:
-    """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target."""
+def audit_share_of(worker: Mapping[str, Any], target: float | None, costs: Costs | None) -> float:
+    """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target.
+
+    No sample is audited if one upload costs more than any error.
+    """
     if "auditShare" in worker:
         return float(worker["auditShare"])
+    if costs and costs.upload > costs.miss + costs.alarm:
+        return 0.0
     return AUDIT_SHARE if target is None else min(AUDIT_SHARE, round(target / 10, 6))
 
 
@@ -252,6 +311,8 @@ def changes(before: ResourceBody, after: ResourceBody, tier: int) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict) and "upload" in value:
+        return ", ".join(f"{key} {price}" for key, price in value.items())
     if isinstance(value, dict):
         settings = [f"{each['key']} {each['value']}" for each in value.get("parameters", ())]
         return f"{value['name']} ({', '.join(settings)})" if settings else str(value["name"])

@@ -16,6 +16,7 @@ from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
     from halimede.api import Kind
+    from halimede.api.deferral import Costs
     from halimede.cli.broker_address import BrokerAddress
 
 
@@ -53,6 +54,7 @@ KINDS = (
     "ji (JointInferenceService), mei (MultiEdgeInferenceService), im (InferenceModel), tm (TrainingModel), fl and il "
     "(Sedna's jobs that train), model, dataset; for get also nodes, cameras and events. KIND/NAME works too."
 )
+SWITCHES = {"true": True, "false": False}
 #: units of a time in the past
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -171,6 +173,30 @@ def check_finite(numbers: Mapping[str, float | None]) -> None:
     for name, value in numbers.items():
         if value is not None and not math.isfinite(value):
             raise typer.BadParameter(f"{name}: give a number")
+
+
+def read_costs(option: str, text: str) -> Costs:
+    """Read costs from keys and values with commas between them. Raises InvalidFieldError on the option."""
+    from halimede.api.base import convert
+    from halimede.api.deferral import MOST_COST, Costs, check_costs
+
+    fields: dict[str, float | str | bool] = {}
+    for pair in text.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or key in fields:
+            fix = (
+                "write each cost once, such as miss=10,falseAlarm=1,upload=0.2, and positive=CLASS for the one to find"
+            )
+            raise InvalidFieldError(option, text, fix)
+        try:
+            fields[key] = value if key == "positive" else SWITCHES[value] if key == "adaptive" else float(value)
+        except ValueError as error:
+            raise InvalidFieldError(f"{option}.{key}", value, f"give a number from 0 to {MOST_COST:g}") from error
+        except KeyError as error:
+            raise InvalidFieldError(f"{option}.{key}", value, f"write {' or '.join(SWITCHES)}") from error
+    costs = convert(fields, Costs, option)
+    check_costs(option, costs)
+    return costs
 
 
 def about(what: str, namespace: str) -> str:

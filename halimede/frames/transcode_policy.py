@@ -43,12 +43,14 @@ KEPT = 0.7
 class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
     """The upload format of a service: encoding, and maximum bytes of a sample.
 
-    ``max_packet``: the broker's limit of a message, if ``max_bytes`` follows from it; else 0.
+    ``max_packet``: the broker's limit of a message, if ``max_bytes`` follows from it; else 0. ``best_quality``: of a
+    JPEG, at most.
     """
 
     encoding: UploadEncoding = AS_IT_CAME
     max_bytes: int | None = None
     max_packet: int = 0
+    best_quality: int = QUALITIES[0]
 
     @property
     def limit_text(self) -> str:
@@ -150,7 +152,7 @@ def following(made: EncodeAttempt, size: int, picture: PixelSize, wish: UploadFo
 def _whole(picture: PixelSize, wish: UploadFormat) -> list[EncodeAttempt]:
     """Return the encodings of all its pixels, the best first."""
     encoding: Written = "jpeg" if wish.encoding == "as-it-came" else wish.encoding
-    qualities = QUALITIES if encoding == "jpeg" else (0,)
+    qualities = [quality for quality in QUALITIES if quality <= wish.best_quality] if encoding == "jpeg" else [0]
     return [EncodeAttempt(encoding, quality, picture.width, picture.height) for quality in qualities]
 
 

@@ -63,7 +63,7 @@ class Count(IntEnum):
     SKIPPED = (
         6,
         "skipped",
-        "Frames that a source passed over for newer ones, or above its frames a second.",
+        "Frames passed over for newer ones, above the source's frames a second, or too old.",
         "skipped_frames",
         EDGE_WORKER | SERVICE,
     )

@@ -24,7 +24,7 @@ from halimede.observe.metrics import counter
 from halimede.offload.channel import hop
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.intake import RequestIntake
+from halimede.pipeline.intake import EdgeLimits, RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.worker.membership import Membership
@@ -108,6 +108,7 @@ class MemberJob:
             responder,
             parts.ledger,
             decoder,
+            limits=EdgeLimits(max_age_s=worker.source.max_age_s),
             trace_buffer=parts.trace_buffer,
             miner=self._application.joins if self._joins else None,
             escalation=Escalation(self._joins, parts.ledger, tier=tier) if self._joins else None,

@@ -128,9 +128,7 @@ def buses(connections: Iterable[Bus]) -> list[Metric]:
         counter(
             "bus_rejected_messages", "Messages that could not be decoded.", [(k, b.stats.rejected) for k, b in found]
         ),
-        counter(
-            "bus_dropped_messages", "QoS 0 messages that found a full queue.", [(k, b.stats.dropped) for k, b in found]
-        ),
+        counter("bus_dropped_messages", "Messages that found a full queue.", [(k, b.stats.dropped) for k, b in found]),
         counter(
             "bus_failed_handlers", "Messages whose handler raised.", [(k, b.stats.failed_handlers) for k, b in found]
         ),

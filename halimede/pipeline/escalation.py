@@ -28,7 +28,7 @@ from halimede.pipeline.upload_policy.overload import HardTotals
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
 from halimede.stats.ledger import Ledger
 from halimede.tracing import FrameRecord
-from halimede.tracing.steps import OFFLOAD
+from halimede.tracing.steps import OFFLOAD, REGIONS
 
 log = structlog.get_logger()
 
@@ -127,7 +127,10 @@ class Escalation:
         if sample.decision:
             return sample.decision
         left_s = self.time_left(sample, now)
-        return policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
+        decision = policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
+        if decision.draw:
+            outcome.prediction = decision.draw.prediction
+        return decision
 
     def forget(self, decision: UploadDecision) -> None:
         """Undo a decision: the sample was not accepted, or no request was sent."""
@@ -155,9 +158,13 @@ class Escalation:
             if self._encoder is None or left_s <= 0:
                 concluded.reply = await self._client.ask(frame, left_s, trace)
             else:
-                upload = await self._encoder.write(frame, left_s)
+                # an audit compares both answers to the whole frame
+                upload = await self._encoder.write(frame, left_s, whole=decision.audit)
                 sample.uploaded = upload.frame.data.nbytes
                 left_s -= loop.time() - concluded.requested_at
+                if trace and upload.regions:
+                    number = len(upload.regions.layout.placements)
+                    trace.step((REGIONS, began, time.monotonic(), number, sample.uploaded))
                 reply = await self._client.ask(upload.frame, left_s, trace)
                 concluded.reply = upload.read(reply)
             concluded.reason, concluded.sent = "", True
@@ -189,6 +196,8 @@ class Escalation:
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
             trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))
+        if self.policy and decision.draw and concluded.reply and concluded.reply.prediction:
+            self.policy.learn(decision, concluded.reply.prediction)
         if self.policy and self.policy.mixture and not decision.audit:
             self._mix(sample, concluded)
         return concluded

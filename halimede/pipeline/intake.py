@@ -5,8 +5,9 @@ and computes no request twice or after its deadline. It replies only to reply to
 response topic a request has.
 
 ``FrameIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses a frame
-because of load. A frame is accepted once it is decoded and prepared, so that an invalid frame is refused while its
-source still waits. The ledger counts it from then on until the broker has acknowledged its result.
+because of load; frames of cameras may have an age at which they are dropped. A frame is accepted once it is decoded and
+prepared, so that an invalid frame is refused while its source still waits. The ledger counts it from then on until the
+broker has acknowledged its result.
 """
 
 from __future__ import annotations
@@ -250,6 +251,7 @@ class EdgeLimits:
             file.
         batch: frames in one call of the model; ``horizon_s``: the longest time of a call in seconds.
         remembered: ids of frames that are kept to detect repeated ones.
+        max_age_s: seconds from the arrival of a camera's frame until it is dropped if it still waits for the model.
 
     """
 
@@ -259,6 +261,7 @@ class EdgeLimits:
     batch: int = 16
     horizon_s: float = 0.05
     remembered: int = 65_536
+    max_age_s: float = math.inf
 
 
 class FrameIntake:
@@ -291,6 +294,7 @@ class FrameIntake:
         self._decoder = decoder
         self._trace_buffer = trace_buffer
         self._miner = miner
+        self._max_age_s = limits.max_age_s
         self._memory = MemoryBudget(limits.pixels)
         self._slots = asyncio.Semaphore(limits.inside)
         self._patient = asyncio.Semaphore(limits.patient)
@@ -314,8 +318,9 @@ class FrameIntake:
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
         file: str = "",
+        arrived: float = math.inf,
     ) -> None:
-        """Accept a frame. A frame that was accepted before is counted and dropped. Raises DecodeError."""
+        """Accept a frame. One that was accepted before, or is too old, is counted and dropped. Raises DecodeError."""
         began = time.monotonic()
         try:
             frame = open_payload(payload, camera)
@@ -328,21 +333,20 @@ class FrameIntake:
         while frame.id in self._entering:  # a copy: it counts if the other is refused or its source disconnects
             entering = self._entering[frame.id] = self._entering[frame.id] or asyncio.Event()
             await entering.wait()
-        acks = self.responder.pending_acks
         if frame.id in self._seen:
-            self._ledger.add(Count.DUPLICATE)
-            if answered and frame.id in acks:
-                acks[frame.id].append(answered)
-            elif answered:
-                answered()
+            self._repeat(frame.id, answered)
             return
         self._seen.put(frame.id, None)
+        acks = self.responder.pending_acks
         if answered:
             acks.setdefault(frame.id, []).append(answered)
         frame.captured_ns = frame.captured_ns or time.time_ns()
         self._entering[frame.id] = None
         try:
-            sample = await self._accept(frame, parent, began, patient=patient)
+            sample = await self._accept(frame, parent, began, patient=patient, stale_at=arrived + self._max_age_s)
+        except _StaleFrameError:
+            self._skip(frame)
+            return
         except BaseException:
             self._seen.pop(frame.id)
             acks.pop(frame.id, None)
@@ -353,8 +357,25 @@ class FrameIntake:
                 entered.set()
         self._pipeline.submit(sample)
 
-    async def _accept(self, frame: Frame, parent: TraceContext | None, began: float, *, patient: bool) -> Sample:
-        """Wait for a slot, mine or prepare a frame, and count it. Raises DecodeError."""
+    def _repeat(self, id_: bytes, answered: Callable[[], None] | None) -> None:
+        """Count a frame that was accepted before; its source acknowledges it with the first one."""
+        self._ledger.add(Count.DUPLICATE)
+        acks = self.responder.pending_acks
+        if answered and id_ in acks:
+            acks[id_].append(answered)
+        elif answered:
+            answered()
+
+    def _skip(self, frame: Frame) -> None:
+        """Count a frame that is too old, and let its source acknowledge it."""
+        self._ledger.add(Count.SKIPPED)
+        for answered in self.responder.pending_acks.pop(frame.id, ()):
+            answered()
+
+    async def _accept(
+        self, frame: Frame, parent: TraceContext | None, began: float, *, patient: bool, stale_at: float
+    ) -> Sample:
+        """Wait for a slot, mine or prepare a frame, and count it. Raises DecodeError and _StaleFrameError."""
         if patient:
             await self._patient.acquire()
         try:
@@ -369,9 +390,11 @@ class FrameIntake:
         until = now + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         sample = Sample(frame, self, trace, now, until, received)
         sample.patient, sample.stays = patient, self._pipeline.peers is None
-        sample.mined = self.escalation is not None
+        sample.mined, sample.stale_at = self.escalation is not None, stale_at
         self._pipeline.preparing += 1
         try:
+            if stale_at <= now:
+                raise _StaleFrameError
             sample.pixels = measure(frame)
             if self._miner and self.escalation and self._pipeline.running:
                 verdict = await self._mine(sample, self._miner)
@@ -436,13 +459,15 @@ class FrameIntake:
             slot.strike(model, str(error))
 
     async def _prepare_for(self, model: LoadedModel, sample: Sample) -> None:
-        """Decode a sample for a model. Memory is reserved before decoding."""
+        """Decode a sample for a model. Memory is reserved before decoding. Raises DecodeError and _StaleFrameError."""
         memory, frame, size = self._memory, sample.frame, sample.pixels
         model.hold()
         try:
             if not memory.take_now(size):
                 await memory.take(size)
             try:
+                if sample.stale_at <= asyncio.get_running_loop().time():
+                    raise _StaleFrameError
                 if _is_small(frame):
                     prepared = prepare(model.model, frame)
                 else:
@@ -470,8 +495,18 @@ class FrameIntake:
         if sample.patient:
             self._patient.release()
 
-    def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Do nothing: accepted frames are always answered, however late."""
+    def expire(self, sample: Sample, *, hopeless: bool) -> None:  # noqa: ARG002  # frames are never hopeless
+        """Drop a frame that is too old. Without a maximum age, frames are answered, however late."""
+        if sample.decision and self.escalation:
+            self.escalation.forget(sample.decision)
+        self._trace_buffer.done(sample.trace)
+        self.release_input(sample)
+        self.leave(sample)
+        self._skip(sample.frame)
+
+
+class _StaleFrameError(Exception):
+    """A frame became too old while it waited to be accepted."""
 
 
 def _is_small(frame: Frame) -> bool:

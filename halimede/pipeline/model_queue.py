@@ -71,7 +71,8 @@ class ModelQueue:
     def next(self, now: float, limit: int) -> tuple[list[Sample], list[Sample], list[Sample]]:
         """Remove and return the next batch of at most ``limit``, the expired and the hopeless samples.
 
-        The deadline of an expired sample is over. The model cannot answer a hopeless sample before its deadline.
+        The deadline of an expired sample is over, or it is too old. The model cannot answer a hopeless sample before
+        its deadline.
         """
         waiting, rate = self.waiting, self._rate
         batch: list[Sample] = []
@@ -80,6 +81,9 @@ class ModelQueue:
         pixels, shortest_s = 0, float("inf")
         while waiting and len(batch) < limit:
             sample = waiting[0]
+            if sample.stale_at <= now:
+                late.append(waiting.popleft())
+                continue
             if sample.intake.drops_late:
                 left_s = sample.until - now
                 if left_s <= 0:

@@ -4,7 +4,7 @@ Edge worker, tier, cloud worker, member of a multi-edge service and JointModel a
 have different intakes, next tiers and responders. ``submit`` takes a sample; ``_consume`` is the loop.
 
 A sample is in one of four states: it waits in the queue, is in the model, is at a peer or the next tier, or has its
-answer. Each sample gets exactly one answer, or none if its deadline is over.
+answer. Each sample gets exactly one answer, or none if its deadline is over or it is too old.
 """
 
 from __future__ import annotations
@@ -377,6 +377,7 @@ class Pipeline:
 
     async def _run_here(self, sample: Sample) -> None:
         """Queue a sample that no peer answered for this worker's model."""
+        sample.stale_at = math.inf
         try:
             await sample.intake.prepare(sample)
         except DecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -53,6 +54,7 @@ class Sample(Struct, eq=False):
     Attributes:
         intake: accepted the sample, and has its responder.
         accepted: when it was accepted; ``until``: its deadline; infinite if none is set.
+        stale_at: when it is too old for a call of the model; infinite if its age does not matter.
         size: bytes that it takes until it is answered; ``pixels``: decoded ones among them.
         queued: when it was queued for the model, ``began``: when it arrived (monotonic).
         input: the model's input, if it was prepared before acceptance, for ``model``; ``scale``: the sides of its
@@ -76,6 +78,7 @@ class Sample(Struct, eq=False):
     began: float = 0.0
     size: int = 0
     pixels: int = 0
+    stale_at: float = math.inf
     input: Array | None = None
     scale: int = 1
     model: LoadedModel | None = None

@@ -29,6 +29,8 @@ MINE: Kind = ("mine", ("hard", "score"))
 CROPS: Kind = ("crops", ("count", "hard", "cloud"))
 #: request to the cloud, with its parts: each wait for a slot or a credit, each attempt
 OFFLOAD: Kind = ("offload", ("by", "degraded", "sent"))
+#: until the regions of the frame were a picture of so many bytes
+REGIONS: Kind = ("offload.regions", ("count", "bytes"))
 WINDOW: Kind = ("offload.window", ("lacks",))
 REQUEST: Kind = ("offload.request", ("to", "attempt", "answered"))
 #: from the outbox until the broker accepted it

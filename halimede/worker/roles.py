@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -17,6 +18,7 @@ from halimede.errors import InvalidFieldError
 from halimede.frames.transcode_policy import UploadFormat
 from halimede.inference import Model
 from halimede.messages import Count
+from halimede.mining.calibration_file import RegionRule, read_artefact
 from halimede.models.desired_state import read as read_desired
 from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline.executor import ModelThread
@@ -144,6 +146,13 @@ def origin(settings: WorkerSettings) -> Origin:
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
+def region_rule(settings: WorkerSettings, calibration: Path | None) -> RegionRule | None:
+    """Return how regions of hard frames are uploaded: by the calibration, else by the defaults; None: whole frames."""
+    if settings.upload == "frame":
+        return None
+    return (read_artefact(calibration).regions if calibration else None) or RegionRule()
+
+
 @asynccontextmanager
 async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
     """Yield the encoder of samples for the next tier, behind ``circuit``; its thread starts with the first sample."""
@@ -152,7 +161,7 @@ async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncItera
     encoding: UploadEncoding = "jpeg" if is_crop else settings.upload_encoding  # crops did not come in any encoding
     format_ = UploadFormat(encoding=encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
-        encoder = UploadEncoder(format_, thread, circuit, parts.bus)
+        encoder = UploadEncoder(format_, thread, circuit, parts.bus, region_rule(settings, settings.calibration))
         parts.metrics.more.append(partial(encoder_metrics, encoder))
         yield encoder
 

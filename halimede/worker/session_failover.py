@@ -34,15 +34,16 @@ from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.messages import Peer
 from halimede.names import check_name
 from halimede.observe.metrics import counter, gauge
+from halimede.worker.frame_backlog import FrameBacklog
 from halimede.worker.membership import Membership
 from halimede.worker.roles import BusFactory, WorkerContext, drain, source_of, unless
 from halimede.worker.session_names import SessionJournal, is_keyed, session_client_id, session_name
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.sources.base import FrameSink, FrameSource
-from halimede.worker.sources.camera_topics import FrameHandler
+from halimede.worker.sources.camera_topics import QUEUE, FrameHandler
 from halimede.worker.sources.poison_journal import PoisonJournal
 from halimede.worker.sources.turning_sink import TurningSink
-from halimede.worker.status_reporter import SESSION_LOST
+from halimede.worker.status_reporter import MODEL_TOO_SLOW, SESSION_LOST
 
 log = structlog.get_logger()
 
@@ -92,7 +93,8 @@ class FailoverSource:
     Args:
         group: its workers share the frames of a camera.
         cameras: of the service; those of received frames are added.
-        receive_maximum: most frames in flight to this worker: each stays with the broker until its answer.
+        receive_maximum: most frames in flight to this worker: each stays with the broker until its answer. With
+            ``maxAgeMs`` it grows by the queues of the cameras: a frame that waits at the broker has no known age.
         durable: whether frames outlive the connection; otherwise no worker takes them over.
         camera: see ``SourceContext``.
 
@@ -113,12 +115,15 @@ class FailoverSource:
         self._peers = peers
         self._group = group
         self._cameras = cameras
-        self._receive_maximum = receive_maximum
+        source = parts.settings.source
+        waiting = 0 if source.max_age_ms is None else (QUEUE + 1) * len(source.cameras)
+        self._receive_maximum = receive_maximum + waiting
         self._durable = durable
         self._camera = camera
         self._suspects = PoisonJournal(parts.settings.state)
         self._sessions = SessionJournal(parts.settings.state if durable else None)
         self._session = OwnSession(parts, peers)
+        self._bus: Bus | None = None
         self._source: FrameSource
         self._taking: asyncio.Task[None]
         self._joined: asyncio.Task[None]
@@ -185,6 +190,9 @@ class FailoverSource:
         session_s = SESSION_S if self._durable else 0
         bus = self._parts.connect(intake_id(settings), receive_maximum=self._receive_maximum, session_s=session_s)
         bus.session_id = session_client_id(bus.client_id, settings.session_key)
+        self._bus = bus
+        if settings.source.max_age_ms is None:
+            self._parts.reporter.troubles.append((MODEL_TOO_SLOW, FrameBacklog(bus, self._receive_maximum).trouble))
         if self._durable:
             bus.on_connect(partial(self._session.check, bus))
         return bus
@@ -194,6 +202,11 @@ class FailoverSource:
         yield counter(
             "worker_overtaken_frames", "Frames taken over from failed workers of the service.", failover.taken_over
         )
+        if self._bus:
+            text = "Camera frames that this worker has received and not answered."
+            yield gauge("worker_unacknowledged_frames", text, self._bus.unacknowledged)
+            text = "Seconds since the arrival of the oldest camera frame without an answer."
+            yield gauge("worker_oldest_frame_seconds", text, self._bus.oldest_s)
         text = "Sessions that the broker no longer had when the worker came back: their frames may be lost."
         yield counter("worker_lost_sessions", text, self._session.lost)
 

@@ -13,7 +13,16 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
+from halimede.api.deferral import (
+    AS_IT_CAME,
+    LEAST_BYTES,
+    MOST_BYTES,
+    Costs,
+    Parameter,
+    UploadContent,
+    UploadEncoding,
+    check_costs,
+)
 from halimede.api.jointinference import (
     BATCH,
     DELAY_MS,
@@ -23,6 +32,7 @@ from halimede.api.jointinference import (
     FrameSourceSpec,
     KeepHardSamples,
 )
+from halimede.api.mining import AFTER, BEFORE
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.worker_environment import SESSION_KEY, session_key_pattern
@@ -79,14 +89,20 @@ class WorkerSettings:
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
     hem_mode: MiningMode = "inference-then-mining"
+    #: the further small models of a committee: path and spec of each
+    committee: tuple[tuple[str, ModelSpec], ...] = ()
     #: the file that `halimede calibrate` wrote
     calibration: Path | None = None
     target_upload_ratio: float | None = None
+    #: costs of errors and uploads, by which thresholds are adapted
+    costs: Costs | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
     #: encoding of uploaded samples, and most bytes of each
     upload_encoding: UploadEncoding = AS_IT_CAME
     upload_max_bytes: int | None = None
+    #: what is uploaded of a hard frame
+    upload: UploadContent = "frame"
     #: for workers that answer requests: samples of one model call; seconds that a sample may wait for others; parallel
     #: calls, and threads of each
     batch: int = BATCH
@@ -157,11 +173,13 @@ def read(
     }
     if mines:
         common |= _deferral(environ)
+        _check_upload(common["upload"], model)
     if role == "cloud":
         return WorkerSettings(**common, **_batching(environ, common["threads"]))
     return WorkerSettings(
         **common,
         source=_source(environ, service),
+        committee=_committee(environ),
         detector=_detector(environ),
         deadline_s=number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
@@ -180,6 +198,14 @@ def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
         return None
     boxes = read_json(environ, "DETECTOR", Detector) if environ.get("DETECTOR") else Detector(name="detector")
     return DetectorSettings(path, read_spec(environ, "DETECTOR_SPEC", path), boxes)
+
+
+def _check_upload(upload: UploadContent, model: ModelSpec) -> None:
+    """Refuse regions of a model that finds no boxes; what a user's own code finds is not known here."""
+    task = model.postprocess.task if model.postprocess else ""
+    if upload == "regions" and task not in {"", "detection"}:
+        fix = f"the small model finds no boxes (task {task}): leave UPLOAD at frame, the field upload of the service"
+        raise InvalidFieldError("UPLOAD", upload, fix)
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
@@ -201,8 +227,10 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         "hem_mode": one_of(environ, "MINING_MODE", get_args(MiningMode)),
         "calibration": Path(environ["CALIBRATION_URL"]) if environ.get("CALIBRATION_URL") else None,
         "target_upload_ratio": number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
+        "costs": _costs(environ),
         "audit_share": number(environ, "AUDIT_SHARE", 0, least=0, most=1),
         "fusion": one_of(environ, "FUSION", get_args(Fusion)),
+        "upload": one_of(environ, "UPLOAD", get_args(UploadContent)),
         "upload_encoding": one_of(environ, "UPLOAD_ENCODING", get_args(UploadEncoding)),
         "upload_max_bytes": int(number(environ, "UPLOAD_MAX_BYTES", 0, least=LEAST_BYTES, most=MOST_BYTES))
         if environ.get("UPLOAD_MAX_BYTES")
@@ -211,7 +239,23 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
     }
     if read["fusion"] == "mixture" and read["calibration"] is None:
         raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave FUSION at cloud")
+    if read["upload"] == "regions" and read["hem_mode"] == BEFORE:
+        fix = f"regions are those of the small model's boxes: set MINING_MODE to {AFTER}, or UPLOAD to frame"
+        raise InvalidFieldError("UPLOAD", "regions", fix)
     return read
+
+
+def _committee(environ: Mapping[str, str]) -> tuple[tuple[str, ModelSpec], ...]:
+    named = (("COMMITTEE1_URL", "COMMITTEE1_SPEC"), ("COMMITTEE2_URL", "COMMITTEE2_SPEC"))
+    return tuple((path, read_spec(environ, spec, path)) for url, spec in named if (path := environ.get(url)))
+
+
+def _costs(environ: Mapping[str, str]) -> Costs | None:
+    if not environ.get("COSTS"):
+        return None
+    costs = read_json(environ, "COSTS", Costs)
+    check_costs("COSTS", costs)
+    return costs
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:

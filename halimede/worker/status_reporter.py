@@ -30,6 +30,8 @@ SOURCE_FAILED = "SourceFailed"
 SUBSCRIPTION_REFUSED = "SubscriptionRefused"
 #: reason of a running worker whose session the broker had lost, with the frames in it
 SESSION_LOST = "SessionLost"
+#: reason of a running worker whose model is slower than its cameras
+MODEL_TOO_SLOW = "ModelTooSlow"
 #: reason of a worker whose disk is full
 DISK_FULL = "DiskFull"
 #: reason of a worker whose first version has a calibration that does not fit the service

@@ -21,8 +21,10 @@ from halimede.models.desired_state import DesiredModel, spec_of
 from halimede.models.rollout import ALL_PERCENT
 from halimede.pipeline.inference import Inference
 from halimede.pipeline.model_slot import LoadedModel
+from halimede.pipeline.transcode import UploadEncoder
 from halimede.pipeline.upload_policy.policy import UploadPolicy, drift_of
 from halimede.system.files import write_atomic
+from halimede.worker.roles import region_rule
 from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
@@ -49,12 +51,15 @@ def pixels_trouble(calibration: Path | None, desired: DesiredModel | None) -> st
 class VersionCalibrations:
     """Gives the models of a worker their calibrations; ``adopt`` is for ``ModelSlot.adopt``."""
 
-    def __init__(self, settings: WorkerSettings, inference: Inference, policy: UploadPolicy) -> None:
+    def __init__(
+        self, settings: WorkerSettings, inference: Inference, policy: UploadPolicy, encoder: UploadEncoder
+    ) -> None:
         #: why the current model does not have its own calibration, empty if it has it
         self.trouble = ""
         self._settings = settings
         self._inference = inference
         self._policy = policy
+        self._encoder = encoder
         #: the calibration of the current model
         self.current_file = settings.calibration
 
@@ -91,6 +96,7 @@ class VersionCalibrations:
             self.current_file = path
             self._policy.drift = drift_of(known, settings.hem_name) if known else None
             self._policy.mixture = known if settings.fusion == "mixture" else None
+            self._encoder.regions = region_rule(settings, path)
         self.trouble = ""
 
     def _written(self, text: str) -> Path:

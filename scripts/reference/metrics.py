@@ -42,7 +42,7 @@ ROLES = (
         r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|degraded|outbox|peer|overtaken|lost|shared)",
         "edge",
     ),
-    (r"worker_(kept|unkept|store)", "edge"),
+    (r"worker_(kept|oldest|store|unacknowledged|unkept)", "edge"),
 )
 ABOUT = """\
 Every process exports its metrics at `/metrics` ([observability](../observability.md)). `edge`, `tier` and `cloud` are \

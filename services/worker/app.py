@@ -28,8 +28,10 @@ edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
   MINING_MODE                  inference-then-mining (default), or mining-then-inference
   TARGET_UPLOAD_RATIO          share of samples to upload in the long run
+  COSTS                        JSON: costs by which two thresholds follow the stream
   AUDIT_SHARE                  share of easy samples to upload as well
   CALIBRATION_URL              file of halimede calibrate; FUSION: cloud (default) or mixture
+  UPLOAD                       content of uploads of hard frames: frame (default) or regions
   UPLOAD_ENCODING              encoding of uploads: as-it-came (default), raw, jpeg or png
   UPLOAD_MAX_BYTES             maximum of an upload: larger ones become JPEG, or smaller pictures
   TIER, NEXT_TIER              with tiers: its tier, and the one that it requests answers from (cloud: only TIER)
@@ -38,6 +40,7 @@ tier and cloud:
   MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for a larger batch (default 0)
   MODEL_SESSIONS               concurrent calls of a model without user code (default: as many as the cores allow)
 edge only:
+  COMMITTEE1_URL, ..._SPEC     a further model that answers together with this one; so COMMITTEE2
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: repeat a folder
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)

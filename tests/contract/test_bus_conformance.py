@@ -195,6 +195,24 @@ async def test_a_full_queue_drops_the_oldest_qos_0_messages_but_none_of_qos_1(wo
     assert bus.stats.dropped == 10
 
 
+async def test_a_queue_that_drops_its_oldest_messages_acknowledges_them(world: World, unique: str) -> None:
+    bus, inbox = await world.connect(f"{unique}-a", receive_maximum=4), Inbox[m.Sync]()
+    inbox.hold()
+    await bus.subscribe(topics.SYNC.filter(node=unique), inbox, queue=2, later=True, drop_oldest=True)
+    publisher = await world.connect(f"{unique}-p")
+    for epoch in range(10):  # without acknowledgements the broker would send four
+        await publisher.publish(topics.SYNC.at(node=unique), sync(epoch))
+    await eventually(lambda: bus.stats.dropped == 7)
+    inbox.release()
+    await inbox.has(3)
+    assert epochs(inbox) == [0, 8, 9]
+    assert all(delivery.packet.arrived > 0 for delivery in inbox.deliveries)
+    for delivery in inbox.deliveries:
+        delivery.packet.done()
+    await publisher.publish(topics.SYNC.at(node=unique), sync(10))
+    await inbox.has(4)
+
+
 async def test_a_question_gets_its_own_answer_among_many(world: World, unique: str) -> None:
     server, client = await world.connect(f"{unique}-s"), await world.connect(f"{unique}-c")
 

@@ -425,3 +425,20 @@ async def test_a_worker_answers_a_stream_that_changes_its_size_in_the_pixels_of_
         assert_sees_the_thing(result, *size)
         seen.add(size)
     assert len(seen) == len(SIZES)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxAgeMs": 300}], ids=["without age", "with age"])
+async def test_frames_of_a_camera_at_qos_1_that_a_slow_model_does_not_answer_are_counted(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes], limit: dict[str, int]
+) -> None:
+    count = 160
+    async with site(mosquitto, unique, tmp_path) as s:
+        name, source = f"{unique}-e", {"cameras": [unique], **limit}
+        s.start_script("edge", name, SLOW_SMALL, SOURCE=json.dumps(source))
+        await s.running(name)
+        await s.send(pictures[:count])
+        await eventually(lambda: s.counts(name).inference_number + s.counts(name).skipped == count, 60)
+        assert set(s.copies.values()) == {1}
+        counts = s.counts(name)
+        assert (counts.inference_number, counts.lost, counts.rejected) == (len(s.results), 0, 0)
+        assert (counts.skipped > count / 2) if limit else (counts.skipped == 0)

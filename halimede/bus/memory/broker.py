@@ -177,7 +177,13 @@ class MemoryBus(ReconnectingBus):
         prefix: str = "",
     ) -> None:
         super().__init__(
-            client_id, announce, where="memory", chance=broker.chance, prefix=prefix, durable=session_s > 0
+            client_id,
+            announce,
+            where="memory",
+            chance=broker.chance,
+            prefix=prefix,
+            durable=session_s > 0,
+            receive_maximum=receive_maximum,
         )
         self._broker = broker
         self._receive_maximum = receive_maximum

@@ -109,6 +109,20 @@ class Mqtt5Transport(Transport):
         self._out.put(encoder.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
+    def pause_reading(self) -> None:
+        """Leave what arrives in the socket: see ``Transport.pause_reading``."""
+        if not self.paused and not self.ended.done():
+            super().pause_reading()
+            self._loop.remove_reader(self._sock.fileno())
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        if self.paused and not self.ended.done():
+            super().resume_reading()
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+            # bytes that TLS has already decrypted do not wake the selector
+            self._loop.call_soon(self._more)
+
     def abort(self, reason: str) -> None:
         """Close the socket immediately."""
         self.end(Ended(reason, explained=True))
@@ -167,7 +181,7 @@ class Mqtt5Transport(Transport):
                 if malformed:
                     raise malformed
                 # bytes that TLS has already decrypted do not wake the selector
-                if count < len(room) and not self._tls:
+                if self.paused or (count < len(room) and not self._tls):
                     return
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
@@ -186,7 +200,7 @@ class Mqtt5Transport(Transport):
                 self._loop.call_soon(self._more)
 
     def _more(self) -> None:
-        if not self.ended.done():
+        if not self.paused and not self.ended.done():
             self._readable()
 
     def _take(self, first: int, body: bytes | memoryview) -> None:
@@ -236,6 +250,8 @@ class Mqtt5Transport(Transport):
     def _check_keepalive(self) -> None:
         """Ping a silent broker, and end the connection if it does not answer."""
         now = monotonic()
+        if self.paused:
+            self._watch.paused(now)
         if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
             self.end(Ended(why))
             return

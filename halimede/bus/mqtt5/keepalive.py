@@ -58,6 +58,11 @@ class KeepAlive:
         """Record the broker's answer to the ping."""
         self._pinged = None
 
+    def paused(self, now: float) -> None:
+        """Record that nothing is read at present: answers of the broker, to pings as well, wait in the socket."""
+        self.alive = self.answered = now
+        self._pinged = None
+
     def ping_due(self, now: float) -> bool:
         """Whether either direction was silent for too long."""
         return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience * SILENCE_SHARE

@@ -99,6 +99,21 @@ class PahoTransport(Transport):
             self._client.disconnect(reason, properties)
             await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
+    def pause_reading(self) -> None:
+        """Leave what arrives in the socket: see ``Transport.pause_reading``."""
+        if not self.paused and self._fd >= 0:
+            super().pause_reading()
+            self._client.paused = True
+            self._loop.remove_reader(self._fd)
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        if self.paused and self._fd >= 0:
+            super().resume_reading()
+            self._client.paused = False
+            self._loop.add_reader(self._fd, self._readable)
+            self._loop.call_soon(self._read_decrypted)
+
     def abort(self, reason: str) -> None:
         """Close the socket immediately."""
         self.end(Ended(reason, explained=True))
@@ -168,8 +183,11 @@ class PahoTransport(Transport):
 
     def _readable(self) -> None:
         self._drive(self._client.loop_read)
-        # bytes that TLS has already decrypted do not wake the selector
-        while self._tls and not self.ended.done() and self._tls.pending():
+        self._read_decrypted()
+
+    def _read_decrypted(self) -> None:
+        """Read the bytes that TLS has already decrypted: they do not wake the selector."""
+        while self._tls and not self.paused and not self.ended.done() and self._tls.pending():
             self._drive(self._client.loop_read)
 
     def _writable(self) -> None:
@@ -276,6 +294,8 @@ class ReadingClient(Client):
     payload = b""
     #: seconds for the answer to a ping
     patience_s = 15.0
+    #: whether nothing is read at present
+    paused = False
     #: time of the first ping since the last received bytes; 0: none
     _asked = 0.0
 
@@ -287,6 +307,8 @@ class ReadingClient(Client):
         # paho pings after a whole keepalive of silence only, and once: a slow line would seem dead to the broker. It
         # gives up a keepalive after ``_ping_t``, which is set here only when nothing has come for ``patience_s``
         now, self._ping_t = time.monotonic(), 0
+        if self.paused:  # the answer to a ping waits in the socket, but the broker must hear of this client
+            self._last_bytes_received = now
         if self._last_bytes_received > self._asked:
             self._asked = 0.0
         if self._asked and now - self._asked >= self.patience_s:

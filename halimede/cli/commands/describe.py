@@ -136,7 +136,8 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
         return
-    yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
+    committee = "".join(f" and {text(dig(member, 'name'))}" for member in edge.get("committee") or ())
+    yield f"edge    model {choice(edge.get('model'))}{committee}, on {_where(edge)}"
     if detector := edge.get("detector"):
         most = detector.get("maxBoxes", 100)
         yield f"        samples are crops of the boxes of {text(detector.get('name'))}, at most {most} a frame"
@@ -182,7 +183,9 @@ def _where(worker: Mapping[str, Any]) -> str:
 
 
 def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about the encoding of uploads, unless it is the default."""
+    """Yield lines about content and encoding of uploads, unless it is the default."""
+    if worker.get("upload", "frame") != "frame":
+        yield "        uploads the regions of hard frames with uncertain boxes"
     encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
     if worker.get("detector") and encoding == "as-it-came":
         encoding = "jpeg"  # crops have no encoding of their own

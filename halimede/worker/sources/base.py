@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,13 +31,15 @@ class FrameSink(Protocol):
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
         file: str = "",
+        arrived: float = math.inf,
     ) -> None:
         """Submit a frame; returns once it is accepted (or known already), which waits for capacity.
 
         ``patient``: the source loses nothing by waiting, so delay the frame while hard samples wait for the cloud
         instead of degrading it. ``parent``: the trace that came with the frame. ``answered`` is called after its result
         is published: until then the source may give the frame to another worker, and it is not counted as accepted.
-        ``file``: the name of the picture's file, from ``file_name``. Raises DecodeError for an unreadable frame.
+        ``file``: the name of the picture's file, from ``file_name``. ``arrived``: loop time from which its age counts,
+        infinite if it must not be dropped by its age (``EdgeLimits``). Raises DecodeError for an unreadable frame.
         """
 
 

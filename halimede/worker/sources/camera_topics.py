@@ -5,11 +5,14 @@ camera queue would use up the receive maximum, and block the replies of the clou
 
 If the context is ``durable``, a frame is acknowledged when it is answered, and the broker keeps the session for some
 time after the connection ended: another worker, or the next life of this one, continues with it.
+
+With ``maxAgeMs`` a source reads all frames as they arrive, so that their age is known, and drops the oldest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 
 from halimede import topics
@@ -19,7 +22,7 @@ from halimede.tracing import read
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 from halimede.worker.sources.poison_journal import PoisonJournal
 
-#: most QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
+#: most frames of a camera that wait for the worker, if the oldest may be dropped: at QoS 0, or with ``maxAgeMs``
 QUEUE = 16
 #: seconds for which a stopping worker with a durable session still takes frames from the broker
 FINISH_S = 3.0
@@ -34,6 +37,7 @@ class CameraSource(FrameSource):
     def __init__(self, context: SourceContext) -> None:
         self._connect = context.connect
         self._durable = context.durable
+        self._drops_old = context.spec.max_age_ms is not None
         self._successor = context.successor
         self._suspects = context.suspects
         self._filters = [
@@ -47,7 +51,7 @@ class CameraSource(FrameSource):
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the connection
-        """QoS 0 frames that were dropped for lack of capacity or because the worker stopped."""
+        """Frames that were dropped for newer ones, or because the worker stopped."""
         return self._bus.stats.dropped if self._bus else 0
 
     @property
@@ -65,12 +69,13 @@ class CameraSource(FrameSource):
         With a durable session, all queued frames of the broker are answered within ``FINISH_S``; the rest stays in the
         session. A session that the next process continues keeps its subscriptions, and the broker queues for it.
         """
-        handing = self._handing = FrameHandler(intake, later=self._durable, suspects=self._suspects)
+        later = self._durable or self._drops_old
+        handing = self._handing = FrameHandler(intake, later=later, suspects=self._suspects)
         async with self._connect() as bus:
             self._bus = bus
             bus.on_connect(self._connected)
-            for filter_ in self._filters:
-                await bus.subscribe(filter_, handing, queue=QUEUE, later=self._durable)
+            subscribe = partial(bus.subscribe, handler=handing, queue=QUEUE, later=later, drop_oldest=self._drops_old)
+            await asyncio.gather(*map(subscribe, self._filters))
             self._listed = True
             if bus.connected:
                 self._subscribed.set()
@@ -132,7 +137,8 @@ class FrameHandler:
             if len(self.cameras) < MOST_CAMERAS:
                 self.cameras.add(camera)
             answered = partial(self._settle, delivery, again=again, answered=True) if self._later else None
-            await self._intake.offer(delivery.body, camera, parent=parent, answered=answered)
+            arrived = delivery.packet.arrived if self._later else math.inf
+            await self._intake.offer(delivery.body, camera, parent=parent, answered=answered, arrived=arrived)
         except BaseException as error:
             self.refused += int(isinstance(error, DecodeError))  # the bus publishes it as a dead letter
             self._settle(delivery, again=again, answered=False)

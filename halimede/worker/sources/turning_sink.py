@@ -6,6 +6,7 @@ Frames of other services do not come here, so their path is the same as before.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -34,10 +35,13 @@ class TurningSink(FrameSink):
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
         file: str = "",
+        arrived: float = math.inf,
     ) -> None:
         """Submit a frame upright; see ``FrameSink``. An unreadable one is refused by the sink."""
         turned = await asyncio.to_thread(_turned, payload, camera)
-        await self._sink.offer(turned, camera, id_=id_, patient=patient, parent=parent, answered=answered, file=file)
+        await self._sink.offer(
+            turned, camera, id_=id_, patient=patient, parent=parent, answered=answered, file=file, arrived=arrived
+        )
 
 
 def _turned(payload: bytes | memoryview, camera: str) -> bytes | memoryview:

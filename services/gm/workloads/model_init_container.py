@@ -19,7 +19,14 @@ from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from services.gm.workloads.object_names import Body
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import FETCH, FETCH_ARCHIVE, FETCH_CALIBRATION, FETCH_DETECTOR, FETCH_INITIAL
+from services.gm.workloads.pod_status import (
+    FETCH,
+    FETCH_ARCHIVE,
+    FETCH_CALIBRATION,
+    FETCH_COMMITTEE,
+    FETCH_DETECTOR,
+    FETCH_INITIAL,
+)
 
 DATA = "/home/data"
 DOWNLOADS = "/downloads"
@@ -60,6 +67,10 @@ MODEL = ModelVolume()
 SLOTS = {
     "model": MODEL,
     "detector": ModelVolume(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
+    **{
+        f"committee{number}": ModelVolume(init, f"halimede-committee{number}", f"{DOWNLOADS}/committee{number}")
+        for number, init in enumerate(FETCH_COMMITTEE, 1)
+    },
     "calibration": ModelVolume(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
     "archive": ModelVolume(FETCH_ARCHIVE, "halimede-archive", f"{DOWNLOADS}/archive"),
     "initial": ModelVolume(FETCH_INITIAL, "halimede-initial", f"{DOWNLOADS}/initial"),

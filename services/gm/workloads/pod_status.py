@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from halimede.api.jointinference import MOST_FURTHER
 from halimede.errors import hide_secrets
 from services.gm.cluster.port import Ref
 from services.gm.workloads.object_names import ROLES, TEMPLATE, WORKER, WORKER_TYPE, Role, worker_of
 
 Phase = Literal["Running", "Pending", "Failed"]
-#: the init containers that bring the model, the detector and the calibration
+#: the init containers that bring the model, the detector, a committee and the calibration
 FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
 FETCH_ARCHIVE, FETCH_INITIAL = "fetch-archive", "fetch-initial"
-FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION, FETCH_ARCHIVE, FETCH_INITIAL})
+FETCH_COMMITTEE = tuple(f"fetch-committee{number}" for number in range(1, MOST_FURTHER + 1))
+FETCHES = frozenset({FETCH, FETCH_DETECTOR, *FETCH_COMMITTEE, FETCH_CALIBRATION, FETCH_ARCHIVE, FETCH_INITIAL})
 MAX_MESSAGE = 1024
 #: phases of pods that are never restarted
 ENDED = frozenset({"Failed", "Succeeded"})

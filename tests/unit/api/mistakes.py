@@ -16,6 +16,8 @@ SEVERAL = SAMPLES["several edges"]
 NORTH = SEVERAL["spec"]["edgeWorkers"][0]
 TIERS = SAMPLES["several tiers"]
 GATE = TIERS["spec"]["tiers"][0]
+PRICED = put(TIERS, "spec.tiers.1.costs", {"miss": 1, "upload": 1})
+FREE = {key: value for key, value in GATE.items() if key != "targetUploadRatio"}
 TRAINING = SAMPLES["a training"]
 FEDERATED, INCREMENTAL = SAMPLES["a federated job of Sedna's"], SAMPLES["an incremental job of Sedna's"]
 TRAINER, OTHER = TRAINING["spec"]["trainers"]
@@ -28,6 +30,7 @@ SCRIPTED = put(
 )
 SHARPNESS = {"name": "Sharpness", "parameters": [{"key": "threshold", "value": "9"}], "mode": "mining-then-inference"}
 POD = "spec.edgeWorker.template.spec"
+EDGE = SERVICE["spec"]["edgeWorker"] | {"upload": "regions"}
 
 #: body, path of a field and its wrong value (None: taken away), which a schema alone sees
 MISTAKES: list[tuple[dict[str, Any], str, object]] = [
@@ -47,6 +50,9 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (DETECTING, "spec.edgeWorker.detector.margin", -0.1),
     (SOURCED, "spec.edgeWorker.source.cameras.0", "a/#"),
     (SOURCED, "spec.edgeWorker.source.cameras", ["c"] * 65),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 0),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 0.5),
+    (SOURCED, "spec.edgeWorker.source.maxAgeMs", 3_600_001),
     (SERVICE, f"{POD}.nodeName", "../x"),
     (SERVICE, f"{POD}.nodeSelector", ["a"]),
     (SERVICE, f"{POD}.containers", []),
@@ -90,6 +96,7 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (SEVERAL, "spec.edgeWorkers.0.detector.name", "a/b"),
     (SEVERAL, "spec.cloudWorker.template", None),
     (TIERS, "spec.edgeWorker.targetUploadRatio", 1.5),
+    (TIERS, "spec.edgeWorker.committee", [{"name": name} for name in "abc"]),
     (TIERS, "spec.edgeWorker.hardExampleMining.mode", "before"),
     (TIERS, "spec.edgeWorker.keepHardSamples.maxSamples", 0),
     (TIERS, "spec.tiers", [GATE] * 9),
@@ -101,7 +108,12 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (TIERS, "spec.tiers.0.targetUploadRatio", -0.1),
     (TIERS, "spec.tiers.0.auditShare", 2),
     (TIERS, "spec.tiers.0.fusion", "both"),
+    (PRICED, "spec.tiers.1.costs.miss", -1),
+    (PRICED, "spec.tiers.1.costs.falseAlarm", "1"),
+    (PRICED, "spec.tiers.1.costs.upload", None),
+    (PRICED, "spec.tiers.1.costs.upload", 1e10),
     (TIERS, "spec.edgeWorker.encoding", "webp"),
+    (SERVICE, "spec.edgeWorker.upload", "region"),
     (TIERS, "spec.tiers.0.maxBytes", 1023),
     (TIERS, "spec.tiers.1.maxBatchSize", 0),
     (TIERS, "spec.tiers.1.maxQueueDelayMs", -1),
@@ -150,6 +162,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (sedna_service(), "spec.edgeWorker.source", {}, ""),
     (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "url": "rtsp://x"}, ""),
     (sedna_service(), "spec.edgeWorker.source", {"path": "x"}, ".path"),
+    (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "maxAgeMs": 100}, ".maxAgeMs"),
     (sedna_service(), "spec.cloudWorker.hpa", {"minReplicas": 3, "maxReplicas": 2}, ".minReplicas"),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "/code/..", ""),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "code", ""),
@@ -170,10 +183,24 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "source": {"path": "x"}}], "[0].source.path"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
+    (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "tiny"}]}, ".committee"),
+    (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "a"}] * 2}, ".committee"),
+    (SERVICE, "spec", {**SERVICE["spec"], "edgeWorker": EDGE, "tiers": [GATE]}, ".tiers"),
+    (SERVICE, "spec.edgeWorker", {**EDGE, "detector": {"name": "finder"}}, ".detector"),
+    (
+        SERVICE,
+        "spec.edgeWorker",
+        {**EDGE, "hardExampleMining": {"name": "Sharpness", "mode": "mining-then-inference"}},
+        ".upload",
+    ),
     (TIERS, "spec.tiers", [{**GATE, "name": "cloud"}], "[0].name"),
     (TIERS, "spec.tiers", [{**GATE, "name": "joint"}], "[0].name"),
     (TIERS, "spec.tiers", [GATE, GATE], ""),
     (TIERS, "spec.tiers", [{k: v for k, v in GATE.items() if k != "calibration"}], "[0].fusion"),
+    (TIERS, "spec.tiers", [{**GATE, "costs": {"miss": 1, "upload": 1}}], "[0].targetUploadRatio"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 0, "upload": 1}}], "[0].costs.miss"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 1, "upload": 1, "adaptive": True}}], "[0].costs.adaptive"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 0, "falseAlarm": 0, "upload": 0}}], "[0].costs.miss"),
     (TIERS, "spec.tiers", [{**GATE, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TRAINING, "spec.trainers", [TRAINER, TRAINER], ""),
     (TRAINING, "spec.trainers", [{**TRAINER, "name": "aggregator"}, OTHER], "[0].name"),

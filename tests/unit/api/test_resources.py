@@ -145,6 +145,12 @@ def test_a_value_outside_of_its_limits_is_named_with_them(type_: Any, value: obj
         ("spec.edgeWorker.template.spec.nodeName", "../x", "spec.edgeWorker.template.spec.nodeName", "lower-case"),
         ("spec.edgeWorker.source", {"cameras": ["c"], "path": "/x"}, "spec.edgeWorker.source", "one of"),
         ("spec.edgeWorker.source", {"path": "x"}, "spec.edgeWorker.source.path", "absolute"),
+        (
+            "spec.edgeWorker.source",
+            {"path": "/x", "maxAgeMs": 100},
+            "spec.edgeWorker.source.maxAgeMs",
+            "only frames of",
+        ),
         ("metadata.name", "Helmet", "metadata.name", "lower-case"),
         ("metadata.namespace", "a.b", "metadata.namespace", "lower-case"),
         ("metadata", None, "metadata", "expected `object`"),

@@ -33,6 +33,7 @@ def described(**edge: Any) -> str:
         ({"encoding": "raw"}, "uploads as raw"),
         ({"detector": {"name": "finder"}}, "samples are crops of the boxes of finder, at most 100 a frame"),
         ({"detector": {"name": "finder"}}, "frames from camera site uploads as jpeg"),
+        ({"upload": "regions"}, "uploads the regions of hard frames with uncertain boxes"),
     ],
 )
 def test_how_samples_go_up_is_said(edge: dict[str, Any], words: str) -> None:

@@ -260,22 +260,24 @@ def test_a_mistake_is_one_line(files: list[str], changes: dict[str, str], said: 
     assert len(shown.stderr.strip().splitlines()) == 1
 
 
-def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
+def detectors(folder: Path, side: int = 8, **edge: Any) -> list[str]:
+    """Write a service of two detectors and pictures of a spot; return the command that evaluates it."""
     from PIL import Image
 
     from tests.graphs import write_spotter
 
-    write_spotter(tmp_path / "spotter.onnx")
+    write_spotter(folder / "spotter.onnx")
     images, annotations = [], []
     for i in range(6):
-        picture = np.zeros((8, 8), np.uint8)
+        picture = np.zeros((side, side), np.uint8)
         picture[2:4, 2:5] = 140 + 20 * i
-        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+        Image.fromarray(picture).save(folder / f"{i}.png")
         images.append({"id": i, "file_name": f"{i}.png"})
         annotations.append({"image_id": i, "category_id": 1, "bbox": [2, 2, 3, 2]})
     whole = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "spot"}]}
-    (tmp_path / "annotations.json").write_text(json.dumps(whole))
+    (folder / "annotations.json").write_text(json.dumps(whole))
     body = joint(mining="Threshold")
+    body["spec"]["edgeWorker"] |= edge
     steps = [{"op": "normalize"}, {"op": "layout", "order": "hwc"}]
     spec = {"url": "./spotter.onnx", "format": "onnx", "labels": ["spot"], "preprocess": steps,
             "postprocess": {"task": "detection"}}  # fmt: skip
@@ -283,9 +285,13 @@ def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
         {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name}, "spec": spec}
         for name in ("small", "big")
     ]
-    (tmp_path / "f.yaml").write_text(yaml.safe_dump_all([body, *models]))
-    out = ["--out", str(tmp_path / "out"), "--json"]
-    shown = CliRunner().invoke(app, ["evaluate", "--service", str(tmp_path / "f.yaml"), "--data", str(tmp_path), *out])
+    (folder / "f.yaml").write_text(yaml.safe_dump_all([body, *models]))
+    out = ["--out", str(folder / "out"), "--json"]
+    return ["evaluate", "--service", str(folder / "f.yaml"), "--data", str(folder), *out]
+
+
+def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, detectors(tmp_path))
     assert shown.exit_code == 0, shown.output
     report = msgspec.json.decode(shown.stdout, type=EvaluationReport)
     assert (report.task, report.metric, report.edge_only) == ("detection", "mAP@0.5", 1.0)
@@ -293,5 +299,27 @@ def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
     assert set(json.loads(shown.stdout)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}
     assert report.tiers[0].measures == {"accuracy": 1.0, "map_50_95": 1.0, "recall": 1.0}
     _, table = ratio_rows(report)
-    assert table[0][0] == "by objects gained"
+    assert table[0][0] == "by rewards"
     assert "oracle" not in (tmp_path / "out" / "evaluation.html").read_text()
+
+
+def test_uploads_of_regions_have_the_bytes_of_their_pictures(tmp_path: Path) -> None:
+    rule = {"name": "CloudOnly"}
+    frames = detectors(tmp_path, 64, hardExampleMining=rule)
+    whole = msgspec.json.decode(CliRunner().invoke(app, frames).stdout, type=EvaluationReport)
+    regions = detectors(tmp_path, 64, hardExampleMining=rule, upload="regions", encoding="raw")
+    parts = msgspec.json.decode(CliRunner().invoke(app, regions).stdout, type=EvaluationReport)
+    assert (parts.bytes_cloud_only, parts.cloud_only) == (whole.bytes_cloud_only, whole.cloud_only)
+    assert whole.operating_point.bytes_up < 64 * 64 < parts.operating_point.bytes_up
+    assert [note for note in parts.notes if note.startswith("upload regions: ")]
+
+
+def test_regions_of_models_without_boxes_are_refused(tmp_path: Path) -> None:
+    body = joint()
+    body["spec"]["edgeWorker"]["upload"] = "regions"
+    known = data()
+    np.savez(tmp_path / "d.npz", x=np.stack(known.images), y=known.truths or [])
+    path = write(tmp_path, body, model(tmp_path, "small"), model(tmp_path, "big"))
+    shown = CliRunner().invoke(app, ["evaluate", "--service", str(path), "--data", str(tmp_path / "d.npz")])
+    assert shown.exit_code == 1
+    assert "model small answers no boxes" in shown.stderr

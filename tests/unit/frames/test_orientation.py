@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -166,6 +167,7 @@ class Keeper:
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
         file: str = "",
+        arrived: float = math.inf,
     ) -> None:
         self.payloads.append(payload)
 

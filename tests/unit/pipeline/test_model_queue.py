@@ -50,6 +50,15 @@ def sample(
     return Sample(body, intake(), TraceBuffer().begin(body.id), 0.0, until, 0.0, pixels=pixels, stays=stays)
 
 
+def test_samples_that_are_too_old_leave_the_queue_and_make_room_in_the_batch() -> None:
+    samples = [sample(value, intake=Patient) for value in range(5)]
+    for number, stale_at in enumerate((1.0, 3.0, 2.0, 3.0)):
+        samples[number].stale_at = stale_at
+    queue = queue_of(*samples, ms=500.0)
+    assert queue.next(2.0, 2) == ([samples[1], samples[3]], [samples[0], samples[2]], [])
+    assert queue.next(2.0, 2) == ([samples[4]], [], [])
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 9])
 def test_a_batch_is_the_first_in_order_and_never_more_than_its_limit(limit: int) -> None:
     samples = [sample(value) for value in range(5)]

@@ -21,11 +21,12 @@ from halimede.frames.transcode_policy import REQUEST_BYTES, SizeEstimator, Uploa
 from halimede.inference.decoding import Decoding
 from halimede.inference.geometry import Geometry
 from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.mining.calibration_file import RegionRule
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline import transcode
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.transcode import Upload, UploadEncoder, write
+from halimede.pipeline.transcode import Upload, UploadEncoder, write, write_regions
 from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros
 
 
@@ -310,3 +311,68 @@ async def test_a_sample_over_the_brokers_limit_is_made_smaller_or_refused_with_t
             await uploads.write(new_frame(np.zeros(9000)), 5)
     assert caught.value.reason is OffloadReason.TOO_LARGE
     assert uploads.refused == {"too-large": 1}
+
+
+# --- regions ------------------------------------------------------------------------------------------------------
+
+HERE, SURE = Box(100, 80, 140, 120, 0.4, "a"), Box(250, 40, 290, 80, 0.9, "a")
+
+
+def with_boxes(came: str, *, channels: int = 3, boxes: list[Box] | None = None) -> Frame:
+    frame = new_frame(picture(channels=channels), encoding=came)  # type: ignore[arg-type]
+    frame.edge = Prediction(boxes=[HERE, SURE] if boxes is None else boxes)
+    return frame
+
+
+@pytest.mark.parametrize("came", ["jpeg", "png", "raw"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("most", [None, 2_000])
+@pytest.mark.parametrize("rule", [RegionRule(canvas=0.25), RegionRule(scale=0.5, canvas=0.25), RegionRule(scale=0.75)])
+def test_boxes_of_regions_come_back_however_they_are_encoded(
+    came: str, channels: int, most: int | None, rule: RegionRule
+) -> None:
+    frame = with_boxes(came, channels=channels)
+    upload = write_regions(frame, UploadFormat(max_bytes=most), SizeEstimator(), rule)
+    assert upload
+    assert upload.frame.edge
+    assert upload.frame.data.nbytes < min(most or 1e9, 0.95 * frame.data.nbytes)
+    assert upload.frame.encoding == came or (upload.frame.encoding == "jpeg" and most)
+    assert len(decode(upload.frame).shape) == (2 if channels == 1 else 3)
+    reply = upload.read(Reply(id=frame.id, worker="c", prediction=Prediction(boxes=upload.frame.edge.boxes)))
+    assert reply.prediction
+    assert reply.prediction.boxes
+    assert reply.prediction.boxes[1] == SURE
+    (x1, y1, x2, y2) = (getattr(reply.prediction.boxes[0], name) for name in ("x1", "y1", "x2", "y2"))
+    assert (x1, y1, x2, y2) == pytest.approx((HERE.x1, HERE.y1, HERE.x2, HERE.y2))
+
+
+def test_a_frame_that_regions_do_not_make_smaller_is_no_upload_of_regions() -> None:
+    everywhere = [Box(0, 0, 320, 200, 0.4, "a")]
+    for frame in (
+        with_boxes("raw"),  # in place, with as many pixels as the frame
+        with_boxes("jpeg", boxes=everywhere),
+        with_boxes("jpeg", boxes=[]),
+        with_boxes("jpeg", boxes=[SURE]),
+        new_frame(np.zeros((7, 9), np.float32)),
+        new_frame(picture()),
+    ):
+        assert write_regions(frame, UploadFormat(), SizeEstimator(), RegionRule()) is None
+
+
+def test_a_frame_without_a_region_is_scaled_where_the_rule_scales() -> None:
+    frame = with_boxes("png", boxes=[])
+    upload = write_regions(frame, UploadFormat(), SizeEstimator(), RegionRule(scale=0.5))
+    assert upload
+    assert decode(upload.frame).shape == (120, 160, 3)
+    answer = Prediction(boxes=[Box(10, 20, 30, 40, 0.9, "a")])
+    reply = upload.read(Reply(id=frame.id, worker="c", prediction=answer))
+    assert reply.prediction
+    assert reply.prediction.boxes == [Box(20, 40, 60, 80, 0.9, "a")]
+
+
+def test_a_damaged_frame_has_no_regions() -> None:
+    frame = with_boxes("jpeg")
+    frame.data = frame.data[: len(frame.data) // 2]
+    with pytest.raises(OffloadError) as caught:
+        write_regions(frame, UploadFormat(), SizeEstimator(), RegionRule())
+    assert caught.value.reason is OffloadReason.ERROR

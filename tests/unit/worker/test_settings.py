@@ -77,6 +77,33 @@ def test_how_uploads_are_written_is_told_or_they_go_as_they_came() -> None:
     assert (untold.upload_encoding, untold.upload_max_bytes) == ("as-it-came", None)
 
 
+def test_regions_are_uploaded_of_a_model_that_may_find_boxes() -> None:
+    detector = {"url": "/models/small.onnx", "format": "onnx", "postprocess": {"task": "detection"}}
+    for spec in ({"url": "/m.py", "format": "python"}, detector):
+        assert read("edge", {**EDGE, "UPLOAD": "regions", "MODEL_SPEC": json.dumps(spec)}).upload == "regions"
+    assert read("edge", EDGE).upload == "frame"
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"UPLOAD": "region"}, "frame, regions"),
+        ({"UPLOAD": "regions", "MINING_MODE": "mining-then-inference", "HEM_NAME": "Sharpness"}, "inference-then"),
+        (
+            {
+                "UPLOAD": "regions",
+                "MODEL_SPEC": json.dumps({"url": "/m.onnx", "format": "onnx", "postprocess": {"task": "text"}}),
+            },
+            "the small model finds no boxes",
+        ),
+    ],
+)
+def test_regions_that_cannot_be_are_refused(variables: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidFieldError, match=text) as caught:
+        read("edge", {**EDGE, **variables})
+    assert caught.value.field == "UPLOAD"
+
+
 def test_how_a_cloud_worker_batches_is_told_or_has_a_default() -> None:
     names = ("MAX_BATCH_SIZE", "MAX_QUEUE_DELAY_MS", "MODEL_SESSIONS", "MODEL_THREADS")
     told = read("cloud", {**CLOUD, **dict(zip(names, ("8", "2.5", "3", "2"), strict=True))})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,6 +65,7 @@ class Keeper:
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
         file: str = "",
+        arrived: float = math.inf,
     ) -> None:
         assert patient
         self.files.append(file)

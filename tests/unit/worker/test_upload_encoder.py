@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from halimede import topics
+from halimede.bus.rpc import RpcClient
+from halimede.cli.commands.trace import ask as ask_trace
 from halimede.frames import new_frame, pack
-from halimede.messages import Box, Result
+from halimede.messages import Box, Result, TraceRequest
 from tests.simulated import eventually, simulated
 from tests.unit.worker.test_tiers import gate
 from tests.unit.worker.world import NS, World, world
@@ -127,3 +129,84 @@ async def test_a_tier_writes_what_it_passes_on_and_boxes_come_back_through_both(
         assert boxes(result) == [Box(0, 0, pytest.approx(SIDE / 2), pytest.approx(SIDE), 0.9, "thing")]
         await eventually(lambda: w.info("g0").deferred == 1 and w.info("e0").inference_number == 1)
         assert w.info("g0").uploaded_bytes <= 1500 < w.info("e0").uploaded_bytes <= 6000
+
+
+class Spots:
+    """Finds two objects, and is sure of one."""
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        return {"label": "small", "boxes": [[48, 48, 64, 64, 0.5, "thing"], [8, 8, 24, 24, 0.9, "thing"]]}
+
+
+class Grey:
+    """Finds all that is not of one colour, at least a tenth of the picture, and remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        pixels = np.asarray(data)
+        self.seen.append(pixels)
+        rows, columns = np.nonzero(pixels != pixels[-1, -1])
+        return {"label": "big", "boxes": [[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1, 0.8, "thing"]]}
+
+
+REGIONS: dict[str, Any] = {"upload": "regions", "hem_name": "CloudOnly", "hem_parameters": {}}
+
+
+@simulated
+async def test_regions_of_a_hard_frame_go_up_and_both_answers_are_one(tmp_path: Path) -> None:
+    big, image = Grey(), noise(SIDE, SIDE)
+    async with world(tmp_path) as w, w.worker("cloud", "c0", big), w.worker("edge", "e0", Spots, **REGIONS):
+        result = await ask(w, image, encoding="png")
+        assert (result.by, result.degraded) == ("cloud", False)
+        assert boxes(result) == [Box(40, 40, 72, 72, 0.8, "thing"), Box(8, 8, 24, 24, 0.9, "thing")]
+        assert result.edge
+        assert result.edge.boxes == [Box(48, 48, 64, 64, 0.5, "thing"), Box(8, 8, 24, 24, 0.9, "thing")]
+        (seen,) = big.seen
+        assert np.array_equal(seen[40:72, 40:72], image[40:72, 40:72])
+        assert len(np.unique(seen[:40])) == 1
+        await eventually(lambda: w.info("e0").inference_number == 1)
+        assert w.info("e0").uploaded_bytes < 0.2 * SIDE * SIDE
+
+
+async def test_a_trace_has_the_number_of_regions_and_their_bytes(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Grey), w.worker("edge", "e0", Spots, **REGIONS):
+        result = await ask(w, noise(SIDE, SIDE), encoding="png")
+        rpc = RpcClient(w.camera, topics.TRACE_REPLY.at(client=w.camera.client_id))
+        await rpc.start()
+        replies = await ask_trace(rpc, TraceRequest(id=result.id))
+        (step,) = (span for reply in replies for span in reply.spans if span.name == "offload.regions")
+        await eventually(lambda: w.info("e0").inference_number == 1)
+        assert step.attributes == {"count": 1, "bytes": w.info("e0").uploaded_bytes}
+
+
+@simulated
+async def test_an_audit_compares_answers_to_the_whole_frame(tmp_path: Path) -> None:
+    big, image = Grey(), noise(SIDE, SIDE)
+    rule = REGIONS | {"hem_name": "EdgeOnly", "audit_share": 1.0}
+    async with world(tmp_path) as w, w.worker("cloud", "c0", big), w.worker("edge", "e0", Spots, **rule):
+        result = await ask(w, image, encoding="png")
+        assert (result.by, result.audit) == ("edge", True)
+        await eventually(lambda: bool(big.seen))
+        assert np.array_equal(big.seen[0], image)
+
+
+@simulated
+async def test_frames_without_a_region_and_samples_that_are_no_pictures_go_up_whole(tmp_path: Path) -> None:
+    big = Finds()
+    async with world(tmp_path) as w, w.worker("cloud", "c0", big), w.worker("edge", "e0", Unsure, **REGIONS):
+        await ask(w, noise(SIDE, SIDE, 3))
+        await ask(w, np.zeros((5, 7), np.float32))
+        assert big.seen == [(SIDE, SIDE, 3), (5, 7)]
+
+
+@simulated
+async def test_an_answer_to_regions_without_boxes_is_no_answer(tmp_path: Path) -> None:
+    class Labels:
+        def predict(self, data: Any) -> dict[str, Any]:
+            return {"label": "big"}
+
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Labels), w.worker("edge", "e0", Spots, **REGIONS):
+        result = await ask(w, noise(SIDE, SIDE), encoding="png")
+        assert (result.by, result.degraded, result.reason) == ("edge", True, "error")

@@ -1,13 +1,16 @@
 """A worker reports a calibration that was made with other pixels than its Model's."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from halimede.api.processing import pixels_digest
-from halimede.mining.calibration_file import CalibrationFile, write_artefact
+from halimede.mining.calibration_file import CalibrationFile, RegionRule, write_artefact
 from halimede.models.desired_state import DesiredModel, spec_of
-from halimede.worker.version_calibration import pixels_trouble
+from halimede.worker.roles import region_rule
+from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
 
 RESIZE = {"op": "resize", "width": 32, "height": 32}
 
@@ -45,3 +48,21 @@ def test_other_pixels_are_reported(fields: dict[str, object], is_same: bool, tmp
 def test_a_calibration_without_the_record_is_accepted(tmp_path: Path) -> None:
     assert not pixels_trouble(calibration(tmp_path, ""), desired(decode="scaled"))
     assert not pixels_trouble(None, desired(decode="scaled"))
+
+
+def test_regions_are_those_of_the_calibration_of_the_version_that_answers(tmp_path: Path) -> None:
+    rule = RegionRule(sure=0.6, padding=1.0)
+    text = write_artefact(CalibrationFile(service="s", rule="CloudOnly", regions=rule)).decode()
+    settings: Any = SimpleNamespace(
+        calibration=None, upload="regions", state=tmp_path, hem_mode="inference-then-mining", hem_name="CloudOnly",
+        hem_parameters={}, fusion="cloud",
+    )  # fmt: skip
+    encoder, inference, policy = (SimpleNamespace(miners={}) for _ in range(3))
+    calibrations = VersionCalibrations(settings, inference, policy, encoder)  # type: ignore[arg-type]
+    loaded: Any = SimpleNamespace(model="m", version="2", desired=desired())
+    loaded.desired.calibration = text
+    calibrations.adopt(loaded, 10)
+    assert not hasattr(encoder, "regions")
+    calibrations.adopt(loaded, 100)
+    assert encoder.regions == rule
+    assert region_rule(settings, None) == RegionRule()

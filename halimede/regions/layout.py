@@ -1,0 +1,126 @@
+"""One picture of the regions of a frame: in placement, or packed into rows of a smaller picture.
+
+A packed picture has the frame's ratio of sides, so that a model that resizes pictures does not distort objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from halimede.regions.selection import BLOCK, FrameRegion, disjoint
+
+#: sides of packed pictures, as shares of the frame's
+CANVASES = (0.25, 0.375, 0.5, 0.75)
+#: pixels between two regions, so that objects do not touch
+GUTTER = BLOCK
+#: every so many pixels count for the colour of what is no region
+STRIDE = 8
+
+Points = NDArray[np.float64]
+
+
+class RegionPlacement(NamedTuple):
+    """A region of the frame, and its left and top in the picture of regions."""
+
+    region: FrameRegion
+    x: int
+    y: int
+
+
+class RegionLayout(Struct, frozen=True):
+    """A picture of regions: its size, and where each region is. ``in_place``: where it is in the frame."""
+
+    width: int
+    height: int
+    placements: tuple[RegionPlacement, ...]
+    in_place: bool = True
+
+    def paint(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        """Return the picture of regions of a frame, ``[height, width]`` or with a third axis; between them is its mean
+        colour.
+        """
+        colour = pixels[::STRIDE, ::STRIDE].reshape(-1, *pixels.shape[2:]).mean(axis=0)
+        picture = np.empty((self.height, self.width, *pixels.shape[2:]), pixels.dtype)
+        picture[:] = colour.astype(pixels.dtype)
+        for region, x, y in self.placements:
+            part = pixels[region.y1 : region.y2, region.x1 : region.x2]
+            picture[y : y + region.height, x : x + region.width] = part
+        return picture
+
+    def placement_at(self, points: Points) -> NDArray[np.int64]:
+        """Return the index of the placement that contains each point ``[n, 2]`` of the picture; -1: none does."""
+        x1, y1 = np.array([[placement.x, placement.y] for placement in self.placements], np.float64).reshape(-1, 2).T
+        sides = np.array([[placement.region.width, placement.region.height] for placement in self.placements]).reshape(
+            -1, 2
+        )
+        return _first_containing(points, x1, y1, sides)
+
+    def region_at(self, points: Points) -> NDArray[np.int64]:
+        """Return the index of the first region that contains each point ``[n, 2]`` of the frame; -1: none does."""
+        x1, y1 = np.array([placement.region[:2] for placement in self.placements], np.float64).reshape(-1, 2).T
+        sides = np.array([[placement.region.width, placement.region.height] for placement in self.placements]).reshape(
+            -1, 2
+        )
+        return _first_containing(points, x1, y1, sides)
+
+    def offsets(self) -> Points:
+        """Return what is added to a point in each placement for the same point in the frame, ``[placements, 2]``."""
+        rows = [[placement.region.x1 - placement.x, placement.region.y1 - placement.y] for placement in self.placements]
+        return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def lay_out(regions: Sequence[FrameRegion], width: int, height: int, least: float) -> RegionLayout:
+    """Return the smallest picture of regions of a frame; its sides are ``least`` of the frame's at least.
+
+    If the regions fit into no smaller picture, they are in placement. Those of a packed picture do not overlap.
+    """
+    separate = disjoint(regions)
+    for share in CANVASES:
+        if share < least:
+            continue
+        across, down = (max(BLOCK, round(side * share / BLOCK) * BLOCK) for side in (width, height))
+        placements = pack_rows(separate, across, down) if across < width and down < height else None
+        if placements is not None:
+            return RegionLayout(across, down, tuple(placements), in_place=False)
+    return RegionLayout(width, height, tuple(RegionPlacement(region, region.x1, region.y1) for region in regions))
+
+
+def pack_rows(regions: Sequence[FrameRegion], width: int, height: int) -> list[RegionPlacement] | None:
+    """Place regions in rows, the highest first, with gutters; None if they do not fit.
+
+    First-fit decreasing height (Coffman et al., "Performance bounds for level-oriented two-dimensional packing
+    algorithms", SIAM Journal on Computing 9, 1980).
+    """
+    rows: list[list[int]] = []  # of each row its top, its height, and the first free pixel
+    placements = []
+    for region in sorted(regions, key=lambda region: (-region.height, -region.width, region)):
+        across = _round_up(region.width)
+        row = next((row for row in rows if row[2] + region.width <= width), None)
+        if row is None:
+            top = rows[-1][0] + rows[-1][1] + GUTTER if rows else 0
+            if region.width > width or top + region.height > height:
+                return None
+            row = [top, _round_up(region.height), 0]
+            rows.append(row)
+        placements.append(RegionPlacement(region, row[2], row[0]))
+        row[2] += across + GUTTER
+    return placements
+
+
+def _round_up(side: int) -> int:
+    """Return a side in whole blocks: a region at the edge of a frame may end within one."""
+    return -(-side // BLOCK) * BLOCK
+
+
+def _first_containing(points: Points, x1: Points, y1: Points, sides: NDArray[np.int64]) -> NDArray[np.int64]:
+    owners = np.full(len(points), -1)
+    x, y = points.T
+    for index in reversed(range(len(sides))):
+        across, down = x - x1[index], y - y1[index]
+        owners[(across >= 0) & (across < sides[index, 0]) & (down >= 0) & (down < sides[index, 1])] = index
+    return owners
