@@ -91,18 +91,18 @@ DOES = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede worker",
         description="A worker of a service: of joint inference (small model at the edge, big one in the cloud), or of "
         "multi-edge inference.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    command.add_argument(
         "program", choices=tuple(PROGRAMS), help="; ".join(f"{name}: {does}" for name, does in DOES.items())
     )
-    made.add_argument("--version", action="version", version=__version__)
-    return made
+    command.add_argument("--version", action="version", version=__version__)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from halimede.evaluation.service import Chain, answers, read_chain
 from halimede.inference import EnsembleModel, ModelError, open_model
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.settings import read
-from services.gm.workloads.model_init_container import WAYS
+from services.gm.workloads.model_init_container import SLOTS
 from services.gm.workloads.pod_status import FETCHES
 from tests.unit.evaluation.test_evaluate import data
 from tests.unit.evaluation.worlds import joint, model, write
@@ -86,8 +86,8 @@ def test_its_models_are_delivered_like_the_model() -> None:
     edge, _ = placements(parse(service("middle", "large")).spec)
     assert edge.needs == {"model": "small", "committee1": "middle", "committee2": "large"}
     for what in edge.needs:
-        assert WAYS[what].init in FETCHES
-    assert len({WAYS[what].volume for what in edge.needs}) == len(edge.needs)
+        assert SLOTS[what].init in FETCHES
+    assert len({SLOTS[what].volume for what in edge.needs}) == len(edge.needs)
 
 
 def test_a_worker_opens_the_models_of_its_environment(tmp_path: Path) -> None:
