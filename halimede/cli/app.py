@@ -47,7 +47,7 @@ COMMANDS = {
     "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
     "inspect": "Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.",
     "models": "Write the Model of a model's file, as `inspect` proposes it or as a preset says.",
-    "calibrate": "Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.",
+    "calibrate": "Calibrate which samples go to the cloud, for an upload share, a risk, costs, or a deadline.",
     "evaluate": "Evaluate a service on new data: each tier alone, and all together at each upload ratio.",
     "certs": "Manage the certificates and access rules of a site with its own broker.",
     "blob": "Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.",
