@@ -38,7 +38,10 @@ class Quality(Protocol):
         """Return how good both answers to each sample are, ``[2, samples]``: if kept, and if uploaded."""
 
     def gain(self) -> Array:
-        """Return each sample's gain by an upload: the hardness of the oracle, or of detectors' order by gain."""
+        """Return each sample's gain by an upload: in right answers, or in objects found."""
+
+    def rewards(self) -> Array:
+        """Return what each sample's upload adds to the accuracy of all, times their number: what a rule may learn."""
 
 
 class Classification:
@@ -71,6 +74,10 @@ class Classification:
         """Return 1 if only the upload is right, -1 if only keeping is, else 0."""
         gained: Array = self.up - self.low
         return gained
+
+    def rewards(self) -> Array:
+        """Return the gain: accuracy is a mean over samples."""
+        return self.gain()
 
 
 class TextPoint(Point):

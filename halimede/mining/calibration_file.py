@@ -17,6 +17,8 @@ from msgspec import Meta, Struct
 from halimede.errors import InvalidFieldError
 
 MAX_BYTES = 1024 * 1024
+#: most classes of boxes with features of their own, and most characters of their names
+MAX_REWARD_CLASSES, MAX_CLASS_NAME = 64, 256
 #: the measured share of uploads in ``CalibrationFile.figures``
 UPLOAD_RATIO = "upload_ratio"
 FORMAT_FIX = "give a file that `halimede calibrate` wrote"
@@ -25,6 +27,8 @@ FORMAT_FIX = "give a file that `halimede calibrate` wrote"
 GRID = 8
 
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+#: numbers whose products and sums stay finite
+Bounded = Annotated[float, Meta(ge=-1e12, le=1e12)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -47,6 +51,22 @@ class LearnedRule(Struct, kw_only=True):
     embedding: Annotated[int, Meta(ge=0, le=8192)] = 0
     gain: Head
     loss: Head | None = None
+    cut: Finite
+
+
+class RewardRule(Struct, kw_only=True):
+    """Learned deferral of boxes or texts: the reward of an upload is bias + weights . features.
+
+    The features are ``reward.reward_features`` of a prediction, each bounded by ``lows`` and ``highs``, the range of
+    the calibration's samples. ``classes``: those with features of their own.
+    """
+
+    answers: Literal["boxes", "texts"]
+    classes: Annotated[list[Annotated[str, Meta(max_length=MAX_CLASS_NAME)]], Meta(max_length=MAX_REWARD_CLASSES)] = []
+    bias: Bounded
+    weights: Annotated[list[Bounded], Meta(max_length=1000)]
+    lows: Annotated[list[Bounded], Meta(max_length=1000)]
+    highs: Annotated[list[Bounded], Meta(max_length=1000)]
     cut: Finite
 
 
@@ -97,8 +117,9 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     """The whole result of a calibration. Digests are SHA-256 of the models' files, hexadecimal; ``edge_pixels``: of how
     the small model's input is made of a picture (``halimede.api.processing.pixels_digest``); empty: not recorded.
 
-    ``rule`` and ``parameters`` are those of the selected hard example mining; ``figures`` were measured on samples that
-    nothing was fitted on, each with ``<name>.low`` and ``<name>.high``, its 95 % interval.
+    ``rule`` and ``parameters`` are those of the selected hard example mining. ``learned`` is Learned of classes,
+    ``reward`` that of boxes and texts. ``figures`` were measured on samples that nothing was fitted on, each with
+    ``<name>.low`` and ``<name>.high``, its 95 % interval.
     """
 
     v: Literal[1] = 1
@@ -109,6 +130,7 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     rule: str = ""
     parameters: dict[str, str] = {}
     learned: LearnedRule | None = None
+    reward: RewardRule | None = None
     mixture: MixtureRule | None = None
     regions: RegionRule | None = None
     reference: Reference | None = None

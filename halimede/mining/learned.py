@@ -1,9 +1,10 @@
-"""Learned deferral: uploads a sample if the big model is expected to be right and the small one wrong.
+"""Learned deferral: uploads a sample if the next tier's answer is expected to be the better one.
 
 A confident small model may be wrong where the big one is right, and an unsure one may be unsure where the big model is
 no better: its own confidence does not show this. A second, tiny model learns it from labelled samples (Jitkrittum et
 al., "When does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764; post-hoc deferral).
-`halimede calibrate` fits it. It needs only the standard library, which is enough for a few dozen numbers.
+`halimede calibrate` fits it. It needs only the standard library, which is enough for a few dozen numbers. Boxes and
+texts have no class probabilities: their estimate is in ``halimede.mining.reward``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 from halimede.api.mining import FIELD, LearnedParameters
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
-from halimede.mining.calibration_file import FORMAT_FIX, Head, LearnedRule, read_artefact
+from halimede.mining.calibration_file import FORMAT_FIX, Head, LearnedRule, RewardRule, read_artefact
 from halimede.mining.miner import ByHardness, MiningError
 from halimede.mining.registry import register
+from halimede.mining.reward import expected_reward, feature_count
 from halimede.mining.scores import distribution
 
 #: the best classes, whose probabilities are separate features
@@ -34,32 +36,47 @@ FLOOR = 1e-6
 class Learned(LearnedParameters, ByHardness):
     """Hard when P(cloud right and edge wrong) - P(edge right and cloud wrong) >= ``cut``, both as fitted.
 
-    ``calibration`` is the file of `halimede calibrate`; with ``calibration`` in the service's spec it is the default.
-    ``cut`` defaults to that of the calibration. Boxes raise MiningError.
+    For boxes and texts, when the expected reward of an upload is at or over ``cut``. ``calibration`` is the file of
+    `halimede calibrate`; with ``calibration`` in the service's spec it is the default. ``cut`` defaults to that of the
+    calibration. A prediction of another kind than those of the calibration raises MiningError.
     """
 
-    _rule: LearnedRule = field(init=False, repr=False)
+    _rule: LearnedRule | RewardRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         at = f"{FIELD}.parameters.calibration"
-        rule = read_artefact(Path(self.calibration), at).learned
+        artefact = read_artefact(Path(self.calibration), at)
+        rule = artefact.learned or artefact.reward
         if rule is None:
             fix = "it holds no learned rule: calibrate with --rule Learned"
             raise InvalidFieldError(at, self.calibration, fix)
-        wanted = width(rule.classes, rule.embedding)
-        if any(len(head.weights) != wanted for head in (rule.gain, rule.loss) if head):
-            raise InvalidFieldError(at, self.calibration, f"its learned rule needs {wanted} weights: {FORMAT_FIX}")
+        if reason := _describe_misfit(rule):
+            raise InvalidFieldError(at, self.calibration, f"its learned rule {reason}: {FORMAT_FIX}")
         self._rule = rule
         if math.isnan(self.cut):
             self.cut = rule.cut
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """The expected increase of the share of right answers by the next tier, -1 to 1."""
+        """The expected increase of the quality of the answers by the next tier, -1 to 1."""
+        if isinstance(self._rule, RewardRule):
+            return expected_reward(self._rule, prediction)
         return expected_gain(self._rule, prediction)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
         """Return the parameter for a cut."""
         return {"cut": repr(min(max(cut, -1.0), 1.0))}
+
+
+def _describe_misfit(rule: LearnedRule | RewardRule) -> str:
+    """Return what a rule lacks that was read from a file; empty: nothing."""
+    if isinstance(rule, LearnedRule):
+        needed = width(rule.classes, rule.embedding)
+        has_all = all(len(head.weights) == needed for head in (rule.gain, rule.loss) if head)
+        return "" if has_all else f"needs {needed} weights"
+    needed = feature_count(rule)
+    if not len(rule.weights) == len(rule.lows) == len(rule.highs) == needed:
+        return f"needs {needed} weights, lows and highs"
+    return "" if all(map(float.__le__, rule.lows, rule.highs)) else "has a feature whose low is over its high"
 
 
 def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:

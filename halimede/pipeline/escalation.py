@@ -127,7 +127,10 @@ class Escalation:
         if sample.decision:
             return sample.decision
         left_s = self.time_left(sample, now)
-        return policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
+        decision = policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
+        if decision.draw:
+            outcome.prediction = decision.draw.prediction
+        return decision
 
     def forget(self, decision: UploadDecision) -> None:
         """Undo a decision: the sample was not accepted, or no request was sent."""
@@ -193,6 +196,8 @@ class Escalation:
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
             trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))
+        if self.policy and decision.draw and concluded.reply and concluded.reply.prediction:
+            self.policy.learn(decision, concluded.reply.prediction)
         if self.policy and self.policy.mixture and not decision.audit:
             self._mix(sample, concluded)
         return concluded

@@ -169,8 +169,6 @@ class TestFitting:
             cloud.append(Prediction(boxes=seen))
         _, _, data = pair(200)
         data = replace(data, truths=None, boxes=truths)
-        with pytest.raises(InvalidFieldError, match=r"--rule: 'Learned'.*UncertainBoxes"):
-            fit(edge, cloud, data, goal=Goal(target_upload=0.3))
         found = fit(edge, cloud, data, goal=Goal(target_upload=0.3), rule="Threshold")
         assert found.artefact.figures["edge_only"] < found.artefact.figures["cloud_only"]
         assert "agreement" not in found.artefact.figures

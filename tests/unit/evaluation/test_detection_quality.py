@@ -82,6 +82,35 @@ def test_an_object_of_a_rare_class_lifts_map_more_than_the_order_by_objects_gain
     assert by_gain[1] == pytest.approx(7 / 9 / 2, abs=1e-6)
     assert best[1] == 0.5 > by_gain[1]
 
+    assert measure.rewards().argmax() == 1
+
+
+def test_rewards_are_the_mean_gains_of_uploads_where_others_are_uploaded_by_chance() -> None:
+    chance = np.random.default_rng(0)
+    truths, low, up = [], [], []
+    for _ in range(60):
+        objects = [box(20 * i, 1.0, str(chance.choice(["cat", "dog"]))) for i in range(chance.integers(1, 4))]
+        truths.append(objects)
+        for answers, share in ((low, 0.5), (up, 0.8)):
+            matches = [box(b.x1, float(chance.uniform(0.3, 1)), b.label) for b in objects if chance.random() < share]
+            answers.append(said(*matches, box(200, float(chance.uniform(0, 0.7)))))
+    measure = Detection(truths, low, up)
+    gains = np.zeros(60)
+    for _ in range(40):
+        context = chance.random(60) < 0.5
+        for i in range(60):
+            without, uploaded = context.copy(), context.copy()
+            without[i], uploaded[i] = False, True
+            gains[i] += (measure.measure(uploaded)[0] - measure.measure(without)[0]) * 60 / 40
+    rewards = measure.rewards()
+    assert np.corrcoef(rewards, gains)[0, 1] > 0.97
+    assert rewards.mean() == pytest.approx(gains.mean(), rel=0.15)
+
+
+def test_rewards_without_objects_or_boxes_are_zero() -> None:
+    assert Detection([[], []], [said(), said()], [said(box(0, 0.5)), said()]).rewards().tolist() == [0, 0]
+    assert Detection([[TRUTH]], [said()], [said()]).rewards().tolist() == [0]
+
 
 BOXES = st.lists(
     st.builds(

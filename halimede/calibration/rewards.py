@@ -1,0 +1,118 @@
+"""Fits learned deferral of boxes and of texts: a ridge regression of the reward of an upload. Pure.
+
+A few hundred frames are few, and their rewards vary much more than any description of boxes can predict. On such data
+a linear function was better than gradient-boosted trees, with as little as with fifty times more frames. Of several
+strengths of regularization, the one is used whose out-of-fold order of the samples uploads the most reward. The
+hardness of the fitted samples is out of fold, too: from regressions that were fitted without them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from halimede.calibration.deferral import FOLDS, Hits, folds
+from halimede.calibration.temperature import Vector
+from halimede.errors import InvalidFieldError
+from halimede.messages import Prediction
+from halimede.mining.calibration_file import MAX_CLASS_NAME, MAX_REWARD_CLASSES, RewardRule
+from halimede.mining.reward import expected_reward, reward_features
+
+#: strengths of the pull of weights to 0 to try
+PULLS = np.logspace(0, 5, 16)
+#: random divisions into folds by which the pulls are compared
+REPEATS = 8
+#: features with a smaller deviation are ignored
+MIN_SPREAD = 1e-9
+#: least number of samples with a gain
+LEAST_GAINS = 5
+LEAST_FIX = (
+    "samples where the big model's answer is better than the small one's are too few to learn from,"
+    f" {LEAST_GAINS} are needed at least: give more data, or calibrate another --rule"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedReward:
+    """The rule (its cut is still 0), and the hardness of the samples by regressions that were fitted without them."""
+
+    rule: RewardRule
+    hardness: Vector
+
+
+def fit_reward(
+    answers: Literal["boxes", "texts"],
+    predictions: Sequence[Prediction],
+    rewards: Vector,
+    gains: Hits,
+    *,
+    seed: int = 0,
+) -> FittedReward:
+    """Fit the rule on predictions whose uploads have these rewards; those with ``gains`` have a better answer.
+
+    Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions of another kind.
+    """
+    if np.count_nonzero(gains) < LEAST_GAINS:
+        raise InvalidFieldError("--data", int(np.count_nonzero(gains)), LEAST_FIX)
+    classes = _frequent_classes(predictions)
+    features = np.array([reward_features(answers, classes, prediction) for prediction in predictions])
+    estimates = [_out_of_fold(features, rewards, gains, seed + repeat) for repeat in range(REPEATS)]
+    best = int(np.sum([[uploaded_reward(row, rewards) for row in rows] for rows in estimates], axis=0).argmax())
+    biases, weights = _fit_ridges(features, rewards)
+    rule = RewardRule(
+        answers=answers,
+        classes=classes,
+        bias=float(biases[best]),
+        weights=weights[best].tolist(),
+        lows=features.min(axis=0).tolist(),
+        highs=features.max(axis=0).tolist(),
+        cut=0.0,
+    )
+    unseen = estimates[0][best]
+    return FittedReward(rule, unseen / (1 + np.abs(unseen)))
+
+
+def uploaded_reward(hardness: Vector, rewards: Vector) -> float:
+    """Return the mean reward of the uploads of the hardest samples, over all shares of uploads: a Qini curve."""
+    number = len(rewards)
+    return float(rewards[np.argsort(-hardness, kind="stable")] @ np.arange(number, 0, -1)) / number**2
+
+
+def rewards_by(rule: RewardRule, predictions: Sequence[Prediction]) -> Vector:
+    """Return the hardness of all samples. Raises MiningError."""
+    return np.array([expected_reward(rule, prediction) for prediction in predictions])
+
+
+def _frequent_classes(predictions: Sequence[Prediction]) -> list[str]:
+    """Return the classes of boxes that have features of their own, the most frequent ones; none if there is only one.
+
+    With a single class these features would repeat those of all boxes.
+    """
+    counts = Counter(str(box.label) for prediction in predictions for box in prediction.boxes or ())
+    names = [name for name, _ in counts.most_common(MAX_REWARD_CLASSES) if len(name) <= MAX_CLASS_NAME]
+    return sorted(names) if len(names) > 1 else []
+
+
+def _out_of_fold(features: Vector, rewards: Vector, gains: Hits, seed: int) -> Vector:
+    """Return the rewards of each fold by regressions of the other samples: ``[pulls, samples]``."""
+    estimates = np.zeros((len(PULLS), len(rewards)))
+    for fold in folds(gains, FOLDS, seed):
+        fitted = features[~fold]
+        biases, weights = _fit_ridges(fitted, rewards[~fold])
+        bounded = np.clip(features[fold], fitted.min(axis=0), fitted.max(axis=0))
+        estimates[:, fold] = weights @ bounded.T + biases[:, np.newaxis]
+    return estimates
+
+
+def _fit_ridges(features: Vector, rewards: Vector) -> tuple[Vector, Vector]:
+    """Return a bias and weights for each pull: least squares + pull * |weights of standardised features|^2."""
+    middle, spread = features.mean(axis=0), features.std(axis=0)
+    scale = np.where(spread > MIN_SPREAD, 1 / np.maximum(spread, MIN_SPREAD), 0.0)
+    samples_basis, singular, features_basis = np.linalg.svd((features - middle) * scale, full_matrices=False)
+    shrunk = singular / (singular**2 + PULLS[:, np.newaxis])
+    weights = (shrunk * (samples_basis.T @ (rewards - rewards.mean()))) @ features_basis * scale
+    return rewards.mean() - weights @ middle, weights
