@@ -73,19 +73,19 @@ class ConnectionLog:
         self._client_id = client_id
         #: why there is no connection
         self.cause = "no answer yet"
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def because(self, reason: str) -> None:
         """Record why there is no connection. Each new reason is logged once."""
         self.cause = reason
-        if reason not in self._told and len(self._told) < MOST_REASONS:
-            self._told.add(reason)
+        if reason not in self._logged and len(self._logged) < MOST_REASONS:
+            self._logged.add(reason)
             level = log.info if reason == RENEWED else log.warning
             level(BUS_DOWN, broker=self._where, client=self._client_id, reason=reason)
 
     def over(self, where: str) -> None:
         """Record that the broker at ``where`` has accepted a connection."""
-        self._told.clear()
+        self._logged.clear()
         log.info(BUS_CONNECTED, broker=where or self._where, client=self._client_id)
 
     def closed(self) -> None:
@@ -129,8 +129,8 @@ class ReconnectingBus(Bus):
         self._readiness = BrokerReadiness()
         self._back_off = ReconnectBackoff(chance)
         self._outage = ConnectionLog(where, self.client_id)
-        held = UnackedMessages(durable=durable, receive_maximum=receive_maximum, full=self._pause_reading)
-        self._incoming = Dispatcher(self.stats, self._prefix, held)
+        unacked = UnackedMessages(durable=durable, receive_maximum=receive_maximum, full=self._pause_reading)
+        self._incoming = Dispatcher(self.stats, self._prefix, unacked)
         self._link: Transport | None = None
         #: the same connection, once the broker has granted its subscriptions and its birth: only then others publish
         self._usable: Transport | None = None
@@ -191,13 +191,13 @@ class ReconnectingBus(Bus):
     @property
     def unacknowledged(self) -> int:
         """Received messages that are acknowledged later, and are not yet."""
-        return self._incoming.held.count
+        return self._incoming.unacked.count
 
     @property
     def oldest_s(self) -> float:
         """Seconds since the oldest of them arrived."""
         now = asyncio.get_running_loop().time()
-        return now - min(self._incoming.held.arrivals(), default=now)
+        return now - min(self._incoming.unacked.arrivals(), default=now)
 
     @property
     def max_packet(self) -> int:
@@ -270,10 +270,10 @@ class ReconnectingBus(Bus):
         """
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
-        if other := self._incoming.conflict(filter_, asked=not inherit):
+        if other := self._incoming.conflict(filter_, requested=not inherit):
             raise ValueError(f"{filter_} overlaps the subscription of {other}: use another connection for one of them")
         subscription = Subscription(
-            filter_, qos, receive, queue, self.stats, later=later, drop_oldest=drop_oldest, asked=not inherit
+            filter_, qos, receive, queue, self.stats, later=later, drop_oldest=drop_oldest, requested=not inherit
         )
         self._incoming.add(subscription)
         if queue:
@@ -401,13 +401,13 @@ class ReconnectingBus(Bus):
         The broker answers after all messages that the acknowledgements allowed: if none is in progress then, it had no
         more.
         """
-        subscription.asked = False
-        held = self._incoming.held
+        subscription.requested = False
+        unacked = self._incoming.unacked
         while True:
             await self._ready.wait()
-            if self._link and await self._unsubscribe(self._link, subscription.filter) and not held.busy:
+            if self._link and await self._unsubscribe(self._link, subscription.filter) and not unacked.busy:
                 return
-            await held.idle()
+            await unacked.idle()
             await asyncio.sleep(0)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -438,12 +438,12 @@ class ReconnectingBus(Bus):
                 began = loop.time()
                 end = await self._serve(link, announcement)
                 self._outage.because(end.reason)
-                lasted = loop.time() - began
+                age = loop.time() - began
                 if self._readiness.unready:
                     self._back_off.unready(self._readiness.unready)
                 else:
-                    self._back_off.ended(lasted)
-                pause = self._rivalry.ended(lasted, told=end.taken_over, explained=end.explained, chance=self._chance)
+                    self._back_off.ended(age)
+                pause = self._rivalry.ended(age, takeover=end.taken_over, explained=end.explained, chance=self._chance)
             if self.once:
                 self.over.set()
                 return
@@ -455,7 +455,7 @@ class ReconnectingBus(Bus):
         """Restore subscriptions, publish the birth message, run the hooks, and wait for the end of the connection."""
         # All of this is sent before any other publish, so that later messages find this client subscribed. No await
         # separates it from ``self._link``, so a concurrent subscription is either included here or sends itself.
-        answers = {key: self._subscription(link, key, qos) for key, qos in self._incoming.asked().items()}
+        answers = {key: self._subscription(link, key, qos) for key, qos in self._incoming.requested_filters().items()}
         if announcement.birth:
             birth = self._prefix.added(announcement.birth)
             link.slots.take()  # nothing else has a slot yet
@@ -463,7 +463,7 @@ class ReconnectingBus(Bus):
         # before anything can be published on it
         self.stats.connects += 1
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
-        self._pause_reading(self._incoming.held.full)
+        self._pause_reading(self._incoming.unacked.full)
         tasks: list[asyncio.Task[None]] = []
         try:
             reasons = await self._established(link, answers)
@@ -471,7 +471,7 @@ class ReconnectingBus(Bus):
                 link.abort(UNREADY)
             elif reasons is not None:
                 self.refused = {name: REASONS.get(code, hex(code)) for name, code in reasons.items() if code >= FAILURE}
-                self._incoming.held.resumed()
+                self._incoming.unacked.resumed()
                 self._usable = link
                 self._ready.set()
                 self._outage.over(link.where)

@@ -38,16 +38,16 @@ class Credentials:
         """Raise InvalidFieldError for an unusable folder, or one with TLS files if the address is without TLS."""
         try:
             there = self.folder.is_dir()
-            found = [name for name in (*TLS_FILES, "password") if (self.folder / name).exists()]
+            files = [name for name in (*TLS_FILES, "password") if (self.folder / name).exists()]
         except OSError as error:  # not readable, or not a valid file name
             raise InvalidFieldError(self.variable, str(self.folder), f"{error.strerror}: {FIX}") from None
         if not there:
             raise InvalidFieldError(self.variable, str(self.folder), f"there is no such folder: {FIX}")
-        if not found:
+        if not files:
             raise InvalidFieldError(self.variable, str(self.folder), f"it holds no credentials: {FIX}")
-        if ("tls.crt" in found) != ("tls.key" in found):
+        if ("tls.crt" in files) != ("tls.key" in files):
             raise InvalidFieldError(self.variable, str(self.folder), "tls.crt and tls.key go together")
-        if not secure and any(name in TLS_FILES for name in found):
+        if not secure and any(name in TLS_FILES for name in files):
             raise InvalidFieldError(
                 self.variable, str(self.folder), "it is for TLS: write the broker's address as mqtts://host:port"
             )

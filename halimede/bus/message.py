@@ -148,7 +148,7 @@ Handler = Callable[[Delivery[M]], Awaitable[None]]
 #: called with the names in the topic of a retained message that was cleared
 Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
 #: called with the names in the topic of a message; returns whether to decode it
-Wanted = Callable[[Mapping[str, str]], Awaitable[bool]]
+AcceptsNames = Callable[[Mapping[str, str]], Awaitable[bool]]
 Receive = Callable[[Packet], Awaitable[None]]
 #: the same for plain functions
 HandlerNow = Callable[[Delivery[M]], None]
@@ -172,7 +172,7 @@ def judge(topic: str, reason: int) -> bool:
     return reason != NO_SUBSCRIBER
 
 
-def name(code: int, said: str = "") -> str:
+def name(code: int, reason_string: str = "") -> str:
     """Return the name of a reason code, and the text that the broker sent with it."""
-    known = NAMES.get(code, f"reason {code:#04x}")
-    return f"{known} ({said})" if said else known
+    text = NAMES.get(code, f"reason {code:#04x}")
+    return f"{text} ({reason_string})" if reason_string else text

@@ -32,8 +32,8 @@ class SequenceNumber:
 
     def overtaken_by(self, other: SequenceNumber) -> bool:
         """Whether ``other`` was sent later, if both numbers are known."""
-        known = self.number > 0 and other.number > 0
-        return known and (self.epoch, self.number) < (other.epoch, other.number)
+        comparable = self.number > 0 and other.number > 0
+        return comparable and (self.epoch, self.number) < (other.epoch, other.number)
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> SequenceNumber:

@@ -23,6 +23,7 @@ from halimede import codec, topics
 from halimede.bus.message import (
     MAX_PROPERTIES,
     MAX_PROPERTY,
+    AcceptsNames,
     Announce,
     Announcement,
     BusStats,
@@ -34,7 +35,6 @@ from halimede.bus.message import (
     Packet,
     Receive,
     ReceiveNow,
-    Wanted,
     judge,
 )
 from halimede.errors import BusError, DecodeError, InvalidFieldError, shorten_middle
@@ -110,9 +110,9 @@ class Bus(ABC):
         self.grants = Grants()
         #: subscriptions and birth that the broker refused at the last connect, by filter or topic, with the reason
         self.refused: dict[str, str] = {}
-        self._letters = DeadLetterPublisher(client_id)
+        self._dead_letters = DeadLetterPublisher(client_id)
         #: the newest dead letters without a connection
-        self._unsent_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_PER_SECOND)
+        self._unsent_dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_PER_SECOND)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
     # --- methods of adapters ----------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Bus(ABC):
         handler: Handler[M],
         *,
         cleared: Cleared | None = None,
-        wanted: Wanted | None = None,
+        accepts: AcceptsNames | None = None,
         queue: int = 1000,
         later: bool = False,
         drop_oldest: bool = False,
@@ -300,7 +300,7 @@ class Bus(ABC):
     ) -> None:
         """Pass every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
-        ``cleared`` is called for a retained message that was removed, ``wanted`` before a body is decoded: if it
+        ``cleared`` is called for a retained message that was removed, ``accepts`` before a body is decoded: if it
         returns False, the message is acknowledged and dropped. Raises ValueError if another filter of this bus can
         get the same message: brokers differ in how often they send it then.
 
@@ -308,7 +308,7 @@ class Bus(ABC):
         called, at any later time. The connection's receive maximum bounds their number: with more, nothing is read, so
         the handler must not wait for an answer on this connection. ``drop_oldest``, ``inherit``: see ``listen``.
         """
-        receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, wanted=wanted)
+        receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, accepts=accepts)
         await self.listen(
             filter_.text, filter_.topic.qos, receive, queue, later=later, drop_oldest=drop_oldest, inherit=inherit
         )
@@ -334,33 +334,33 @@ class Bus(ABC):
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Publish a dead letter for an unreadable message, at most ten a second; without a connection, on the next."""
-        letter = self._letters.write(packet, reason)
-        if letter and self.connected:
-            await self._send_letter(letter)
-        elif letter:
-            self._unsent_letters.append(letter)
+        dead_letter = self._dead_letters.write(packet, reason)
+        if dead_letter and self.connected:
+            await self._send_dead_letter(dead_letter)
+        elif dead_letter:
+            self._unsent_dead_letters.append(dead_letter)
 
-    async def _send_letter(self, letter: DeadLetter) -> None:
+    async def _send_dead_letter(self, dead_letter: DeadLetter) -> None:
         try:
-            await self.publish(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
+            await self.publish(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), dead_letter)
         except BusError as error:
             log.debug("dead letter not sent", error=str(error))
 
     def _dead_letter_now(self, packet: Packet, reason: str) -> None:
         """Publish a dead letter now, if the connection has a free slot."""
-        letter = self._letters.write(packet, reason)
-        if letter and not self.connected:
-            self._unsent_letters.append(letter)
-        elif letter:
+        dead_letter = self._dead_letters.write(packet, reason)
+        if dead_letter and not self.connected:
+            self._unsent_dead_letters.append(dead_letter)
+        elif dead_letter:
             try:
-                self.publish_now(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
+                self.publish_now(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), dead_letter)
             except BusError as error:
                 log.debug("dead letter not sent", error=str(error))
 
     async def _connected(self) -> None:
         """Adapters call this after birth and subscriptions. Hooks run concurrently; a failing one is logged."""
-        while self._unsent_letters and self.connected:
-            await self._send_letter(self._unsent_letters.popleft())
+        while self._unsent_dead_letters and self.connected:
+            await self._send_dead_letter(self._unsent_dead_letters.popleft())
         for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
             if isinstance(result, BusError):
                 log.warning("connect hook interrupted", error=str(result))
@@ -395,12 +395,12 @@ class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
         names = self._topic.parse(text)
         if names is None:
             raise DecodeError("a name in the topic is not valid")
-        known = Address(self._topic, text), MappingProxyType(names)
+        entry = Address(self._topic, text), MappingProxyType(names)
         if len(self) >= REMEMBERED:
             self.clear()
         if len(text) <= LONGEST:
-            self[text] = known
-        return known
+            self[text] = entry
+        return entry
 
 
 def receiver(
@@ -410,7 +410,7 @@ def receiver(
     dead_letter: Callable[[Packet, str], Awaitable[None]],
     *,
     cleared: Cleared | None = None,
-    wanted: Wanted | None = None,
+    accepts: AcceptsNames | None = None,
 ) -> Receive:
     """Return a function that decodes the messages of a topic and calls a handler: see ``Bus.subscribe``."""
     addresses = AddressCache(topic)
@@ -423,7 +423,7 @@ def receiver(
             if topic.retain and not packet.payload:
                 if cleared:
                     await cleared(names)
-            elif not wanted or await wanted(names):
+            elif not accepts or await accepts(names):
                 body = codec.decode(topic, packet.payload)
                 await handler(Delivery(address, names, body, packet))
                 return  # with ``later`` the handler acknowledges

@@ -135,20 +135,20 @@ class ClientIdConflict:
         self._giving_way = not self._settled
         return self._giving_way
 
-    def ended(self, lasted: float, *, told: bool, chance: random.Random, explained: bool = False) -> float:
+    def ended(self, lasted: float, *, takeover: bool, chance: random.Random, explained: bool = False) -> float:
         """Record the end of a connection that lasted ``lasted`` seconds; return the pause in seconds, usually 0.
 
-        ``told``: the broker reported that another client took the session over. ``explained``: the broker gave a
+        ``takeover``: the broker reported that another client took the session over. ``explained``: the broker gave a
         reason, or this client ended it: no conflict is inferred.
         """
         if self._share:
             return 0.0
         if lasted >= SETTLED:
             self._settled, self._yielded = True, 0
-        self._brief = self._brief + 1 if told or (lasted < BRIEF and not explained) else 0
-        if not self._giving_way and self._brief < self._patience(told=told):
+        self._brief = self._brief + 1 if takeover or (lasted < BRIEF and not explained) else 0
+        if not self._giving_way and self._brief < self._patience(takeover=takeover):
             return 0.0
-        most = LONGEST if told or self._giving_way else UNPROVEN  # a bad connection resembles a conflict
+        most = LONGEST if takeover or self._giving_way else UNPROVEN  # a bad connection resembles a conflict
         pause = chance.uniform(*PAUSE) * exponential(self._yielded + 1, 1, most)
         self.suspected = True
         self._settled = self._giving_way = False
@@ -156,10 +156,10 @@ class ClientIdConflict:
         self._yielded += 1
         return pause
 
-    def _patience(self, *, told: bool) -> int:
+    def _patience(self, *, takeover: bool) -> int:
         """Return how many consecutive brief connections mean a conflict."""
         if self._settled:
             return INCUMBENT
-        if told:
+        if takeover:
             return 1
         return RETURNED if self._yielded else NEWCOMER

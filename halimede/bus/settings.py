@@ -163,7 +163,7 @@ class MqttSettings:
         levels = [check_name(f"{variable} (prefix)", level) for level in parts.path.strip("/").split("/") if level]
         username = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
-        if any(len(each.encode(errors="replace")) > MOST_LOGIN for each in (username, password) if each):
+        if any(len(text.encode(errors="replace")) > MOST_LOGIN for text in (username, password) if text):
             raise InvalidFieldError(variable, "***", f"MQTT allows {MOST_LOGIN} bytes of a user name or password")
         return cls(
             host=parts.hostname,

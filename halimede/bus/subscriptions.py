@@ -38,15 +38,15 @@ Done = Callable[[], object]
 
 
 class Dispatcher:
-    """The subscriptions of one client. ``held``: its messages that are not acknowledged yet.
+    """The subscriptions of one client. ``unacked``: its messages that are not acknowledged yet.
 
     If its session outlives its connections, a message that arrives before its handler is known is not acknowledged and
     dropped: it waits for that handler.
     """
 
-    def __init__(self, stats: BusStats, prefix: Prefix, held: UnackedMessages) -> None:
-        self.durable = held.durable
-        self.held = held
+    def __init__(self, stats: BusStats, prefix: Prefix, unacked: UnackedMessages) -> None:
+        self.durable = unacked.durable
+        self.unacked = unacked
         self._stats = stats
         self._prefix = prefix
         self._subscriptions: dict[str, Subscription] = {}
@@ -58,26 +58,26 @@ class Dispatcher:
     @property
     def unfinished(self) -> bool:
         """Whether a kept session has any content."""
-        return bool(self._subscriptions) or self.held.busy
+        return bool(self._subscriptions) or self.unacked.busy
 
     def get(self, filter_: str) -> Subscription | None:
         """Return the subscription of a filter."""
         return self._subscriptions.get(filter_)
 
-    def conflict(self, filter_: str, *, asked: bool) -> str | None:
+    def conflict(self, filter_: str, *, requested: bool) -> str | None:
         """Return the filter of a subscription that forbids another one: the same, or one that gets its messages.
 
         Filters of an earlier client of the session may overlap: whoever has the message first handles it.
         """
         levels = split_shared(filter_)[1].split("/")
-        for name, each in self._subscriptions.items():
-            if name == filter_ or (asked and each.asked and each.overlaps(levels)):
+        for name, subscription in self._subscriptions.items():
+            if name == filter_ or (requested and subscription.requested and subscription.overlaps(levels)):
                 return name
         return None
 
-    def asked(self) -> Mapping[str, int]:
+    def requested_filters(self) -> Mapping[str, int]:
         """Return the filters to subscribe to, with their QoS."""
-        return {name: each.qos for name, each in self._subscriptions.items() if each.asked}
+        return {name: subscription.qos for name, subscription in self._subscriptions.items() if subscription.requested}
 
     def add(self, subscription: Subscription) -> None:
         """Add a subscription; messages that wait for it are delivered first."""
@@ -105,7 +105,7 @@ class Dispatcher:
         subscription = self._routes.get(packet.topic) or self._route(packet.topic)
         done: Done | None = acknowledge
         if acknowledge and (self.durable or (subscription and subscription.later)):
-            token = self.held.take(key, packet, acknowledge)
+            token = self.unacked.take(key, packet, acknowledge)
             if token is None:
                 return  # it is already in progress
             if subscription is None and self.durable:
@@ -122,9 +122,9 @@ class Dispatcher:
 
     def disconnected(self) -> None:
         """Handle the end of the connection. The broker resends durable messages that have no handler here."""
-        self.held.disconnected()
+        self.unacked.disconnected()
         for _, token in self._unclaimed:
-            self.held.settle(token)  # not acknowledged: the broker sends it again, or to another client
+            self.unacked.settle(token)  # not acknowledged: the broker sends it again, or to another client
         self._unclaimed.clear()
         if not self.durable:
             for subscription in self._subscriptions.values():
@@ -155,7 +155,7 @@ class Subscription:
 
     With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called when a message arrives.
 
-    ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``asked``: send the
+    ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``requested``: send the
     subscription to the broker; otherwise only handle its messages, because an earlier client of the session has
     subscribed.
     """
@@ -170,11 +170,11 @@ class Subscription:
         *,
         later: bool = False,
         drop_oldest: bool = False,
-        asked: bool = True,
+        requested: bool = True,
     ) -> None:
         self.filter = filter_
         self.qos = qos
-        self.asked = asked
+        self.requested = requested
         self.later = later
         self._group, plain = split_shared(filter_)
         self._levels = plain.split("/")
@@ -338,13 +338,13 @@ class UnackedMessages:
 
     def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
         """Record a message by its packet identifier; None: it is known already, and needs no action."""
-        known = self._tokens.get(key) if self.durable and packet.duplicate else None
-        if known and (known.packet.topic, known.packet.payload) == (packet.topic, packet.payload):
-            if known.done:
-                self.settle(known)
+        token = self._tokens.get(key) if self.durable and packet.duplicate else None
+        if token and (token.packet.topic, token.packet.payload) == (packet.topic, packet.payload):
+            if token.done:
+                self.settle(token)
                 acknowledge()
             else:
-                known.acknowledge = acknowledge
+                token.acknowledge = acknowledge
             return None
         token = self._tokens[key] = AckToken(self, key, packet, acknowledge)
         self._busy.add(token)

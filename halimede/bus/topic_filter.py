@@ -22,16 +22,16 @@ def split_shared(filter_: str) -> tuple[str, str]:
     return group, plain
 
 
-def matches(wanted: Sequence[str], topic: Sequence[str]) -> bool:
+def matches(levels: Sequence[str], topic: Sequence[str]) -> bool:
     """Whether the levels of a filter (without ``$share``) match the levels of a topic (MQTT v5, 4.7)."""
-    if topic[0].startswith("$") and wanted[0] in {"+", "#"}:
+    if topic[0].startswith("$") and levels[0] in {"+", "#"}:
         return False
-    for index, level in enumerate(wanted):
+    for index, level in enumerate(levels):
         if level == "#":
             return True
         if index >= len(topic) or (level != "+" and level != topic[index]):
             return False
-    return len(wanted) == len(topic)
+    return len(levels) == len(topic)
 
 
 def overlap(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -80,7 +80,7 @@ def packet_size(packet: Packet) -> int:
     properties += 1 + _text(packet.response_topic) if packet.response_topic else 0
     properties += 3 + len(packet.correlation) if packet.correlation else 0
     properties += 5 if packet.expiry_s is not None else 0
-    rest = (
+    length = (
         _text(packet.topic)
         + (2 if packet.qos else 0)
         + _varint(properties)
@@ -88,7 +88,7 @@ def packet_size(packet: Packet) -> int:
         + len(packet.payload)
         + len(packet.tail)
     )
-    return 1 + _varint(rest) + rest
+    return 1 + _varint(length) + length
 
 
 def check_size(packet: Packet, most: int) -> int:

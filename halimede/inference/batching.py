@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 #: calls of either kind whose fastest counts
-KEPT = 8
+TIMES = 8
 #: calls after which the other kind is tried again; a worse kind is tried less often
 AGAIN = 32
 
@@ -75,20 +75,20 @@ class BatchGain:
     """
 
     def __init__(self) -> None:
-        self._ms: dict[bool, deque[float]] = {True: deque(maxlen=KEPT), False: deque(maxlen=KEPT)}
-        self._left = AGAIN
+        self._ms: dict[bool, deque[float]] = {True: deque(maxlen=TIMES), False: deque(maxlen=TIMES)}
+        self._calls_to_retry = AGAIN
 
     def choose(self) -> bool:
         """Return whether the next samples should run in one call."""
-        for way, known in self._ms.items():
-            if not known:
-                return way
+        for batched, times in self._ms.items():
+            if not times:
+                return batched
         together, alone = min(self._ms[True]), min(self._ms[False])
         better = together <= alone
-        self._left -= 1
-        if self._left > 0:
+        self._calls_to_retry -= 1
+        if self._calls_to_retry > 0:
             return better
-        self._left = int(AGAIN * max(together, alone) / max(min(together, alone), 1e-6))
+        self._calls_to_retry = int(AGAIN * max(together, alone) / max(min(together, alone), 1e-6))
         return not better
 
     def learn(self, samples: int, ms: float, *, together: bool) -> None:

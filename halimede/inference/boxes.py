@@ -39,24 +39,24 @@ def suppress(boxes: Array, scores: Array, classes: Array, *, iou: float, limit: 
     with the rest of its class, so the work is bounded by ``limit`` times their number.
     """
     order = np.argsort(-scores, kind="stable")
-    kept = [order[classes[order] == kind] for kind in np.unique(classes)]
-    kept = [mine[_stay(boxes[mine], iou, limit)] for mine in kept]
-    found = np.concatenate([np.zeros(0, np.intp), *kept])
-    found.sort()  # so that equal scores keep their original order
-    return found[np.argsort(-scores[found], kind="stable")][:limit]
+    groups = [order[classes[order] == kind] for kind in np.unique(classes)]
+    groups = [mine[_stay(boxes[mine], iou, limit)] for mine in groups]
+    indices = np.concatenate([np.zeros(0, np.intp), *groups])
+    indices.sort()  # so that equal scores keep their original order
+    return indices[np.argsort(-scores[indices], kind="stable")][:limit]
 
 
 def _stay(boxes: Array, iou: float, limit: int) -> list[int]:
     """Return the indices to keep of the boxes of one class, which are sorted with the best first."""
     sides, sizes = np.ascontiguousarray(boxes.T), areas(boxes)
-    left = np.arange(len(boxes))
-    kept: list[int] = []
-    while left.size and len(kept) < limit:
-        best = int(left[0])
-        kept.append(best)
+    remaining = np.arange(len(boxes))
+    chosen: list[int] = []
+    while remaining.size and len(chosen) < limit:
+        best = int(remaining[0])
+        chosen.append(best)
         stays = _overlaps(boxes[best], sides[:, 1:], sizes[1:], sizes[0]) <= iou
-        left, sides, sizes = left[1:][stays], sides[:, 1:][:, stays], sizes[1:][stays]
-    return kept
+        remaining, sides, sizes = remaining[1:][stays], sides[:, 1:][:, stays], sizes[1:][stays]
+    return chosen
 
 
 def _overlaps(box: Array, sides: Array, sizes: Array, size: float) -> Array:

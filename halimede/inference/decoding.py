@@ -46,12 +46,12 @@ class Decoding:
         The step makes the same size of the smaller picture as of the whole one.
         """
         try:
-            wanted = _size(self.target, width, height)
+            size = _size(self.target, width, height)
         except SampleError:  # the step itself reports it
             return 1
         for scale in SCALES:
             side = scaled_side(width, scale), scaled_side(height, scale)
-            if side[0] >= wanted[0] and side[1] >= wanted[1] and _size(self.target, *side) == wanted:
+            if side[0] >= size[0] and side[1] >= size[1] and _size(self.target, *side) == size:
                 return scale
         return 1
 

@@ -101,20 +101,20 @@ class BoxReader:
         elif not all(np.isfinite(array).all() for array in part):
             raise SampleError("the model gives boxes with NaN or infinity for this sample")
         is_text = self._boxes.decode == DB
-        found = self._checked(self._read_regions(part[0], geometry) if is_text else self._decode(part))
+        candidates = self._check(self._read_regions(part[0], geometry) if is_text else self._decode(part))
         form: Form = self._boxes.form or ("xyxy" if self._boxes.decode in {"rows", DB} else "cxcywh")
         # rows keep their four numbers unless a conversion is needed: a model may use its own order
-        boxes = found.boxes if form == "xyxy" and not self._nms else corners(found.boxes, form)
+        boxes = candidates.boxes if form == "xyxy" and not self._nms else corners(candidates.boxes, form)
         if geometry and self._boxes.normalized:
             boxes = geometry.pixels(boxes)
-        kept = self._kept(boxes, found)
-        boxes = geometry.back(boxes[kept]) if geometry else boxes[kept]
+        indices = self._select(boxes, candidates)
+        boxes = geometry.back(boxes[indices]) if geometry else boxes[indices]
         if not np.isfinite(boxes).all():
             raise SampleError("the model gives boxes beyond all measure for this sample")
-        rows = np.column_stack([boxes, found.scores[kept], found.classes[kept]]).tolist()
+        rows = np.column_stack([boxes, candidates.scores[indices], candidates.classes[indices]]).tolist()
         return Prediction(
             boxes=[Box(x1, y1, x2, y2, score, self._label(int(kind))) for x1, y1, x2, y2, score, kind in rows],
-            landmarks=None if found.points is None else _landmarks(found.points[kept], geometry),
+            landmarks=None if candidates.points is None else _landmarks(candidates.points[indices], geometry),
         )
 
     def _check_maps(self, part: tuple[Array, ...]) -> None:
@@ -158,12 +158,12 @@ class BoxReader:
         return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores)
 
     def _read_regions(self, values: Array, geometry: Geometry | None) -> Candidates:
-        found = self._boxes
+        options = self._boxes
         boxes, scores = read_probabilities(
             self._activated(values),
             geometry,
-            threshold=THRESHOLD if found.threshold is None else found.threshold,
-            unclip=UNCLIP if found.unclip is None else found.unclip,
+            threshold=THRESHOLD if options.threshold is None else options.threshold,
+            unclip=UNCLIP if options.unclip is None else options.unclip,
         )
         return self._candidates(boxes, scores, np.zeros(len(boxes)))
 
@@ -214,30 +214,30 @@ class BoxReader:
             None if points is None else points[chosen],
         )
 
-    def _checked(self, found: Candidates) -> Candidates:
+    def _check(self, table: Candidates) -> Candidates:
         """Refuse values that no message can hold, or that are invalid."""
-        if len(found.scores) and found.scores.max() > 1 + SCORE_SLACK:
+        if len(table.scores) and table.scores.max() > 1 + SCORE_SLACK:
             raise SampleError(
-                f"the model gives a box the score {found.scores.max():.6g}, which is not in 0..1: "
+                f"the model gives a box the score {table.scores.max():.6g}, which is not in 0..1: "
                 "check spec.postprocess.activation"
             )
-        if len(found.scores) > MAX_BOXES and not (self._nms or self._top):
+        if len(table.scores) > MAX_BOXES and not (self._nms or self._top):
             raise SampleError(
-                f"the model gives {len(found.scores)} boxes, more than {MAX_BOXES}: set spec.postprocess.nms, "
+                f"the model gives {len(table.scores)} boxes, more than {MAX_BOXES}: set spec.postprocess.nms, "
                 "or suppress overlaps in the model"
             )
-        if np.abs(found.classes).max(initial=0) > MAX_CLASS:
-            raise SampleError(f"the model gives a box the class {found.classes.max():.6g}, which is no class index")
-        return found._replace(scores=np.minimum(found.scores, 1))
+        if np.abs(table.classes).max(initial=0) > MAX_CLASS:
+            raise SampleError(f"the model gives a box the class {table.classes.max():.6g}, which is no class index")
+        return table._replace(scores=np.minimum(table.scores, 1))
 
-    def _kept(self, boxes: Array, found: Candidates) -> Array:
+    def _select(self, boxes: Array, table: Candidates) -> Array:
         """Return the indices of the candidates to keep."""
         if not self._nms:
-            return np.argsort(-found.scores, kind="stable")[: self._top] if self._top else np.arange(len(boxes))
-        best = np.argsort(-found.scores, kind="stable")[:MAX_BOXES]
+            return np.argsort(-table.scores, kind="stable")[: self._top] if self._top else np.arange(len(boxes))
+        best = np.argsort(-table.scores, kind="stable")[:MAX_BOXES]
         limit = min(self._nms.max, self._top or self._nms.max)
         with np.errstate(over="ignore", invalid="ignore"):  # the distance of finite corners may overflow
-            chosen = suppress(boxes[best], found.scores[best], found.classes[best], iou=self._nms.iou, limit=limit)
+            chosen = suppress(boxes[best], table.scores[best], table.classes[best], iou=self._nms.iou, limit=limit)
         return np.asarray(best[chosen])
 
     def _label(self, index: int) -> str | int:

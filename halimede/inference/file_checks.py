@@ -133,12 +133,12 @@ def _zipped(path: Path, file: BinaryIO) -> ModelError:
     return ModelError(f"the model file {path} is a zip archive: give the ONNX file in it")
 
 
-def _check_records(path: Path, found: Iterator[ProtobufRecord]) -> None:
+def _check_records(path: Path, records: Iterator[ProtobufRecord]) -> None:
     """Check operators and external data in one pass; a model may define its own functions after their use."""
     foreign: dict[str, str] = {}
     own: set[str] = set()
     sizes: dict[str, int] = {}
-    for record in found:
+    for record in records:
         domain = record.texts.get("domain", "")
         if record.kind is WireType.FUNCTION:
             own.add(domain)
@@ -157,14 +157,14 @@ def _check_records(path: Path, found: Iterator[ProtobufRecord]) -> None:
 def _check_external(path: Path, record: ProtobufRecord, sizes: dict[str, int]) -> None:
     """Check where a tensor's data are. Repeated keys are refused: readers differ in which one they use."""
     name = record.texts.get("name", "")[:100]
-    said = dict(record.entries)
-    if len(said) != len(record.entries) or "location" not in said:
+    entries = dict(record.entries)
+    if len(entries) != len(record.entries) or "location" not in entries:
         raise UnsafeModelError(f"the model file {path} does not give a valid location for the data of tensor {name!r}")
-    location = said["location"]
+    location = entries["location"]
     if location not in sizes:
         sizes[location] = _size_within(path, location, name)
     try:
-        offset, length = (int(said.get(key) or "0", 10) for key in ("offset", "length"))
+        offset, length = (int(entries.get(key) or "0", 10) for key in ("offset", "length"))
     except ValueError as error:
         raise ModelError(
             f"the model file {path} has an offset or a length that is no number, for tensor {name!r}: {error}"
@@ -185,15 +185,15 @@ def _size_within(path: Path, location: str, name: str) -> int:
             f"the model file {path} takes the data of tensor {name!r} from {location[:200]!r}, which is not in its "
             "folder: export it with the data in its folder"
         )
-    place = path.parent
+    entry = path.parent
     for i, part in enumerate(parts):
-        place /= part
+        entry /= part
         try:
-            facts = place.lstat()
+            facts = entry.lstat()
         except (OSError, ValueError) as error:
-            raise ModelError(f"the model's data file {place} cannot be read: deliver it with the model") from error
+            raise ModelError(f"the model's data file {entry} cannot be read: deliver it with the model") from error
         fits = stat.S_ISREG if i == len(parts) - 1 else stat.S_ISDIR
         if not fits(facts.st_mode):
             what = "a link" if stat.S_ISLNK(facts.st_mode) else "not a regular file"
-            raise UnsafeModelError(f"the model's data file {place} is {what}: put the file itself there")
+            raise UnsafeModelError(f"the model's data file {entry} is {what}: put the file itself there")
     return facts.st_size

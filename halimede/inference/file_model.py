@@ -47,7 +47,7 @@ MAX_BLANK = 64 * 1024**2
 #: height and width of a blank frame for scripts
 BLANK_SIZE = 480, 640
 #: bytes of the buffer that is kept to concatenate samples in
-MAX_ROOM = 64 * 1024**2
+MAX_BUFFER = 64 * 1024**2
 
 
 class Reader(Protocol):
@@ -83,10 +83,10 @@ class FileModel(Model):
         #: makes the model's input of a prepared sample
         self.fit: Callable[[Array], Array] = self._run_scripts if scripts else port.fit
         self._labels = tuple(spec.labels)
-        self._places = _needs_geometry(spec)
+        self._maps_back = _needs_geometry(spec)
         self._batched = batched
-        self._ways: dict[tuple[int, int], BatchGain] = {}
-        self._room: Array | None = None
+        self._gains: dict[tuple[int, int], BatchGain] = {}
+        self._buffer: Array | None = None
         self._names = list(reader.names)
 
     @property
@@ -103,7 +103,7 @@ class FileModel(Model):
         sample = preprocess.apply(self._steps, image)
         if not self._late_steps:
             sample = self._input.fit(sample)
-        geometry = follow(self._mapped_steps or (), image.shape, geometry_of(image)) if self._places else None
+        geometry = follow(self._mapped_steps or (), image.shape, geometry_of(image)) if self._maps_back else None
         if geometry and self._mapped_steps is None:
             geometry = geometry.whole
         return placed(sample, geometry) if geometry else sample
@@ -113,7 +113,7 @@ class FileModel(Model):
         read = self._reader.read
         if len(batch) == 1:
             (part,) = self.run(self.fit(batch[0])[np.newaxis])
-            return [read(part, geometry_of(batch[0]) if self._places else None)]
+            return [read(part, geometry_of(batch[0]) if self._maps_back else None)]
         samples = [self.fit(sample) for sample in batch]
         alike = len({sample.shape for sample in samples}) == 1
         parts = self._run_several(samples) if self._batched and samples and alike else self._run_alone(samples)
@@ -126,11 +126,11 @@ class FileModel(Model):
     def _run_several(self, samples: list[Array]) -> list[tuple[Array, ...]]:
         """Run samples of one shape, in one call or one by one, whichever is cheaper."""
         first = samples[0]
-        ways = self._ways.setdefault((first.nbytes.bit_length(), len(samples).bit_length()), BatchGain())
-        together = ways.choose()
+        gain = self._gains.setdefault((first.nbytes.bit_length(), len(samples).bit_length()), BatchGain())
+        together = gain.choose()
         began = time.perf_counter()
         parts = self._run_together(samples) if together else self._run_alone(samples)
-        ways.learn(len(samples), (time.perf_counter() - began) * 1000, together=together)
+        gain.learn(len(samples), (time.perf_counter() - began) * 1000, together=together)
         return parts
 
     def _run_alone(self, samples: list[Array]) -> list[tuple[Array, ...]]:
@@ -138,16 +138,16 @@ class FileModel(Model):
 
     def _run_together(self, samples: list[Array]) -> list[tuple[Array, ...]]:
         """Run samples in one call. Their buffer is kept: fresh memory pages cost more than the copy."""
-        room, self._room = self._room, None  # a concurrent call allocates its own buffer
+        buffer, self._buffer = self._buffer, None  # a concurrent call allocates its own buffer
         size = sum(sample.nbytes for sample in samples)
-        if room is None or room.nbytes < size:
-            room = np.empty(size, np.uint8)
+        if buffer is None or buffer.nbytes < size:
+            buffer = np.empty(size, np.uint8)
         first = samples[0]
-        side_by_side = room[:size].view(first.dtype).reshape((len(samples), *first.shape))
+        side_by_side = buffer[:size].view(first.dtype).reshape((len(samples), *first.shape))
         try:
             return self.run(np.stack(samples, out=side_by_side))
         finally:
-            self._room = room if room.nbytes <= MAX_ROOM else None
+            self._buffer = buffer if buffer.nbytes <= MAX_BUFFER else None
 
     def close(self) -> None:
         """Free the session."""
@@ -243,8 +243,8 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
     if not sizes or port.shape is None or None in port.shape:
         return
     coloured = any(isinstance(step, Grayscale | Channels) for step in spec.preprocess)
-    wanted = int(np.prod([size or 1 for size in port.shape]))
-    channels = 3 if coloured else max(1, wanted // (sizes[-1].width * sizes[-1].height))
+    size = int(np.prod([size or 1 for size in port.shape]))
+    channels = 3 if coloured else max(1, size // (sizes[-1].width * sizes[-1].height))
     frame = preprocess.blank(spec.preprocess, channels)
     if frame is None or frame.size > MAX_BLANK:
         return

@@ -22,16 +22,16 @@ MAX_SIDE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: pixel ``x`` of ``frame`` pixels maps to ``x * scale + offset`` of ``seen`` pixels."""
+    """One axis: pixel ``x`` of ``frame`` pixels maps to ``x * scale + offset`` of ``size`` pixels."""
 
     frame: int
-    seen: int
+    size: int
     scale: float = 1.0
     offset: float = 0.0
 
-    def then(self, scale: float, offset: float, seen: int) -> Axis:
+    def then(self, scale: float, offset: float, size: int) -> Axis:
         """Append another step."""
-        return Axis(self.frame, seen, self.scale * scale, self.offset * scale + offset)
+        return Axis(self.frame, size, self.scale * scale, self.offset * scale + offset)
 
     def back(self, values: Array) -> Array:
         """Map coordinates in the model's input to coordinates in the frame, clipped to it."""
@@ -58,11 +58,11 @@ class Geometry:
     @property
     def moved(self) -> bool:
         """Whether any pixel was moved."""
-        return any((axis.scale, axis.offset, axis.seen) != (1.0, 0.0, axis.frame) for axis in (self.x, self.y))
+        return any((axis.scale, axis.offset, axis.size) != (1.0, 0.0, axis.frame) for axis in (self.x, self.y))
 
     def pixels(self, corners: Array) -> Array:
         """Convert shares of the input's width and height to its pixels, ``[n, 4]`` corners."""
-        return corners * [self.x.seen, self.y.seen, self.x.seen, self.y.seen]
+        return corners * [self.x.size, self.y.size, self.x.size, self.y.size]
 
     def back(self, corners: Array) -> Array:
         """Convert pixels of the model's input to pixels of the frame, ``[n, 2]`` points or ``[n, 4]`` corners."""
@@ -130,28 +130,28 @@ def move(step: ProcessingStep, geometry: Geometry) -> Geometry:  # noqa: ARG001 
 @move.register
 def _(step: Resize, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    return Geometry(x.then(step.width / x.seen, 0, step.width), y.then(step.height / y.seen, 0, step.height))
+    return Geometry(x.then(step.width / x.size, 0, step.width), y.then(step.height / y.size, 0, step.height))
 
 
 @move.register
 def _(step: Fit, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    width, height = fit_size(step, x.seen, y.seen)
-    return Geometry(x.then(width / x.seen, 0, width), y.then(height / y.seen, 0, height))
+    width, height = fit_size(step, x.size, y.size)
+    return Geometry(x.then(width / x.size, 0, width), y.then(height / y.size, 0, height))
 
 
 @move.register
 def _(step: Letterbox, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    width, height, left, top = fitted(step, x.seen, y.seen)
-    return Geometry(x.then(width / x.seen, left, step.width), y.then(height / y.seen, top, step.height))
+    width, height, x0, y0 = fitted(step, x.size, y.size)
+    return Geometry(x.then(width / x.size, x0, step.width), y.then(height / y.size, y0, step.height))
 
 
 @move.register
 def _(step: Crop, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    left, top = cut(step, x.seen, y.seen)
-    return Geometry(x.then(1, -left, step.width), y.then(1, -top, step.height))
+    x0, y0 = cut(step, x.size, y.size)
+    return Geometry(x.then(1, -x0, step.width), y.then(1, -y0, step.height))
 
 
 def fit_size(step: Fit, width: int, height: int) -> tuple[int, int]:
@@ -178,11 +178,11 @@ def fitted(step: Letterbox, width: int, height: int) -> tuple[int, int, int, int
 
 def cut(step: Crop, width: int, height: int) -> tuple[int, int]:
     """Return the pixels that are cut off at the left and the top. Raises SampleError if the picture is too small."""
-    left = (width - step.width) // 2 if step.x is None else step.x
-    top = (height - step.height) // 2 if step.y is None else step.y
-    if min(left, top) < 0 or left + step.width > width or top + step.height > height:
+    x0 = (width - step.width) // 2 if step.x is None else step.x
+    y0 = (height - step.height) // 2 if step.y is None else step.y
+    if min(x0, y0) < 0 or x0 + step.width > width or y0 + step.height > height:
         raise SampleError(
-            f"the pre-processing step crop wants {step.width} x {step.height} pixels from ({max(left, 0)}, "
-            f"{max(top, 0)}) on, and is given a picture of {width} x {height}: put a resize step before it"
+            f"the pre-processing step crop wants {step.width} x {step.height} pixels from ({max(x0, 0)}, "
+            f"{max(y0, 0)}) on, and is given a picture of {width} x {height}: put a resize step before it"
         )
-    return left, top
+    return x0, y0

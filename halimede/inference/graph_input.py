@@ -56,10 +56,10 @@ def graph_input(path: Path, file_format: str) -> GraphInput | None:
     if form not in READERS or not path.is_file():
         return None
     try:
-        found: GraphInput | None = import_module(READERS[form]).graph_input(path)
+        graph: GraphInput | None = import_module(READERS[form]).graph_input(path)
     except (ImportError, ModelError, OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
         return None  # who opens the file reports it
-    return found
+    return graph
 
 
 def first_operators(nodes: Iterable[tuple[str, Collection[str], Collection[str]]], name: str) -> frozenset[str]:
@@ -67,26 +67,26 @@ def first_operators(nodes: Iterable[tuple[str, Collection[str], Collection[str]]
 
     ``nodes``: the operator, the inputs and the outputs of each, in the order of their computation.
     """
-    reached, found = {name}, set[str]()
+    reached, operators = {name}, set[str]()
     for operator, inputs, outputs in nodes:
         if reached.isdisjoint(inputs):
             continue
         if operator in MOVING:
             reached.update(outputs)
         elif operator not in {"Shape", "Size", "SHAPE"}:
-            found.add(operator)
-    return frozenset(found)
+            operators.add(operator)
+    return frozenset(operators)
 
 
 def unscaled(path: Path, spec: ModelSpec) -> str:
     """Return a warning if pictures reach a model of floats as 0 to 255; empty if not, or if that is not certain."""
     if not keeps_range(spec.preprocess):
         return ""
-    found = graph_input(path, spec.format)
-    if found is None or not found.floats or found.scales:
+    graph = graph_input(path, spec.format)
+    if graph is None or not graph.floats or graph.scales:
         return ""
     return (
-        f"spec.preprocess: the model's input {found.name} takes floats, and pictures reach it as 0 to 255: most models"
+        f"spec.preprocess: the model's input {graph.name} takes floats, and pictures reach it as 0 to 255: most models"
         " are trained on 0 to 1, and answer wrongly then. Add {op: normalize}; or {op: scale}, which changes nothing,"
         " if this model was trained on 0 to 255"
     )

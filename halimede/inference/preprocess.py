@@ -151,9 +151,9 @@ def fit(step: Fit, image: Array) -> Array:
 def letterbox(step: Letterbox, image: Array) -> Array:
     """Resize the whole picture into the middle of the given size; fill the margins with the fill value, if possible."""
     picture = _picture("letterbox", image)
-    width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
+    width, height, x0, y0 = fitted(step, picture.shape[1], picture.shape[0])
     whole = np.full((step.height, step.width, picture.shape[2]), _fill(step, image.dtype), image.dtype)
-    whole[top : top + height, left : left + width] = _resized(picture, width, height, step.method)
+    whole[y0 : y0 + height, x0 : x0 + width] = _resized(picture, width, height, step.method)
     return whole.reshape(step.height, step.width, *image.shape[2:])
 
 
@@ -161,8 +161,8 @@ def letterbox(step: Letterbox, image: Array) -> Array:
 def crop(step: Crop, image: Array) -> Array:
     """Return a part of the picture, without a copy."""
     picture = _picture("crop", image)
-    left, top = cut(step, picture.shape[1], picture.shape[0])
-    return image[top : top + step.height, left : left + step.width]
+    x0, y0 = cut(step, picture.shape[1], picture.shape[0])
+    return image[y0 : y0 + step.height, x0 : x0 + step.width]
 
 
 @run.register
@@ -189,12 +189,12 @@ def layout(step: Layout, image: Array) -> Array:
 @run.register
 def cast(step: Cast, image: Array) -> Array:
     """Change the element type. Whole numbers are truncated, not rounded, and clipped to the type's range."""
-    wanted = np.dtype(step.dtype)
-    if wanted.kind in "ui":
+    dtype = np.dtype(step.dtype)
+    if dtype.kind in "ui":
         if not np.isfinite(image).all():
-            raise SampleError(f"the frame holds NaN or infinity, which {wanted} cannot: repair its source")
-        return _clip(image, wanted)
-    return image.astype(wanted, copy=False)
+            raise SampleError(f"the frame holds NaN or infinity, which {dtype} cannot: repair its source")
+        return _clip(image, dtype)
+    return image.astype(dtype, copy=False)
 
 
 def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:
@@ -217,13 +217,13 @@ def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
 def _letterboxed_planes(step: Letterbox, scaling: Scale | Normalize, image: Array) -> Array:
     """Return the planes of a letterbox whose picture alone is scaled: the margins have one value a channel."""
     picture = _picture("letterbox", image)
-    width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
+    width, height, x0, y0 = fitted(step, picture.shape[1], picture.shape[0])
     whole = np.empty((picture.shape[2], step.height, step.width), _float_type(image))
     resized = _resized(picture, width, height, step.method).transpose(2, 0, 1)
-    _scaled(scaling, resized, channel_axis=0, out=whole[:, top : top + height, left : left + width])
+    _scaled(scaling, resized, channel_axis=0, out=whole[:, y0 : y0 + height, x0 : x0 + width])
     fill = np.full((picture.shape[2], 1, 1), _fill(step, image.dtype), image.dtype)
     margin = _scaled(scaling, fill, channel_axis=0)
-    for region in (whole[:, :top], whole[:, top + height :], whole[..., :left], whole[..., left + width :]):
+    for region in (whole[:, :y0], whole[:, y0 + height :], whole[..., :x0], whole[..., x0 + width :]):
         region[...] = margin
     return whole
 
@@ -241,9 +241,9 @@ def _scaled(step: Scale | Normalize, image: Array, channel_axis: int, out: Array
     mean, std = each_channel(step.mean), each_channel(step.std)
     for name, values in (("mean", mean), ("std", std)):
         if len(values) > 1 and len(values) != count:
-            given = image if channel_axis else image.transpose(1, 2, 0)
+            channels_last = image if channel_axis else image.transpose(1, 2, 0)
             raise _misfit(
-                "scale", given, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
+                "scale", channels_last, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
             )
     if out is None:
         result = image.astype(dtype, order="C")
@@ -305,5 +305,5 @@ def _clip(values: Array, dtype: np.dtype[Any]) -> Array:
     return np.clip(values, bounds.min, high).astype(dtype)
 
 
-def _misfit(step: str, image: Array, wanted: str) -> SampleError:
-    return SampleError(f"the pre-processing step {step} wants {wanted}, and is given {list(image.shape)}")
+def _misfit(step: str, image: Array, expected: str) -> SampleError:
+    return SampleError(f"the pre-processing step {step} wants {expected}, and is given {list(image.shape)}")

@@ -98,16 +98,16 @@ class LoadedPostprocessScript(PostprocessScript, kw_only=True):
 @preprocess.run.register
 def _(step: LoadedScript, image: Array) -> Array:
     """Call the script with a plain array, read-only: if its batch fails, the script is called with it again."""
-    call, given = step.call, np.asarray(image).view()
-    given.setflags(write=False)
-    result = call(given)
+    call, picture = step.call, np.asarray(image).view()
+    picture.setflags(write=False)
+    result = call(picture)
     if not isinstance(result, np.ndarray):
         raise call.error(f"returned {type(result).__name__}: return a NumPy array")
     if result.dtype.kind not in "uif" or not result.size:
         raise call.error(f"returned an array of {result.dtype} {list(result.shape)}: return whole or floating numbers")
-    if step.keeps_size and result.shape[:2] != given.shape[:2]:
+    if step.keeps_size and result.shape[:2] != picture.shape[:2]:
         text = "boxes are mapped back to the frame, so keep height and width, and resize with a declared step"
-        raise call.error(f"returned {list(result.shape)} for {list(given.shape)}: {text}")
+        raise call.error(f"returned {list(result.shape)} for {list(picture.shape)}: {text}")
     return result
 
 
@@ -128,7 +128,7 @@ class ScriptReader:
         if count == 1:
             return [tuple(outputs)]
         if any(not output.ndim or len(output) != count for output in outputs):
-            shapes = ", ".join(f"{name} {list(each.shape)}" for name, each in zip(self.names, outputs, strict=True))
+            shapes = ", ".join(f"{name} {list(output.shape)}" for name, output in zip(self.names, outputs, strict=True))
             raise SampleError(f"the model gives {shapes}, which are no outputs of {count} samples")
         return [tuple(output[i : i + 1] for output in outputs) for i in range(count)]
 
@@ -159,8 +159,8 @@ def bind(spec: ModelSpec, model: Path, report: Report = lambda _: None) -> Model
             modules[script.file] = _load(field, path, report)
         call = getattr(modules[script.file], script.function, None)
         if not callable(call):
-            found = [name for name, each in vars(modules[script.file]).items() if _is_own(each, modules[script.file])]
-            has = f"it has {', '.join(found[:5])}" if found else "it has none"
+            names = [name for name, item in vars(modules[script.file]).items() if _is_own(item, modules[script.file])]
+            has = f"it has {', '.join(names[:5])}" if names else "it has none"
             raise ScriptError(f"{field}.function: {path.name} has no function {script.function}: {has}")
         return ScriptFunction(field, path, script.function, call, report)
 

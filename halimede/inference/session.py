@@ -93,22 +93,22 @@ def type_name(dtype: Any) -> str:
 
 def import_runtime(file_format: str) -> Any:
     """Import the module that opens a format. Raises ModelError if halimede does not read it, or lacks its package."""
-    known = format_of(file_format)
-    if known is None:
+    form = format_of(file_format)
+    if form is None:
         raise ModelError(
             f"the model's format is {file_format!r}: export it to ONNX and set spec.format to onnx "
             f"(halimede reads {KNOWN}), or name an estimator that reads it"
         )
     try:
-        return import_module(RUNTIMES[known])
+        return import_module(RUNTIMES[form])
     except ImportError as error:
-        raise ModelError(not_installed(known, cause_of(error))) from error
+        raise ModelError(not_installed(form, cause_of(error))) from error
 
 
-def not_installed(known: ModelFormat, why: str) -> str:
+def not_installed(form: ModelFormat, why: str) -> str:
     """Return the message that a format's package cannot be imported."""
-    needs = f"the format {known.name} ({known.title}) needs the package {known.package}"
-    return f"{needs}, which cannot be imported here ({why}): run {known.install}"
+    needs = f"the format {form.name} ({form.title}) needs the package {form.package}"
+    return f"{needs}, which cannot be imported here ({why}): run {form.install}"
 
 
 def open_session(path: Path, file_format: str, threads: int) -> RuntimeSession:

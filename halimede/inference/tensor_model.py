@@ -108,7 +108,7 @@ class TensorModel:
                 self.call_s = time.thread_time() - began
                 if not self._may_be_batched():
                     return False
-                whole, first, rest = (
+                whole, first, last = (
                     self.run({name: array[part] for name, array in rows.items()}, names)
                     for part in (slice(0, 3), slice(0, 1), slice(1, 3))
                 )
@@ -116,7 +116,7 @@ class TensorModel:
                 continue
             return all(
                 together.ndim and len(together) == 3 and _alike(together, np.concatenate(apart), self.outputs[name])
-                for name, together, *apart in zip(names, whole, first, rest, strict=True)
+                for name, together, *apart in zip(names, whole, first, last, strict=True)
             )
         return False
 
@@ -135,13 +135,13 @@ def open_tensors(path: Path | str, file_format: str = "onnx", *, threads: int = 
 
 def _ports(declared: Sequence[Any], what: str) -> list[Port]:
     """Return the declared inputs or outputs. Outputs that are not tensors cannot be requested, and are left out."""
-    known = [port for port in declared if port.type in TYPES]
-    if (what == "input" and len(known) < len(declared)) or not known:
+    ports = [port for port in declared if port.type in TYPES]
+    if (what == "input" and len(ports) < len(declared)) or not ports:
         listed = ", ".join(f"{port.name} {port.type}" for port in declared) or "none"
         hint = f" ({ZIPMAP})" if "seq(map" in listed else ""
         raise ModelError(f"the model has {what}s that are no tensors, {listed}: export it with tensors alone{hint}")
     return [
-        Port(port.name, TYPES[port.type][0], np.dtype(TYPES[port.type][1]), _shape(port.shape, what)) for port in known
+        Port(port.name, TYPES[port.type][0], np.dtype(TYPES[port.type][1]), _shape(port.shape, what)) for port in ports
     ]
 
 
@@ -154,8 +154,8 @@ def _shape(declared: Sequence[Any], what: str) -> tuple[int, ...] | None:
 
 def _some(port: Port, extent: int) -> Array:
     """Return three rows (or as many as the shape declares) that differ from one another."""
-    first, *others = port.shape or (3,)
-    shape = [3 if first == -1 else first, *(extent if size == -1 else size for size in others)]
+    first, *inner = port.shape or (3,)
+    shape = [3 if first == -1 else first, *(extent if size == -1 else size for size in inner)]
     if port.shape == ():
         shape = []
     random = np.random.default_rng(7)

@@ -54,8 +54,8 @@ class InputPort:
 
     def fit(self, sample: Array) -> Array:
         """Convert a pre-processed sample to the declared type and axes of length 1. Raises SampleError."""
-        wanted, shape = self.shape, sample.shape
-        if sample.dtype == self.dtype and (wanted is None or shape == wanted or _takes(wanted, shape)):
+        declared, shape = self.shape, sample.shape
+        if sample.dtype == self.dtype and (declared is None or shape == declared or _takes(declared, shape)):
             return sample
         if not np.can_cast(sample.dtype, self.dtype, "same_kind"):
             raise SampleError(f"{self._expected_shape(sample)}: add a cast step")
@@ -80,20 +80,20 @@ class InputPort:
     def _advice(self, sample: Array) -> str:
         if self.shape is None or None in self.shape:
             return "add a resize or layout step"
-        wanted = int(np.prod([size or 1 for size in self.shape]))
-        if sample.size == wanted:
+        size = int(np.prod([size or 1 for size in self.shape]))
+        if sample.size == size:
             return f"add a layout step ({'flat' if len(self.shape) == 1 else 'chw or hwc'})"
-        if sample.size == 3 * wanted:
+        if sample.size == 3 * size:
             return "add a grayscale step"
-        if wanted == 3 * sample.size:
+        if size == 3 * sample.size:
             return "add a channels step first, which makes three channels of a gray picture"
         return "add a resize step, and a grayscale or channels step if the number of channels differs"
 
 
 @lru_cache(maxsize=1024)  # called for each sample, with few different shapes
-def _takes(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
+def _takes(declared: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
     """Whether a shape fits the declared one, in which None allows any length of its axis."""
-    return len(shape) == len(wanted) and all(w in {None, s} for w, s in zip(wanted, shape, strict=True))
+    return len(shape) == len(declared) and all(w in {None, s} for w, s in zip(declared, shape, strict=True))
 
 
 def choose_input(inputs: Sequence[Declared]) -> InputPort:
@@ -107,12 +107,12 @@ def choose_input(inputs: Sequence[Declared]) -> InputPort:
     dtype = np.dtype(DTYPES[port.type])
     if not port.shape:
         return InputPort(port.name, dtype, None, batched=True)
-    batch, *rest = (size if isinstance(size, int) and size > 0 else None for size in port.shape)
+    batch, *shape = (size if isinstance(size, int) and size > 0 else None for size in port.shape)
     if batch not in {None, 1}:
         raise ModelError(
             f"the model takes exactly {batch} samples a run: export it with an open batch axis or one of 1"
         )
-    return InputPort(port.name, dtype, tuple(rest), batched=batch is None)
+    return InputPort(port.name, dtype, tuple(shape), batched=batch is None)
 
 
 def picture_shape(shape: Sequence[int | None] | None) -> PictureShape | None:
@@ -149,8 +149,8 @@ def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels
             raise ModelError(f"the model has no output {name!r}: set spec.postprocess.{field} to one of {listed}")
         if name:
             apart.append(name)
-    left = [port for port in outputs if port.name not in apart]
-    return [choose_output(left, postprocess, labels), *apart]
+    candidates = [port for port in outputs if port.name not in apart]
+    return [choose_output(candidates, postprocess, labels), *apart]
 
 
 def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> str:

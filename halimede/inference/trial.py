@@ -91,7 +91,7 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
     except MemoryError:
         return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
     except (ModelError, SampleError, InvalidFieldError) as error:
-        if any(word in str(error) for word in MEMORY_WORDS):
+        if any(phrase in str(error) for phrase in MEMORY_WORDS):
             return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
         return _refused(error.reason if isinstance(error, ModelError) else TrialReason.INVALID, str(error))
     return Trial(
@@ -121,7 +121,7 @@ def _smoke(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) ->
         try:
             model.run(feeds, list(model.outputs))
         except SampleError as error:
-            if not opened or any(word in str(error) for word in MEMORY_WORDS):
+            if not opened or any(phrase in str(error) for phrase in MEMORY_WORDS):
                 raise ModelError(f"the model fails on a sample of zeros: {error}") from error
         else:
             return
@@ -140,8 +140,8 @@ def _feeds(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) ->
 
 
 def _zeros(port: Port, extent: int) -> Array:
-    first, *others = port.shape or (1,)
-    shape = [1 if first == -1 else first, *(extent if size == -1 else size for size in others)]
+    first, *inner = port.shape or (1,)
+    shape = [1 if first == -1 else first, *(extent if size == -1 else size for size in inner)]
     if port.datatype == "BYTES":
         return np.full(shape if port.shape != () else [], "", object)
     return np.zeros(shape if port.shape != () else [], port.dtype)
@@ -156,12 +156,12 @@ def _infos(ports: dict[str, Port]) -> list[TensorInfo]:
 
 def _spec(job: TrialJob) -> ModelSpec:
     try:
-        said: Any = msgspec.json.decode(job.spec)
+        spec: Any = msgspec.json.decode(job.spec)
     except msgspec.DecodeError as error:
         raise InvalidFieldError("spec", job.spec, f"it is no JSON: {error}") from error
-    if isinstance(said, dict):
-        said = {"url": job.path, "format": "onnx", **said}
-    return convert(said, ModelSpec, "spec")
+    if isinstance(spec, dict):
+        spec = {"url": job.path, "format": "onnx", **spec}
+    return convert(spec, ModelSpec, "spec")
 
 
 def _refused(reason: TrialReason, message: str) -> Trial:

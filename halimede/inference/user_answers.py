@@ -63,8 +63,8 @@ def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
         # the estimator's own label and score override those derived from its probabilities
         read = classify(np.asarray(probabilities), labels)
         fields = {"label": read.label, "score": read.score, **fields}
-    rest = {key: item for key, item in value.items() if key not in FIELDS}
-    return _convert({**fields, "value": rest["value"] if set(rest) == {"value"} else rest or None})
+    extra = {key: item for key, item in value.items() if key not in FIELDS}
+    return _convert({**fields, "value": extra["value"] if set(extra) == {"value"} else extra or None})
 
 
 def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:

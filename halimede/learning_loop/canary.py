@@ -54,36 +54,36 @@ class VersionCounts(Struct, rename="camel", kw_only=True, frozen=True):
     def agreement(self, z: float) -> Estimate:
         """Estimate the share of answers that agree with the big model's: all hard ones, and easy ones by audits."""
         easy = 1 - self.hard / self.answered if self.answered else 1.0
-        found = weighted_sum([(easy, share(min(self.agreed, self.audited), self.audited, z))])
-        return Estimate(1 - easy + found.value, 1 - easy + found.low, 1 - easy + found.high)
+        easy_agreement = weighted_sum([(easy, share(min(self.agreed, self.audited), self.audited, z))])
+        return Estimate(1 - easy + easy_agreement.value, 1 - easy + easy_agreement.low, 1 - easy + easy_agreement.high)
 
 
 class CanaryDecision(Struct, kw_only=True, frozen=True):
-    """The decision of a look, its reason, and the number of looks so far."""
+    """The decision of a check, its reason, and the number of checks so far."""
 
     step: Literal["wait", "roll-out", "withdraw"]
-    looks: int
+    checks: int
     reason: str = ""
     message: str = ""
 
 
-def judge(canary: VersionCounts, present: VersionCounts, settings: CanarySettings, *, looks: int) -> CanaryDecision:
-    """Judge the counts since the canary began. ``looks`` were taken before; before the next is due, it waits."""
-    if canary.audited < settings.due(looks):
-        return CanaryDecision(step="wait", looks=looks)
-    z = z_of(spent(settings.confidence, looks + 1))
+def judge(canary: VersionCounts, present: VersionCounts, settings: CanarySettings, *, checks: int) -> CanaryDecision:
+    """Judge the counts since the canary began. ``checks`` were made before; before the next is due, it waits."""
+    if canary.audited < settings.due(checks):
+        return CanaryDecision(step="wait", checks=checks)
+    z = z_of(spent(settings.confidence, checks + 1))
     more = weighted_sum(
         [(1.0, share(canary.hard, canary.answered, z)), (-1.0, share(present.hard, present.answered, z))]
     )
     gain = weighted_sum([(1.0, canary.agreement(z)), (-1.0, present.agreement(z)), (-settings.upload_worth, more)])
     text = f"agreement against the present version, with uploads at {settings.upload_worth:g}: {shown(gain)}"
     if gain.high < 0:
-        return CanaryDecision(step="withdraw", looks=looks + 1, reason=AUDITS_WORSE, message=text)
+        return CanaryDecision(step="withdraw", checks=checks + 1, reason=AUDITS_WORSE, message=text)
     if more.low > settings.most_uploads:
         text = f"upload ratio against the present version: {shown(more)}"
-        return CanaryDecision(step="withdraw", looks=looks + 1, reason=MORE_UPLOADS, message=text)
+        return CanaryDecision(step="withdraw", checks=checks + 1, reason=MORE_UPLOADS, message=text)
     if gain.low > -settings.most_loss:
-        return CanaryDecision(step="roll-out", looks=looks + 1, reason=PROVEN, message=text)
-    if looks + 1 >= settings.looks:
-        return CanaryDecision(step="withdraw", looks=looks + 1, reason=NOT_PROVEN, message=text)
-    return CanaryDecision(step="wait", looks=looks + 1)
+        return CanaryDecision(step="roll-out", checks=checks + 1, reason=PROVEN, message=text)
+    if checks + 1 >= settings.looks:
+        return CanaryDecision(step="withdraw", checks=checks + 1, reason=NOT_PROVEN, message=text)
+    return CanaryDecision(step="wait", checks=checks + 1)

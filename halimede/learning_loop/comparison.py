@@ -52,31 +52,31 @@ class ReferenceSamples:
 def compare(
     open_candidate: Callable[[], AnsweringModel],
     present: AnsweringModel,
-    held: Sequence[HeldOut],
+    held_out: Sequence[HeldOut],
     stream: Strata,
     reference: ReferenceSamples = ReferenceSamples(),
 ) -> Evidence:
     """Compare the model that ``open_candidate`` opens with the present one.
 
-    ``stream`` counts the samples of each stratum and period in which ``held`` were kept: each is a stratum of the
+    ``stream`` counts the samples of each stratum and period in which ``held_out`` were kept: each is a stratum of the
     evidence, so that samples of earlier versions count, too. Errors of the present model are raised.
     """
-    pixels = [each.pixels for each in held]
+    pixels = [entry.pixels for entry in held_out]
     try:
         candidate = open_candidate()
         new, again = candidate.predict(pixels), candidate.predict(list(reference.pixels))
     except Exception as error:  # noqa: BLE001 (a candidate may raise anything)
         return Evidence(error=shorten_middle(describe_exception(error), 1024))
     old, before = present.predict(pixels), present.predict(list(reference.pixels))
-    truth = [each.sample.label for each in held]
+    truth = [entry.sample.label for entry in held_out]
     total = sum(stream.values())
     groups: dict[str, list[int]] = {}
-    for i, each in enumerate(held):
-        groups.setdefault(f"class {each.sample.label}", []).append(i)
-        groups.setdefault(f"label by {each.sample.by}", []).append(i)
+    for i, entry in enumerate(held_out):
+        groups.setdefault(f"class {entry.sample.label}", []).append(i)
+        groups.setdefault(f"label by {entry.sample.by}", []).append(i)
     rows: dict[tuple[str, str], list[int]] = {}
-    for i, each in enumerate(held):
-        rows.setdefault((each.sample.period, each.sample.stratum), []).append(i)
+    for i, entry in enumerate(held_out):
+        rows.setdefault((entry.sample.period, entry.sample.stratum), []).append(i)
     times = timed([candidate, present], pixels[0]) if pixels else (None, None)
     return Evidence(
         failed=sum(not _usable(mine) and _usable(other) for mine, other in zip(new, old, strict=True)),
@@ -113,13 +113,13 @@ def timed(models: Sequence[AnsweringModel], sample: Array) -> tuple[Estimate, ..
 
     It is processor time: a trainer computes while no other process needs the processor, so the clock shows the others.
     """
-    taken: list[list[float]] = [[] for _ in models]
+    durations: list[list[float]] = [[] for _ in models]
     for _ in range(RUNS):
-        for model, times in zip(models, taken, strict=True):
+        for model, times in zip(models, durations, strict=True):
             began = time.thread_time()
             model.predict([sample])
             times.append((time.thread_time() - began) * 1000)
-    return tuple(Estimate(statistics.median(times), sorted(times)[LOW], sorted(times)[HIGH]) for times in taken)
+    return tuple(Estimate(statistics.median(times), sorted(times)[LOW], sorted(times)[HIGH]) for times in durations)
 
 
 def _usable(prediction: Prediction) -> bool:

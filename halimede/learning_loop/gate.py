@@ -81,26 +81,26 @@ class GateDecision(Struct, kw_only=True, frozen=True):
 
 def decide(evidence: Evidence, settings: GateSettings, *, attempt: int = 1) -> GateDecision:
     """Decide about the candidate of attempt number ``attempt`` (from 1) on a service."""
-    found = _unusable(evidence, settings) or _too_few(evidence.strata, settings)
-    if found:
-        return GateDecision(accepted=False, reason=found[0], message=found[1])
+    refusal = _unusable(evidence, settings) or _too_few(evidence.strata, settings)
+    if refusal:
+        return GateDecision(accepted=False, reason=refusal[0], message=refusal[1])
     z = z_of(spent(settings.confidence, attempt))
     gain = gain_of(evidence.strata, z)
-    found = _not_better(gain) or _group_worse(evidence.groups, settings) or _forgets(evidence.reference, settings, z)
-    if found:
-        return GateDecision(accepted=False, reason=found[0], message=found[1], gain=gain)
+    refusal = _not_better(gain) or _group_worse(evidence.groups, settings) or _forgets(evidence.reference, settings, z)
+    if refusal:
+        return GateDecision(accepted=False, reason=refusal[0], message=refusal[1], gain=gain)
     return GateDecision(accepted=True, reason=ACCEPTED, message=f"gain {shown(gain)}", gain=gain)
 
 
 def gain_of(strata: list[StratumCounts], z: float) -> Estimate:
     """Return the candidate's gain in accuracy on the whole stream, from strata with their shares."""
-    total = sum(each.share for each in strata)
-    return weighted_sum((each.share / total, paired(each.counts, z)) for each in strata if each.share)
+    total = sum(stratum.share for stratum in strata)
+    return weighted_sum((stratum.share / total, paired(stratum.counts, z)) for stratum in strata if stratum.share)
 
 
-def shown(found: Estimate) -> str:
+def shown(gain: Estimate) -> str:
     """Return a difference for messages."""
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
 
 
 def _unusable(evidence: Evidence, settings: GateSettings) -> tuple[str, str] | None:
@@ -122,16 +122,16 @@ def _unusable(evidence: Evidence, settings: GateSettings) -> tuple[str, str] | N
 
 
 def _too_few(strata: list[StratumCounts], settings: GateSettings) -> tuple[str, str] | None:
-    held = sum(each.counts.samples for each in strata)
-    if held < settings.least:
-        return TOO_FEW, f"{held} held-out samples are too few, {settings.least} are needed"
-    if not any(each.share for each in strata):
+    samples = sum(stratum.counts.samples for stratum in strata)
+    if samples < settings.least:
+        return TOO_FEW, f"{samples} held-out samples are too few, {settings.least} are needed"
+    if not any(stratum.share for stratum in strata):
         return TOO_FEW, "no stratum of the held-out samples has a share of the stream"
-    for name in sorted({each.name for each in strata}):
-        of = [each for each in strata if each.name == name]
-        held = sum(each.counts.samples for each in of)
-        if sum(each.share for each in of) >= SMALL and held < settings.least_stratum:
-            return TOO_FEW, f"{held} held-out {name} samples are too few, {settings.least_stratum} are needed"
+    for name in sorted({stratum.name for stratum in strata}):
+        of = [stratum for stratum in strata if stratum.name == name]
+        samples = sum(stratum.counts.samples for stratum in of)
+        if sum(stratum.share for stratum in of) >= SMALL and samples < settings.least_stratum:
+            return TOO_FEW, f"{samples} held-out {name} samples are too few, {settings.least_stratum} are needed"
     return None
 
 
@@ -145,9 +145,9 @@ def _group_worse(groups: dict[str, PairedCounts], settings: GateSettings) -> tup
     """Return the first group in which the candidate is surely worse, with a loss above the limit."""
     z = z_of(1 - (1 - settings.confidence) / max(1, len(groups)))
     for name, counts in sorted(groups.items()):
-        found = paired(counts, z)
-        if found.high < 0 and found.value < -settings.most_group_loss:
-            return GROUP_WORSE, f"{name}: gain {shown(found)} of {counts.samples} held-out samples"
+        gain = paired(counts, z)
+        if gain.high < 0 and gain.value < -settings.most_group_loss:
+            return GROUP_WORSE, f"{name}: gain {shown(gain)} of {counts.samples} held-out samples"
     return None
 
 
@@ -155,8 +155,8 @@ def _forgets(reference: PairedCounts, settings: GateSettings, z: float) -> tuple
     """Return whether the candidate may have lost more than the limit on the stream as it was before."""
     if not reference.samples:
         return None
-    found = paired(reference, z)
-    if found.low > -settings.most_forgotten:
+    gain = paired(reference, z)
+    if gain.low > -settings.most_forgotten:
         return None
-    text = f"on {reference.samples} samples from before its gain is {shown(found)}"
+    text = f"on {reference.samples} samples from before its gain is {shown(gain)}"
     return FORGETS, f"{text}: a loss of {settings.most_forgotten:g} must lie below the interval"

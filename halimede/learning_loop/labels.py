@@ -67,10 +67,10 @@ def settle(cloud: str | None, persons: Sequence[str]) -> SettledLabel:
     if not persons:
         return SettledLabel(label=cloud)
     votes = Counter(persons)
-    (best, count), *others = votes.most_common()
+    (best, count), *losers = votes.most_common()
     doubly = cloud is not None or len(persons) > 1
-    second = others[0][1] if others else 0
-    agreed = not others and cloud in {None, best}
+    second = losers[0][1] if losers else 0
+    agreed = not losers and cloud in {None, best}
     if agreed or (count >= CONFIRMED and count > second):
         return SettledLabel(label=best, by="person", doubly=doubly)
     return SettledLabel(by="person", doubly=True, contested=True)
@@ -82,9 +82,9 @@ def too_contested(labels: Iterable[SettledLabel], settings: LabelSettings) -> st
     It takes the lower end of the share's interval, which means little for fewer than LEAST_DOUBLY samples.
     """
     doubly = contested = 0
-    for each in labels:
-        doubly += each.doubly
-        contested += each.contested
+    for label in labels:
+        doubly += label.doubly
+        contested += label.contested
     if doubly < LEAST_DOUBLY or wilson(contested, doubly)[0] <= settings.most_contested:
         return ""
     return (

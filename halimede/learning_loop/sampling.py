@@ -64,8 +64,8 @@ def weights(stream: Strata, samples: Sequence[LabelledSample]) -> list[float]:
 
     ``stream`` counts the samples of each stratum in each period in which ``samples`` were kept.
     """
-    kept = Counter((sample.period, sample.stratum) for sample in samples)
-    of = {stratum: max(1.0, stream.get(stratum, 0) / count) for stratum, count in kept.items()}
+    counts = Counter((sample.period, sample.stratum) for sample in samples)
+    of = {stratum: max(1.0, stream.get(stratum, 0) / count) for stratum, count in counts.items()}
     return [of[sample.period, sample.stratum] for sample in samples]
 
 
@@ -92,11 +92,11 @@ def split(
 ) -> SampleSets:
     """Divide samples by their groups, and weight those of the training set to resemble the stream."""
     judged = [sample for sample in samples if held_out(sample.group or sample.id, share)]
-    rest = [sample for sample in samples if not held_out(sample.group or sample.id, share)]
-    of = weights(stream, rest)
+    training = [sample for sample in samples if not held_out(sample.group or sample.id, share)]
+    of = weights(stream, training)
     chosen = resampled(of, size, seed)
     return SampleSets(
-        training=[rest[i].id for i in chosen],
+        training=[training[i].id for i in chosen],
         held_out=judged,
         distinct=len(set(chosen)),
     )

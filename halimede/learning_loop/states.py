@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from halimede.api.learning_loop import LoopSettings
@@ -108,7 +108,7 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     used: Number = 0
     refusals: Number = 0
     attempts: Number = 0
-    looks: Number = 0
+    checks: Number = field(default=0, name="looks")
     served: Number = 0
     gain: Estimate | None = None
     window: VersionCounts = VersionCounts()
@@ -269,7 +269,7 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
     if facts.contested:
         return replace(loop, reason=CONTESTED, message=facts.contested)
     if 0 < facts.labelled < max(loop.used, loop.begins):  # a node is gone, or the service was created again
-        used, begins = (min(each, facts.labelled) for each in (loop.used, loop.begins))
+        used, begins = (min(count, facts.labelled) for count in (loop.used, loop.begins))
         loop = replace(loop, used=used, begins=begins, begins_easy=min(loop.begins_easy, facts.easy))
     why = triggers.due(
         TriggerFacts(
@@ -343,13 +343,13 @@ def _judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: f
     if report is None or report.version != loop.version:
         return loop
     attempts = loop.attempts + 1
-    found = gate.decide(report.evidence, settings.gate, attempt=attempts)
-    judged = replace(loop, attempts=attempts, gain=found.gain)
-    if not found.accepted:
-        return _withdraw(judged, facts, found.reason, found.message, now_s)
+    decision = gate.decide(report.evidence, settings.gate, attempt=attempts)
+    judged = replace(loop, attempts=attempts, gain=decision.gain)
+    if not decision.accepted:
+        return _withdraw(judged, facts, decision.reason, decision.message, now_s)
     return replace(
-        _enter(judged, "Canary", found.reason, found.message, now_s),
-        looks=0,
+        _enter(judged, "Canary", decision.reason, decision.message, now_s),
+        checks=0,
         start=facts.counts,
         canary_start=facts.counts if facts.replaces else facts.canary_counts,
     )
@@ -360,12 +360,12 @@ def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: fl
         return _withdraw(loop, facts, CANARY_FAILED, facts.canary_error, now_s)
     if facts.replaces and facts.present != loop.version:
         return replace(loop, canary_start=facts.counts)
-    found = canary.judge(*_compared(loop, facts), settings.canary, looks=loop.looks)
-    if found.step == "withdraw":
-        return _withdraw(loop, facts, found.reason, found.message, now_s)
-    if found.step == "wait":
-        return loop if found.looks == loop.looks else replace(loop, looks=found.looks)
-    ended = _enter(loop, "RolledOut", found.reason, found.message, now_s)
+    decision = canary.judge(*_compared(loop, facts), settings.canary, checks=loop.checks)
+    if decision.step == "withdraw":
+        return _withdraw(loop, facts, decision.reason, decision.message, now_s)
+    if decision.step == "wait":
+        return loop if decision.checks == loop.checks else replace(loop, checks=decision.checks)
+    ended = _enter(loop, "RolledOut", decision.reason, decision.message, now_s)
     return replace(
         ended,
         rolled_out=loop.rolled_out + 1,

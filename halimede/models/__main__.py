@@ -63,50 +63,50 @@ OWN_CACHE = ".halimede-models"
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    cli = argparse.ArgumentParser(
         prog="python -m halimede.models",
         description="Download a model through this machine's cache, verify it, and write a file that workers can read.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--url", required=True, help="http(s)://, s3://bucket/key, file:// or an absolute path")
-    made.add_argument("--sha256", default="", metavar="DIGEST", help="64 hexadecimal digits. Default: no verification")
-    made.add_argument("--cache", metavar="DIR", help="the node's model cache")
-    made.add_argument("--out", metavar="PATH", help="the file to write")
-    made.add_argument(
+    cli.add_argument("--url", required=True, help="http(s)://, s3://bucket/key, file:// or an absolute path")
+    cli.add_argument("--sha256", default="", metavar="DIGEST", help="64 hexadecimal digits. Default: no verification")
+    cli.add_argument("--cache", metavar="DIR", help="the node's model cache")
+    cli.add_argument("--out", metavar="PATH", help="the file to write")
+    cli.add_argument(
         "--allow",
         default=os.environ.get(VARIABLE, ""),
         metavar="WHAT",
         help="private addresses from which to download: loopback, private, link-local, networks such as "
         f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
-    made.add_argument("--unpack", action="store_true", help="of an archive (tar, tar.gz, zip), --out is its folder")
-    made.add_argument(
+    cli.add_argument("--unpack", action="store_true", help="of an archive (tar, tar.gz, zip), --out is its folder")
+    cli.add_argument(
         "--own-code",
         action="store_true",
         help="the worker's own code may use an ONNX file whose data files cannot be fetched with it",
     )
-    made.add_argument("--check", action="store_true", help="only verify a file of this machine")
-    made.add_argument(
+    cli.add_argument("--check", action="store_true", help="only verify a file of this machine")
+    cli.add_argument(
         "--patience",
         type=float,
         default=120.0,
         metavar="SECONDS",
         help="how long to retry temporary failures (default: %(default)g)",
     )
-    return made
+    return cli
 
 
 def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINATION_LOG) -> int:
     """Run and return the exit code."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.configure(level="WARNING")
     try:
-        wanted = _requested(given)
-        if given.check:
-            write_line(f"{asyncio.run(check(wanted))} is valid")
+        model = _requested(options)
+        if options.check:
+            write_line(f"{asyncio.run(check(model))} is valid")
         else:
-            asyncio.run(bring(wanted, _folder("--cache", given.cache), _folder("--out", given.out)))
+            asyncio.run(bring(model, _folder("--cache", options.cache), _folder("--out", options.out)))
     except (InvalidFieldError, FetchError) as error:
         text = f"{error.reason}: {error}" if isinstance(error, FetchError) else str(error)
         write_line(text)
@@ -123,20 +123,20 @@ def write_line(text: str) -> None:
     print(f"halimede.models: {text}", file=sys.stderr, flush=True)
 
 
-def _requested(given: argparse.Namespace) -> RequestedModel:
-    if not 0 <= given.patience <= MOST_PATIENCE_S:
-        raise InvalidFieldError("--patience", given.patience, f"write seconds from 0 to {MOST_PATIENCE_S:.0f}")
-    if not given.check and not (given.cache and given.out):
+def _requested(options: argparse.Namespace) -> RequestedModel:
+    if not 0 <= options.patience <= MOST_PATIENCE_S:
+        raise InvalidFieldError("--patience", options.patience, f"write seconds from 0 to {MOST_PATIENCE_S:.0f}")
+    if not options.check and not (options.cache and options.out):
         raise InvalidFieldError(
-            "--out", given.out or "", "give --cache and --out, or --check for a file of the machine"
+            "--out", options.out or "", "give --cache and --out, or --check for a file of the machine"
         )
     return RequestedModel(
-        given.url,
-        given.sha256,
-        given.patience,
-        policy=AddressPolicy.parse(given.allow, "--allow"),
-        unpack=given.unpack,
-        own_code=given.own_code,
+        options.url,
+        options.sha256,
+        options.patience,
+        policy=AddressPolicy.parse(options.allow, "--allow"),
+        unpack=options.unpack,
+        own_code=options.own_code,
     )
 
 
@@ -168,7 +168,7 @@ class RequestedModel:
             raise InvalidFieldError("--sha256", self.sha256, "write 64 lower-case hexadecimal digits")
 
 
-async def bring(wanted: RequestedModel, cache: Path, out: Path) -> None:
+async def bring(model: RequestedModel, cache: Path, out: Path) -> None:
     """Bring a model through the node's cache to ``out``. Raises FetchError.
 
     If the node's cache cannot be used, it uses one of its own: the worker must start, although a later download then
@@ -180,28 +180,28 @@ async def bring(wanted: RequestedModel, cache: Path, out: Path) -> None:
     async def attempt() -> None:
         nonlocal using
         try:
-            fetched = await _fetch(wanted, Cache(using))
+            fetched = await _fetch(model, Cache(using))
         except FetchError as error:
             if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or using == own:
                 raise
             log.warning("download without the node's cache", reason=str(error))
             await in_thread(make_parent, out)  # before the cache in that folder creates it with private permissions
             using = own
-            fetched = await _fetch(wanted, Cache(using))
-        await _deliver(wanted, Cache(using), fetched, out)
+            fetched = await _fetch(model, Cache(using))
+        await _deliver(model, Cache(using), fetched, out)
 
     try:
-        await retry_temporary(attempt, wanted.patience_s)
+        await retry_temporary(attempt, model.patience_s)
     finally:
         await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not exist
-    write_line(f"{redact(wanted.url)} is at {out}")
+    write_line(f"{redact(model.url)} is at {out}")
 
 
-async def check(wanted: RequestedModel) -> Path:
+async def check(model: RequestedModel) -> Path:
     """Return the path of a local model that exists and has the digest. Raises FetchError and InvalidFieldError."""
-    path = local_path(wanted.url)
+    path = local_path(model.url)
     if path is None:
-        raise InvalidFieldError("--url", redact(wanted.url), "only a file of the node can be checked: /path or file://")
+        raise InvalidFieldError("--url", redact(model.url), "only a file of the node can be checked: /path or file://")
 
     async def attempt() -> None:
         async with open_file(path, SourceRequest()) as stream:
@@ -209,47 +209,47 @@ async def check(wanted: RequestedModel) -> Path:
             if stream.blocks is not None:
                 async for block in stream.blocks:
                     size += len(block)
-                    if not wanted.sha256:
+                    if not model.sha256:
                         break  # without a digest it only has to be readable
                     sha256.update(block)
         if not size:
             raise FetchError(FetchReason.EMPTY_FILE, f"{path} is empty: a model file was expected")
-        if wanted.sha256 and sha256.hexdigest() != wanted.sha256:
-            text = f"{path} has sha256 {sha256.hexdigest()}, not {wanted.sha256}: correct one of the two"
+        if model.sha256 and sha256.hexdigest() != model.sha256:
+            text = f"{path} has sha256 {sha256.hexdigest()}, not {model.sha256}: correct one of the two"
             raise FetchError(FetchReason.DIGEST_MISMATCH, text)
 
-    await retry_temporary(attempt, wanted.patience_s)
+    await retry_temporary(attempt, model.patience_s)
     return path
 
 
-async def _deliver(wanted: RequestedModel, cache: Cache, fetched: Fetched, out: Path) -> None:
+async def _deliver(model: RequestedModel, cache: Cache, fetched: Fetched, out: Path) -> None:
     with cache.using(fetched.digest):
-        place = await unpack(cache, fetched) if wanted.unpack else fetched.path
-        await in_thread(deliver_folder if place.is_dir() else deliver, place, out)
+        source = await unpack(cache, fetched) if model.unpack else fetched.path
+        await in_thread(deliver_folder if source.is_dir() else deliver, source, out)
 
 
-async def _fetch(wanted: RequestedModel, cache: Cache) -> Fetched:
+async def _fetch(model: RequestedModel, cache: Cache) -> Fetched:
     loop = asyncio.get_running_loop()
-    told = loop.time()
+    printed_at = loop.time()
     speed = TransferRate(loop.time)
 
     def progress(done: int, total: int | None) -> None:
-        nonlocal told
+        nonlocal printed_at
         rate = speed.update(done)
-        if loop.time() - told >= PROGRESS_S:
-            told = loop.time()
+        if loop.time() - printed_at >= PROGRESS_S:
+            printed_at = loop.time()
             whole = f" of {total / 1e6:.0f}" if total else ""
             write_line(f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s")
 
     # an archive becomes a folder, and so do a model and its data files
-    from_origin = fetch_model if wanted.unpack else fetch
+    from_origin = fetch_model if model.unpack else fetch
     openers = {BUS: _LeftToNode}
     try:
         return await from_origin(
-            wanted.url, wanted.sha256, cache, progress, limits=wanted.limits, policy=wanted.policy, openers=openers
+            model.url, model.sha256, cache, progress, limits=model.limits, policy=model.policy, openers=openers
         )
     except DataFilesError as error:
-        if error.temporary or not wanted.own_code:
+        if error.temporary or not model.own_code:
             raise
         write_line(f"only the worker's own code can use this model: {error}")
         return error.model

@@ -64,7 +64,7 @@ class AddressKind(StrEnum):
 
 
 #: kinds that their name alone allows
-WORDS = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_LOCAL})
+KIND_NAMES = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_LOCAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,17 @@ class AddressPolicy:
         kinds: set[AddressKind] = set()
         networks: set[Network] = set()
         hosts: set[str] = set()
-        for word in re.split(r"[\s,]+", text.strip().lower()):
-            if not word:
+        for entry in re.split(r"[\s,]+", text.strip().lower()):
+            if not entry:
                 continue
-            if word in WORDS:
-                kinds.add(AddressKind(word))
-            elif (network := _network(word)) is not None:
+            if entry in KIND_NAMES:
+                kinds.add(AddressKind(entry))
+            elif (network := _network(entry)) is not None:
                 networks.add(network)
-            elif HOST.fullmatch(word) and not NUMERIC.fullmatch(word):
-                hosts.add(word)
+            elif HOST.fullmatch(entry) and not NUMERIC.fullmatch(entry):
+                hosts.add(entry)
             else:
-                raise InvalidFieldError(field, word, HOW)
+                raise InvalidFieldError(field, entry, HOW)
         return cls(frozenset(kinds), frozenset(networks), frozenset(hosts))
 
     @classmethod
@@ -116,10 +116,10 @@ class AddressPolicy:
 
     def refusal(self, host: str, address: str) -> str:
         """Return why a connection to an address is refused for ``host``, empty if it is allowed."""
-        found = _address(address)
-        if found is None:
+        target = _address(address)
+        if target is None:
             return f"{address} is not an address"
-        reached = _embedded(found)
+        reached = _embedded(target)
         return "" if self._allows(host.lower().rstrip("."), reached) else _why(reached)
 
     def _allows(self, host: str, address: Address) -> bool:
@@ -152,7 +152,7 @@ def _why(address: Address) -> str:
     kind = kind_of(address)
     if kind is AddressKind.METADATA:
         return f"{address} is a metadata service, which serves a machine's credentials"
-    allow = kind if kind in WORDS else f"{address}"
+    allow = kind if kind in KIND_NAMES else f"{address}"
     what = "not a public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
     return f"{address} is {what}: to allow it, set {VARIABLE}={allow} on that machine"
 

@@ -124,7 +124,7 @@ def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
         present = f"there is no {what} file, only {files}" if files else f"there is no {what} file, and no other one"
         text = f"{present}: add {form.preferred}, or correct the format {form.name}"
         raise FetchError(FetchReason.NO_MODEL_FILE, text)
-    names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
+    names = ", ".join(str(file.relative_to(path)) for file in candidates[:5])
     fix = "keep one of them" if form.folder else f"name one of them {form.preferred}"
     raise FetchError(FetchReason.NO_MODEL_FILE, f"there are several models ({names}): {fix}")
 
@@ -132,8 +132,8 @@ def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
 def format_at(path: Path) -> ModelFormat:
     """Return the format of a local file or folder by its name and content; ONNX unless it looks like another one."""
     if path.is_dir():
-        held = (form for form in FORMATS.values() if any(path.rglob(form.file)))
-        return next(held, ONNX)
+        formats = (form for form in FORMATS.values() if any(path.rglob(form.file)))
+        return next(formats, ONNX)
     return TFLITE if Path(path.name.removesuffix(".gz")).suffix == Path(TFLITE.preferred).suffix else ONNX
 
 
@@ -468,10 +468,10 @@ class _Pieces:
             raise ArchiveRefusedError(
                 FetchReason.TOO_LARGE, f"it has too many members: their directory has {size} bytes"
             )
-        found = self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
+        data = self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
         # larger reads are of a zip's directory, which has its own limit
-        self._unpacking.compressed(len(found) if 0 <= size <= BLOCK else 0)
-        return found
+        self._unpacking.compressed(len(data) if 0 <= size <= BLOCK else 0)
+        return data
 
     @staticmethod
     def seekable() -> bool:

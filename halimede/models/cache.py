@@ -29,7 +29,7 @@ from typing import TypeVar
 
 import msgspec
 from filelock import FileLock, Timeout
-from msgspec import Struct
+from msgspec import Struct, field
 
 from halimede.models.errors import FetchError, FetchReason
 from halimede.system.files import sync_folder, write_atomic
@@ -58,10 +58,10 @@ class FileRecord(Struct):
 
 
 class UrlRecord(Struct):
-    """The digest of a URL's content, and the mark that shows whether it changed: of a server, or of a file."""
+    """The digest of a URL's content, and the validator that shows whether it changed: of a server, or of a file."""
 
     digest: str
-    mark: str
+    validator: str = field(name="mark")
 
 
 R = TypeVar("R", FileRecord, UrlRecord)
@@ -121,8 +121,8 @@ class Cache:
 
     def digests(self) -> dict[str, int]:
         """Return the bytes on disk of each digest, including unpacked folders. Blocks: call it in a thread."""
-        found = dict.fromkeys((*_names(self.root / "sha256"), *_names(self.root / "unpacked")), 0)
-        return {digest: _size(self.path(digest)) + _size(self.unpacked(digest)) for digest in found}
+        names = dict.fromkeys((*_names(self.root / "sha256"), *_names(self.root / "unpacked")), 0)
+        return {digest: _size(self.path(digest)) + _size(self.unpacked(digest)) for digest in names}
 
     def touch(self, digest: str) -> None:
         """Record that a digest is used now. Not needed after ``find``, ``fetch`` or ``unpack``.
@@ -131,25 +131,25 @@ class Cache:
         """
         with contextlib.suppress(OSError):
             if self.path(digest).exists():
-                mark = self._mark(digest)
-                mark.parent.mkdir(parents=True, exist_ok=True)
-                mark.touch()
+                use_file = self._use_file(digest)
+                use_file.parent.mkdir(parents=True, exist_ok=True)
+                use_file.touch()
 
     @contextlib.contextmanager
     def using(self, digest: str) -> Iterator[None]:
         """Protect a digest from eviction by any process inside the block. Raises FetchError if it was evicted."""
-        gone = FetchError(FetchReason.CACHE_FAILED, f"{digest} was removed from the cache", temporary=True)
+        evicted = FetchError(FetchReason.CACHE_FAILED, f"{digest} was removed from the cache", temporary=True)
         try:
             fd = os.open(self.path(digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise gone from None
+            raise evicted from None
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:  # the process that evicts it holds the exclusive lock
-                raise gone from None
+                raise evicted from None
             if not os.fstat(fd).st_nlink:
-                raise gone
+                raise evicted
             yield
         finally:
             os.close(fd)
@@ -182,9 +182,9 @@ class Cache:
 
     def forget(self, digest: str) -> bool:
         """Remove one digest and its unpacked folder; False: it is in use. Blocks: call it in a thread."""
-        taken = self._take_away(digest)
+        removed = self._take_away(digest)
         self._sweep()
-        return taken
+        return removed
 
     def recall(self, key: str) -> UrlRecord | None:
         """Return the record of a requester's URL without a digest. ``key`` is ``Requester.key``."""
@@ -265,18 +265,18 @@ class Cache:
 
     def _take_away(self, digest: str) -> bool:
         content, unpacked = self.path(digest), self.unpacked(digest)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             try:
-                held.enter_context(self._idle(digest))  # no download of it is running
+                locks.enter_context(self._idle(digest))  # no download of it is running
                 if content.exists():
-                    held.enter_context(_alone(content))
+                    locks.enter_context(_alone(content))
             except (Timeout, BlockingIOError):
                 return False
             # the name first, so that a partly removed entry is never used
             content.unlink(missing_ok=True)
             if unpacked.exists():
                 unpacked.replace(unpacked.with_name(f".{os.urandom(8).hex()}.gone"))
-            for record in (self._file_record(digest), self.unpacked_record(digest), self._mark(digest)):
+            for record in (self._file_record(digest), self.unpacked_record(digest), self._use_file(digest)):
                 record.unlink(missing_ok=True)
         # the grants of guarded content stay: meanwhile it may be downloaded again
         return True
@@ -294,14 +294,14 @@ class Cache:
     def _sweep(self) -> None:
         """Remove evicted folders, and files of processes that were killed."""
         unpacked = self.root / "unpacked"
-        for gone in unpacked.glob(".*.gone"):
-            shutil.rmtree(gone, ignore_errors=True)
+        for folder in unpacked.glob(".*.gone"):
+            shutil.rmtree(folder, ignore_errors=True)
         for unfinished in unpacked.glob(".*.new"):
             with contextlib.suppress(Timeout), self._idle(f"unpack-{unfinished.name[1:-4]}"):
                 shutil.rmtree(unfinished, ignore_errors=True)
 
     def _used(self, digest: str) -> int:
-        for path in (self._mark(digest), self.path(digest)):
+        for path in (self._use_file(digest), self.path(digest)):
             with contextlib.suppress(OSError):
                 return path.stat().st_mtime_ns
         return 0
@@ -309,7 +309,7 @@ class Cache:
     def _index(self, name: str) -> Path:
         return self.root / "index" / name
 
-    def _mark(self, digest: str) -> Path:
+    def _use_file(self, digest: str) -> Path:
         return self._index(f"used-{digest}")
 
     def _file_record(self, digest: str) -> Path:

@@ -25,7 +25,7 @@ from halimede.system.files import write_atomic
 #: seconds between two reads of the file
 LOOK_S = 0.25
 #: characters of a desired state's mark
-MARK = 16
+MARK_DIGITS = 16
 #: the URL of the spec, which must have one: the file is local, or an estimator needs none
 LOCAL_URL = "/"
 
@@ -51,7 +51,7 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
     @property
     def mark(self) -> str:
         """A short digest of the desired state, by which reports refer to it."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:MARK]
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:MARK_DIGITS]
 
     def same(self, other: DesiredModel) -> bool:
         """Whether both have the same content, the same spec and the same calibration."""
@@ -107,16 +107,16 @@ def read(path: Path, field: str) -> Desired | None:
 
 async def changes(path: Path, field: str) -> AsyncIterator[Desired]:
     """Yield the desired state and each replacement of it, until cancelled. Raises InvalidFieldError: see ``read``."""
-    seen: tuple[int, int] | None = None
+    last: tuple[int, int] | None = None
     while True:
-        mark = _mark(path)
-        if mark is not None and mark != seen and (desired := read(path, field)) is not None:
-            seen = mark
+        current = _stat(path)
+        if current is not None and current != last and (desired := read(path, field)) is not None:
+            last = current
             yield desired
         await asyncio.sleep(LOOK_S)
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _stat(path: Path) -> tuple[int, int] | None:
     try:
         facts = path.stat()
     except OSError:  # missing, or not readable at this moment

@@ -94,12 +94,12 @@ async def fetch_model(
 async def _is_replaced(url: str, files: Mapping[str, Fetched], cache: Cache, **more: Any) -> bool:
     """Whether the origin has other content of one of the files by now. Raises FetchError.
 
-    Files of two versions must not become one model. An origin whose content has no mark would send all of it again.
+    Files of two versions must not become one model. An origin whose content has no validator would send all of it.
     """
     for location, file in files.items():
         address = url if location == MODEL else sibling_url(url, location)
         record = cache.recall(asker(address).key)
-        if record and record.mark and (await fetch(address, "", cache, **more)).digest != file.digest:
+        if record and record.validator and (await fetch(address, "", cache, **more)).digest != file.digest:
             return True
     return False
 

@@ -97,8 +97,8 @@ class _Download:
 
     async def named(self) -> Fetched:
         """Return the content of the given digest."""
-        if found := await self._given():
-            return found
+        if fetched := await self._given():
+            return fetched
         async with self.cache.lock(self.name, self.limits.total_s):
             # the previous holder of the lock may have downloaded it
             return await self._given() or await self._from_origin("", None)
@@ -112,41 +112,41 @@ class _Download:
             record = self.cache.recall(self.asker.key)
             cached = await self.cache.find(record.digest) if record else None
             try:
-                return await self._from_origin(record.mark if record and cached else "", cached)
+                return await self._from_origin(record.validator if record and cached else "", cached)
             except FetchError as error:
                 if not (cached and (error.temporary or error.reason is FetchReason.NOT_FOUND)):
                     raise
                 log.debug("cached model used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
-    async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:
+    async def _from_origin(self, if_none_match: str, cached: Fetched | None) -> Fetched:
         part = PartialDownload(self.cache, self.name, self.asker.key, decided=bool(self.sha256))
         try:
             async with asyncio.timeout(self.limits.total_s), part:
                 if self.sha256 and part.digest == self.sha256:  # the last download ended with the complete content
-                    fetched, mark = await self._commit(part), part.mark
-                elif (stream := await self._read(part, known)).blocks is None and cached:
+                    fetched, validator = await self._commit(part), part.validator
+                elif (stream := await self._read(part, if_none_match)).blocks is None and cached:
                     part.discard()  # the start of other content, which the origin had in between
                     return cached
                 else:
-                    fetched, mark = await self._commit(part), stream.mark
+                    fetched, validator = await self._commit(part), stream.validator
         except TimeoutError:
             text = f"{redact(self.url)} was not complete after {self.limits.total_s:g} s"
             raise FetchError(FetchReason.TIMEOUT, text, temporary=True) from None
         self.cache.grant(self.asker.key, fetched.digest)
-        if not self.sha256:  # also without a mark: it is downloaded each time, and used when the origin is unreachable
-            self.cache.remember(self.asker.key, UrlRecord(fetched.digest, mark))
+        if not self.sha256:  # also without a validator: then it is only used when the origin is unreachable
+            self.cache.remember(self.asker.key, UrlRecord(fetched.digest, validator))
         log.debug("file fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched
 
-    async def _read(self, part: PartialDownload, known: str) -> Stream:
+    async def _read(self, part: PartialDownload, if_none_match: str) -> Stream:
         """Download the missing part; start again from the beginning, once, if the resumed content is different."""
         resumed = part.size
         try:
-            stream = await self._append(part, SourceRequest(known, part.size, part.mark))
+            stream = await self._append(part, SourceRequest(if_none_match, part.size, part.validator))
             if self.sha256 and part.digest != self.sha256 and resumed and stream.offset:
                 log.warning("partial download discarded", url=redact(self.url))
-                stream = await self._append(part, SourceRequest(known))
+                stream = await self._append(part, SourceRequest(if_none_match))
             if stream.blocks is not None:
                 self._verify(part)
         except FetchError as error:
@@ -163,7 +163,7 @@ class _Download:
                 return stream
             if stream.size is not None and stream.size > limits.max_bytes:
                 raise too_large
-            await part.begin(stream.mark, stream.offset)
+            await part.begin(stream.validator, stream.offset)
             self._report(part, stream)  # bytes that were present before this download
             async for block in not_slower(stream.blocks, limits, shown, loop.time):
                 if part.size + len(block) > limits.max_bytes:

@@ -32,7 +32,7 @@ PASSING = frozenset({408, 425, 429})
 PARTIAL, NOT_MODIFIED, UNSATISFIABLE = 206, 304, 416
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS = 5
-#: the begin of the mark of content without an ETag: weak, because a server may change a file twice within a second
+#: the begin of the validator of content without an ETag: weak, because a server may change a file twice within a second
 DATED = "W/Last-Modified "
 CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 SCHEMES = frozenset({"http", "https"})
@@ -88,17 +88,17 @@ class Guard:
         self.policy = policy
         self.host = self.shown = ""
         self.refused = ""
-        self._made = 0
+        self._sockets = 0
 
     def expect(self, host: str, shown: str) -> None:
         """Check connections for this host from now on. Raises FetchError."""
         self.policy.check_host(host, shown)
-        self.host, self.shown, self.refused, self._made = host, shown, "", 0
+        self.host, self.shown, self.refused, self._sockets = host, shown, "", 0
 
     @property
     def refused_all(self) -> bool:
         """Whether all addresses of the host were refused."""
-        return bool(self.refused) and not self._made
+        return bool(self.refused) and not self._sockets
 
     def __call__(self, info: tuple[Any, ...]) -> socket.socket:
         """Create a socket for an address, in the form of ``getaddrinfo``."""
@@ -106,7 +106,7 @@ class Guard:
         if why := self.policy.refusal(self.host, address[0]):
             self.refused = why
             raise PermissionError(errno.EACCES, why)  # another address of the host may be allowed
-        self._made += 1
+        self._sockets += 1
         return socket.socket(family, kind, protocol)
 
 
@@ -121,21 +121,21 @@ class _Hops:
 
     async def open(self, url: URL, ask: SourceRequest) -> Stream:
         response = await self._answer(url, _headers(ask))
-        mark = _mark(response)
-        if response.status == NOT_MODIFIED and ask.known:
-            return Stream(ask.known, None, None)
+        validator = _validator(response)
+        if response.status == NOT_MODIFIED and ask.if_none_match:
+            return Stream(ask.if_none_match, None, None)
         encoded = _is_encoded(response)
         if ask.offset and response.status in {PARTIAL, UNSATISFIABLE}:
-            size = None if encoded else _continues(response, ask, mark)
+            size = None if encoded else _continues(response, ask, validator)
             if size is not None:
-                return Stream(mark or ask.mark, size or None, response.content.iter_chunked(BLOCK), ask.offset)
+                return Stream(validator or ask.if_range, size or None, response.content.iter_chunked(BLOCK), ask.offset)
             response.close()
-            return await self.open(url, SourceRequest(ask.known))
+            return await self.open(url, SourceRequest(ask.if_none_match))
         self._judge(response.status)
         if encoded:  # its bytes have another position in each encoding, so it is not resumed
-            weak = mark if mark.startswith(WEAK) or not mark else WEAK + mark
+            weak = validator if validator.startswith(WEAK) or not validator else WEAK + validator
             return Stream(weak, None, _decoded(response.content.iter_chunked(BLOCK), self._shown))
-        return Stream(mark, response.content_length, response.content.iter_chunked(BLOCK))
+        return Stream(validator, response.content_length, response.content.iter_chunked(BLOCK))
 
     async def _answer(self, url: URL, headers: dict[str, str]) -> ClientResponse:
         from aiohttp import encode_basic_auth  # noqa: PLC0415
@@ -183,14 +183,14 @@ class _Hops:
 
 def _headers(ask: SourceRequest) -> dict[str, str]:
     headers = {"Accept-Encoding": "identity"}
-    if ask.known.startswith(DATED):
-        headers["If-Modified-Since"] = ask.known.removeprefix(DATED)
-    elif ask.known:
-        headers["If-None-Match"] = ask.known
+    if ask.if_none_match.startswith(DATED):
+        headers["If-Modified-Since"] = ask.if_none_match.removeprefix(DATED)
+    elif ask.if_none_match:
+        headers["If-None-Match"] = ask.if_none_match
     if ask.offset:
         headers["Range"] = f"bytes={ask.offset}-"
-        if strong(ask.mark):
-            headers["If-Range"] = ask.mark
+        if strong(ask.if_range):
+            headers["If-Range"] = ask.if_range
     return headers
 
 
@@ -224,20 +224,20 @@ async def _decoded(blocks: AsyncIterator[bytes], shown: str) -> AsyncIterator[by
         raise damaged
 
 
-def _mark(response: ClientResponse) -> str:
+def _validator(response: ClientResponse) -> str:
     """Return what shows later whether the content has changed; empty if the server tells nothing."""
     dated = response.headers.get("Last-Modified", "")
     return response.headers.get("ETag", "") or (DATED + dated if dated else "")
 
 
-def _continues(response: ClientResponse, ask: SourceRequest, mark: str) -> int | None:
+def _continues(response: ClientResponse, ask: SourceRequest, validator: str) -> int | None:
     """Return the total size (0: unknown) if a response continues the partial content, None if it does not."""
-    found = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if response.status != PARTIAL or found is None or int(found[1]) != ask.offset:
+    content_range = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if response.status != PARTIAL or content_range is None or int(content_range[1]) != ask.offset:
         return None
-    if ask.mark and mark and mark != ask.mark:
+    if ask.if_range and validator and validator != ask.if_range:
         return None  # its content has changed, and it does not support If-Range
-    return 0 if found[3] == "*" else int(found[3])
+    return 0 if content_range[3] == "*" else int(content_range[3])
 
 
 def _explain(error: Exception, shown: str, guard: Guard) -> FetchError:

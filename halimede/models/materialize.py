@@ -37,11 +37,11 @@ def deliver_folder(source: Path, target: Path) -> None:
     try:
         shutil.rmtree(new, ignore_errors=True)
         for folder, _, files in os.walk(source):
-            place = new / Path(folder).relative_to(source)
-            place.mkdir()
-            place.chmod(PASSABLE)
+            copy = new / Path(folder).relative_to(source)
+            copy.mkdir()
+            copy.chmod(PASSABLE)
             for name in files:
-                _copy(Path(folder, name), place / name)
+                _copy(Path(folder, name), copy / name)
         shutil.rmtree(target, ignore_errors=True)
         new.replace(target)
     except OSError as error:

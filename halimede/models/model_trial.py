@@ -57,13 +57,13 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
         return Trial(ok=True, skipped=True, message=f"not tried: {', '.join(missing)} is not installed here")
     try:
         with contextlib.ExitStack() as files:
-            asked, said, complained = (files.enter_context(memory_file()) for _ in range(3))
-            asked.write(msgspec.json.encode(_job(path, spec_json, limits)))
-            asked.seek(0)
-            code = await ended_within(_start(asked, said, complained), limits.seconds * CLOCK_FACTOR + START_S)
-            said.seek(0)
-            complained.seek(max(0, complained.seek(0, os.SEEK_END) - TAIL))
-            return verdict(code, said.read(MAX_OUTPUT), complained.read().decode(errors="replace"), limits)
+            job, output, errors = (files.enter_context(memory_file()) for _ in range(3))
+            job.write(msgspec.json.encode(_job(path, spec_json, limits)))
+            job.seek(0)
+            code = await ended_within(_start(job, output, errors), limits.seconds * CLOCK_FACTOR + START_S)
+            output.seek(0)
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
+            return verdict(code, output.read(MAX_OUTPUT), errors.read().decode(errors="replace"), limits)
     except OSError as error:
         return Trial(reason=TrialReason.FAILED, message=f"the trial process could not be started: {error}")
 
@@ -76,22 +76,22 @@ def not_installed(form: ModelFormat) -> str:
     return f"{needs}, which is not installed here: run {form.install}"
 
 
-def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits) -> Trial:
+def verdict(code: int | None, output: bytes, errors: str, limits: TrialLimits) -> Trial:
     """Return the result of a trial by the child's exit code (None: it was killed), its output and its last stderr."""
-    last_said = _decoded(said)
-    if code == 0 and last_said and (last_said.ok or last_said.reason):
-        return last_said
+    result = _decoded(output)
+    if code == 0 and result and (result.ok or result.reason):
+        return result
     # while a script runs, its name is there
-    what = (last_said and last_said.message) or "the model"
-    if code is None and last_said is None:  # it ends itself in time once it has begun: nothing is known of the model
+    what = (result and result.message) or "the model"
+    if code is None and result is None:  # it ends itself in time once it has begun: nothing is known of the model
         return Trial(reason=TrialReason.FAILED, message="the trial did not begin in time: this machine is busy")
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
         limit = f"{limits.seconds:g} s of processor time, {limits.seconds * CLOCK_FACTOR:g} s of the clock"
         return Trial(
             reason=TrialReason.SLOW, message=f"{what} was not ready within {limit}: simplify it or raise the limit"
         )
-    last = next((line.strip()[:300] for line in reversed(complained.splitlines()) if line.strip()), "")
-    if code == -signal.SIGKILL or any(word in complained for word in MEMORY_WORDS):
+    last = next((line.strip()[:300] for line in reversed(errors.splitlines()) if line.strip()), "")
+    if code == -signal.SIGKILL or any(phrase in errors for phrase in MEMORY_WORDS):
         return Trial(reason=TrialReason.MEMORY, message=too_much(limits.memory_bytes))
     if last.startswith(IMPORT_WORDS):
         return Trial(reason=TrialReason.FAILED, message=f"models cannot be tried here, repair the installation: {last}")
@@ -99,9 +99,9 @@ def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits)
     return Trial(reason=TrialReason.CRASHED, message=f"{what} ended its process ({how}){last and f': {last}'}")
 
 
-def _decoded(said: bytes) -> Trial | None:
+def _decoded(output: bytes) -> Trial | None:
     try:
-        return msgspec.json.decode(said, type=Trial)
+        return msgspec.json.decode(output, type=Trial)
     except msgspec.DecodeError:
         return None
 
@@ -127,12 +127,12 @@ def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:
     )
 
 
-def _start(asked: BinaryIO, said: BinaryIO, complained: BinaryIO) -> subprocess.Popen[bytes]:
+def _start(job: BinaryIO, output: BinaryIO, errors: BinaryIO) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "halimede.inference.trial"],
-        stdin=asked,
-        stdout=said,
-        stderr=complained,
+        stdin=job,
+        stdout=output,
+        stderr=errors,
         cwd="/",
         env=bare_environment(),
         process_group=0,

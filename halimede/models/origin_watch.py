@@ -16,7 +16,7 @@ from pathlib import Path
 
 from halimede.models.cache import Cache, in_thread
 from halimede.models.external_data import data_files, locations, sibling_url
-from halimede.models.source_registry import asker, file_mark, local_path
+from halimede.models.source_registry import asker, file_validator, local_path
 
 #: seconds between two checks of a file, and between two requests to a server
 FILE_PERIOD_S, SERVER_PERIOD_S = 30.0, 300.0
@@ -28,7 +28,7 @@ MOST_BYTES = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class OriginWatch:
-    """The cached content of a URL and its origin. ``files``: the marks that files of the node had when it was cached.
+    """The cached content of a URL and its origin. ``files``: the validators of the node's files when it was cached.
 
     ``ask_at``: the loop time at which a server should be asked again.
     """
@@ -43,12 +43,12 @@ class OriginWatch:
         """
         if self.ask_at < math.inf:
             return at_once or asyncio.get_running_loop().time() >= self.ask_at
-        marks = await in_thread(_marks, self.files)
-        while any(mark not in {"", self.files[file]} for file, mark in marks.items()):
-            before = marks
+        validators = await in_thread(_validators, self.files)
+        while any(validator not in {"", self.files[file]} for file, validator in validators.items()):
+            before = validators
             await asyncio.sleep(QUIET_S)
-            marks = await in_thread(_marks, self.files)
-            if marks == before:
+            validators = await in_thread(_validators, self.files)
+            if validators == before:
                 return True
         return False
 
@@ -59,7 +59,7 @@ async def watch_origin(url: str, cache: Cache) -> OriginWatch:
     if path is not None:
         return OriginWatch(await in_thread(_files, url, path, cache))
     record = cache.recall(asker(url).key)
-    is_marked = record is not None and record.mark
+    is_marked = record is not None and record.validator
     return OriginWatch(ask_at=asyncio.get_running_loop().time() + SERVER_PERIOD_S if is_marked else math.inf)
 
 
@@ -74,12 +74,12 @@ async def paused(seconds: float, recheck: asyncio.Event) -> bool:
 
 
 def _files(url: str, path: Path, cache: Cache) -> dict[Path, str]:
-    """Return the model file and its data files, each with the mark of its cached content (empty: there is none)."""
+    """Return the model file and its data files, each with the validator of its cached content (empty: none)."""
     urls = {path: url}
     with contextlib.suppress(OSError):  # if it is gone since, its cached content stays in use
         urls |= {path.parent / name: sibling_url(url, name) for name in _data_files(url, path, cache)}
     records = {file: cache.recall(asker(origin).key) for file, origin in urls.items()}
-    return {file: record.mark for file, record in records.items() if record}
+    return {file: record.validator for file, record in records.items() if record}
 
 
 def _data_files(url: str, path: Path, cache: Cache) -> list[str]:
@@ -94,13 +94,13 @@ def _data_files(url: str, path: Path, cache: Cache) -> list[str]:
     return locations(path.read_bytes()) if path.stat().st_size <= MOST_BYTES else []
 
 
-def _marks(files: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the present marks; empty for a file that is missing: its cached content stays in use."""
-    return {file: _mark(file) for file in files}
+def _validators(files: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the present validators; empty for a file that is missing: its cached content stays in use."""
+    return {file: _validator(file) for file in files}
 
 
-def _mark(file: Path) -> str:
+def _validator(file: Path) -> str:
     try:
-        return file_mark(file.stat())
+        return file_validator(file.stat())
     except OSError:
         return ""

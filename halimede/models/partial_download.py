@@ -1,7 +1,7 @@
 """A partial download on disk: it persists when its process ends, and the next process resumes it.
 
 A record next to it has the origin of the bytes. The record is not trusted: the bytes are hashed again, and they are
-resumed only if a known digest will verify the result, or if the origin still has content of the same strong mark and
+resumed only if a known digest will verify the result, or if the origin still has content of that strong validator and
 the machine was not rebooted since (a page that never reached the disk reads as zeros).
 """
 
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from halimede.models.cache import BLOCK, Cache, Fetched, in_thread
 from halimede.system.files import FULL, write_atomic
@@ -31,10 +31,10 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class PartRecord(Struct, kw_only=True):
-    """The origin of a partial download: a hash of requester and URL, the origin's mark, the machine's boot id."""
+    """The origin of a partial download: a hash of requester and URL, the origin's validator, the machine's boot id."""
 
     origin: str
-    mark: str
+    validator: str = field(name="mark")
     boot: str
 
 
@@ -49,8 +49,8 @@ class PartialDownload:
         self.cache = cache
         self.path = cache.root / "parts" / name
         self.size = 0
-        #: the strong mark of the written content, if this origin gave it
-        self.mark = ""
+        #: the strong validator of the written content, if this origin gave it
+        self.validator = ""
         self._side = self.path.with_name(name + SIDE)
         self._origin = hashlib.sha256(origin.encode()).hexdigest()
         self._decided = decided
@@ -64,7 +64,7 @@ class PartialDownload:
             if record:
                 while await in_thread(self._hash_on):
                     pass
-                self.mark = record.mark if record.origin == self._origin else ""
+                self.validator = record.validator if record.origin == self._origin else ""
         except BaseException:
             if self._fd >= 0:
                 self._leave()
@@ -83,14 +83,14 @@ class PartialDownload:
         """SHA-256 of the written bytes."""
         return self._hash.hexdigest()
 
-    async def begin(self, mark: str, offset: int) -> None:
-        """Continue at ``offset`` with content of this mark: at the part's size, or from 0."""
+    async def begin(self, validator: str, offset: int) -> None:
+        """Continue at ``offset`` with content of this validator: at the part's size, or from 0."""
         if offset != self.size:
             await in_thread(self._clear)
-        self.mark = mark if strong(mark) else ""
-        self._recorded = self._decided or bool(self.mark)
+        self.validator = validator if strong(validator) else ""
+        self._recorded = self._decided or bool(self.validator)
         if self._recorded:
-            record = PartRecord(origin=self._origin, mark=self.mark, boot=_boot())
+            record = PartRecord(origin=self._origin, validator=self.validator, boot=_boot())
             await in_thread(partial(write_atomic, self._side, msgspec.json.encode(record), shared=True))
 
     async def write(self, block: bytes) -> None:
@@ -120,7 +120,7 @@ class PartialDownload:
             record = msgspec.json.decode(self._side.read_bytes(), type=PartRecord)
         except (OSError, msgspec.DecodeError):
             return None
-        same = record.origin == self._origin and strong(record.mark) and record.boot == _boot()
+        same = record.origin == self._origin and strong(record.validator) and record.boot == _boot()
         return record if self._decided or same else None
 
     def _hash_on(self) -> bool:
@@ -140,12 +140,12 @@ class PartialDownload:
         self._hash, self.size = hashlib.sha256(), 0
 
     def _write(self, block: bytes) -> None:
-        left = memoryview(block)
-        while left:
-            done = os.write(self._fd, left)
-            self._hash.update(left[:done])  # together with the size: bytes of a write that fails later still count
+        remaining = memoryview(block)
+        while remaining:
+            done = os.write(self._fd, remaining)
+            self._hash.update(remaining[:done])  # together with the size: bytes of a write that fails later still count
             self.size += done
-            left = left[done:]
+            remaining = remaining[done:]
 
     def _commit(self) -> Fetched:
         os.fsync(self._fd)
@@ -154,16 +154,16 @@ class PartialDownload:
         return fetched
 
     def _leave(self) -> None:
-        kept = self._recorded and os.fstat(self._fd).st_size
+        resumable = self._recorded and os.fstat(self._fd).st_size
         os.close(self._fd)
-        if not kept:
+        if not resumable:
             self.path.unlink(missing_ok=True)  # a committed file was moved
             self._side.unlink(missing_ok=True)
 
 
-def strong(mark: str) -> bool:
-    """Whether equal marks mean equal bytes. Weak ETags do not."""
-    return bool(mark) and not mark.startswith("W/")
+def strong(validator: str) -> bool:
+    """Whether equal validators mean equal bytes. Weak ETags do not."""
+    return bool(validator) and not validator.startswith("W/")
 
 
 def _sweep(folder: Path) -> None:

@@ -44,7 +44,7 @@ V = TypeVar("V", bound=OpenedVersion)
 class Rollout(Generic[V]):
     """Moves a model from one opened version to the next. Pure: no clock, no input or output.
 
-    ``percent`` of the requests go to ``canary``, 0 if there is none; all others go to ``current``. ``mark`` identifies
+    ``percent`` of the requests go to ``canary``, 0 if there is none; all others go to ``current``. ``fingerprint``: of
     the desired state that this is the result of.
     """
 
@@ -59,7 +59,7 @@ class Rollout(Generic[V]):
         self.refused_digest = ""
         self.reason = ""
         self.message = ""
-        self.mark = ""
+        self.fingerprint = ""
 
     def step(self, desired: DesiredModel) -> Step:
         """Return the step from the present versions to the desired one."""
@@ -73,7 +73,7 @@ class Rollout(Generic[V]):
 
     def replace(self, new: V) -> list[V]:
         """Make a version, newly opened or the canary, the only one; return the versions to close."""
-        leaving = [each for each in (self.current, self.canary) if each and each is not new]
+        leaving = [version for version in (self.current, self.canary) if version and version is not new]
         self.current, self.canary, self.percent, self.strikes = new, None, 0, 0
         return leaving
 
@@ -135,11 +135,11 @@ class Rollout(Generic[V]):
 
         It may rename a version that is open already.
         """
-        for each in (self.current, self.canary):
-            if each and _serves(each, desired):
-                each.desired, each.version = desired, desired.version
-                each.digest = each.digest or desired.digest
-        self.mark = desired.mark
+        for opened in (self.current, self.canary):
+            if opened and _serves(opened, desired):
+                opened.desired, opened.version = desired, desired.version
+                opened.digest = opened.digest or desired.digest
+        self.fingerprint = desired.mark
 
     def in_use(self) -> ModelInUse:
         """Return the report of the model in use."""
@@ -150,7 +150,7 @@ class Rollout(Generic[V]):
             refused=self.refused_digest,
             reason=self.reason,
             message=self.message,
-            mark=self.mark,
+            mark=self.fingerprint,
         )
 
 

@@ -1,6 +1,6 @@
 """The sources of models: a file of the node, an HTTP server, S3, or one that a caller adds. Each is a stream of blocks.
 
-Its mark (size and modification time, or what the server sent) shows later whether the origin still has the same
+Its validator (size and modification time, or what the server sent) shows later whether the origin still has the same
 content. Errors of libraries are never passed on: their texts contain whole URLs.
 """
 
@@ -64,10 +64,10 @@ async def open_source(
     elif scheme == "s3":
         opened = open_s3(url, ask, limits, policy)
     elif opener := openers.get(scheme):
-        opened = opener(url, ask.known, limits, ask.offset)
+        opened = opener(url, ask.if_none_match, limits, ask.offset)
     else:
-        known = ", ".join(f"{other}://" for other in ("file", *sorted(SCHEMES), "s3", *openers))
-        text = f"{redact(url)}: use an absolute path, or a URL with one of {known}"
+        schemes = ", ".join(f"{other}://" for other in ("file", *sorted(SCHEMES), "s3", *openers))
+        text = f"{redact(url)}: use an absolute path, or a URL with one of {schemes}"
         raise FetchError(FetchReason.UNSUPPORTED_SCHEME if scheme else FetchReason.INVALID_URL, text)
     async with opened as stream:
         yield stream
@@ -83,10 +83,11 @@ async def open_file(path: Path, ask: SourceRequest) -> AsyncIterator[Stream]:
     except OSError as error:
         raise FetchError(FetchReason.NOT_READABLE, f"{path}: {error.strerror}") from error
     with file:
-        mark = file_mark(facts)
-        offset = ask.offset if mark == ask.mark else 0
+        validator = file_validator(facts)
+        offset = ask.offset if validator == ask.if_range else 0
         file.seek(offset)
-        yield Stream(mark, facts.st_size, None if mark == ask.known else _read(file, path, mark), offset)
+        blocks = None if validator == ask.if_none_match else _read(file, path, validator)
+        yield Stream(validator, facts.st_size, blocks, offset)
 
 
 def _open(path: Path) -> tuple[BinaryIO, os.stat_result]:
@@ -102,16 +103,16 @@ def _open(path: Path) -> tuple[BinaryIO, os.stat_result]:
     return os.fdopen(fd, "rb", buffering=0), facts
 
 
-async def _read(file: BinaryIO, path: Path, mark: str) -> AsyncIterator[bytes]:
+async def _read(file: BinaryIO, path: Path, validator: str) -> AsyncIterator[bytes]:
     try:
         while block := await in_thread(file.read, BLOCK):
             yield block
-        if file_mark(os.fstat(file.fileno())) != mark:
+        if file_validator(os.fstat(file.fileno())) != validator:
             raise FetchError(FetchReason.INTERRUPTED, f"{path} changed while it was read", temporary=True)
     except OSError as error:
         raise FetchError(FetchReason.NOT_READABLE, f"{path}: {error.strerror}", temporary=True) from error
 
 
-def file_mark(facts: os.stat_result) -> str:
-    """Return the mark of a file: it changes whenever the file is written or replaced."""
+def file_validator(facts: os.stat_result) -> str:
+    """Return the validator of a file: it changes whenever the file is written or replaced."""
     return f"{facts.st_size}-{facts.st_mtime_ns}-{facts.st_ino}"

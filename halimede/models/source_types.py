@@ -41,25 +41,25 @@ class Requester:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """A request to an origin: the content unless it equals ``known`` (a mark), starting at ``offset``.
+    """A request to an origin: the content unless ``if_none_match`` is its validator, starting at ``offset``.
 
-    ``mark`` is that of the content whose first bytes are present. With an offset and without a mark, a digest verifies
+    ``if_range`` is that of the content whose first bytes are present. With an offset and without one, a digest verifies
     the result.
     """
 
-    known: str = ""
+    if_none_match: str = ""
     offset: int = 0
-    mark: str = ""
+    if_range: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An open source. ``blocks`` is None if the origin reports no change since ``known``.
+    """An open source. ``blocks`` is None if the origin reports no change since ``if_none_match``.
 
     They start at ``offset``: the requested one, or 0 if the origin starts again. ``size`` is that of the whole content.
     """
 
-    mark: str
+    validator: str
     size: int | None
     blocks: AsyncIterator[bytes] | None
     offset: int = 0
@@ -68,12 +68,12 @@ class Stream:
 class SourceOpener(Protocol):
     """Opens URLs of a scheme that the fetcher itself does not know. Such a URL names content that never changes.
 
-    ``offset`` bytes are present already; ``known`` is the mark of the cached content. It raises FetchError, and obeys
-    the limits.
+    ``offset`` bytes are present already; ``if_none_match`` is the validator of the cached content. It raises
+    FetchError, and obeys the limits.
     """
 
     def __call__(
-        self, url: str, known: str, limits: TransferLimits, offset: int, /
+        self, url: str, if_none_match: str, limits: TransferLimits, offset: int, /
     ) -> AbstractAsyncContextManager[Stream]:
         """Open a URL."""
 

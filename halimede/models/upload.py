@@ -149,12 +149,12 @@ def _pairs(path: Path, url: str) -> list[tuple[Path, str, int]]:
         return [(path, _below(url, path.name) if urlsplit(url).path.endswith("/") else url, path.stat().st_size)]
     if not path.is_dir():
         raise FetchError(FetchReason.NOT_FOUND, f"{path} does not exist: give a file or a folder")
-    files = sorted(each for each in path.rglob("*") if each.is_file() and not each.is_symlink())
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
     if not files:
         raise FetchError(FetchReason.NOT_FOUND, f"{path} has no files")
     if len(files) > MAX_FILES:
         raise FetchError(FetchReason.TOO_LARGE, f"{path} has more than {MAX_FILES} files: upload it as an archive")
-    return [(each, _below(url, each.relative_to(path).as_posix()), each.stat().st_size) for each in files]
+    return [(file, _below(url, file.relative_to(path).as_posix()), file.stat().st_size) for file in files]
 
 
 def _below(url: str, name: str) -> str:
@@ -196,9 +196,9 @@ async def put_file(path: Path, sending: Sending) -> None:
 
 
 def _write(file: FileIO, block: bytes) -> None:
-    left = memoryview(block)
-    while left:
-        left = left[file.write(left) :]
+    remaining = memoryview(block)
+    while remaining:
+        remaining = remaining[file.write(remaining) :]
 
 
 async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> None:
@@ -245,8 +245,8 @@ def _judge(response: ClientResponse, shown: str, digest: str) -> None:
     if not 200 <= status < 300:
         passing = status in PASSING or status >= 500
         raise FetchError(FetchReason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
-    said = response.headers.get("Repr-Digest", "")
-    if "sha-256=:" in said and f"sha-256=:{digest}:" not in said:
+    repr_digest = response.headers.get("Repr-Digest", "")
+    if "sha-256=:" in repr_digest and f"sha-256=:{digest}:" not in repr_digest:
         text = f"{shown} reports different content than was sent"
         raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
 

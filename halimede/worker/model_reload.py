@@ -183,7 +183,7 @@ class ModelReloader:
             return
         (wish,) = desired.models
         self._slot.audit_share = wish.audit_share
-        if wish.mark == self._rollout.mark:
+        if wish.mark == self._rollout.fingerprint:
             return
         try:
             await self._take(wish)

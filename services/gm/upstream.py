@@ -175,7 +175,7 @@ class Upstream:
         """Subscribe."""
         await self._bus.subscribe(PRESENCE.filter(), self._presence)
         await self._bus.subscribe(NODE_STATUS.filter(), self._status, cleared=self._status_cleared)
-        await self._bus.subscribe(SYNC.filter(), self._sync, wanted=self._may_sync)
+        await self._bus.subscribe(SYNC.filter(), self._sync, accepts=self._may_sync)
         await self._bus.subscribe(DEAD_LETTER.filter(), self._dead_letter)
 
     async def _presence(self, delivery: Delivery[Presence]) -> None:

@@ -22,7 +22,7 @@ from halimede.api.code_files import code_files
 from halimede.api.placement import SERVICES
 from halimede.models.cache import in_thread
 from halimede.models.origin_watch import FILE_PERIOD_S, QUIET_S, paused
-from halimede.models.source_registry import file_mark
+from halimede.models.source_registry import file_validator
 from halimede.names import Key
 from services.lc.models.lookup import ParsedResource
 from services.lc.store import ProcessRecord
@@ -117,7 +117,7 @@ def _read(file: str) -> tuple[str, str]:
             facts = os.fstat(opened.fileno())
             if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_BYTES:
                 return "", ""
-            return file_mark(facts), hashlib.sha256(opened.read(MAX_BYTES)).hexdigest()[:SHORT]
+            return file_validator(facts), hashlib.sha256(opened.read(MAX_BYTES)).hexdigest()[:SHORT]
     except OSError:
         return "", ""
 
@@ -131,4 +131,4 @@ def _fingerprint(file: str) -> str:
         facts = Path(file).stat()
     except OSError:
         return ""
-    return file_mark(facts) if stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_BYTES else ""
+    return file_validator(facts) if stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_BYTES else ""

@@ -33,7 +33,7 @@ def main() -> int:
     seed = args.seed if args.seed is not None else time.time_ns() % 10**6
     print(f"seed {seed}")
     # inputs are short: what is large has to be as well
-    buffers.LARGE, buffers.ROOM = LARGE, ROOM
+    buffers.LARGE, buffers.SHARED_BYTES = LARGE, ROOM
     failed = False
     with DecoderProcess() as decoder:
         targets: dict[str, Callable[[bytes], None]] = {**TARGETS, PICTURE: decoder}

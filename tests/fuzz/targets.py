@@ -55,7 +55,7 @@ def packet(data: bytes) -> None:
     if isinstance(came, Message):
         _published(came.packet, came.identifier)
     elif isinstance(came, Disconnect):
-        assert len(came.said) <= 0xFFFF
+        assert len(came.reason_string) <= 0xFFFF
 
 
 def properties(data: bytes) -> None:
@@ -94,8 +94,8 @@ def _insist(holds: object) -> None:
 def _pieces(into: ReceiveBuffer, data: bytes, sizes: list[int]) -> Iterator[tuple[int, bytes | memoryview]]:
     at = turn = 0
     while at < len(data):
-        room = into.room
-        assert 0 < len(room) <= max(buffers.ROOM, LIMIT * buffers.LARGE, len(data))
+        room = into.free
+        assert 0 < len(room) <= max(buffers.SHARED_BYTES, LIMIT * buffers.LARGE, len(data))
         count = min(sizes[turn % len(sizes)], len(room), len(data) - at)
         room[:count] = data[at : at + count]
         packets, malformed = into.filled(count)

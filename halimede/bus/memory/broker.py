@@ -47,7 +47,7 @@ class MemoryBroker:
         self._waiting: dict[str, Session] = {}
         self._overflowed = 0
         self._retained: dict[str, RetainedMessage] = {}
-        self._turns: dict[tuple[str, str], int] = {}
+        self._group_deliveries: dict[tuple[str, str], int] = {}
 
     @property
     def overflowed(self) -> int:
@@ -61,7 +61,7 @@ class MemoryBroker:
         self.sessions.clear()
         self._waiting.clear()
         self._retained.clear()
-        self._turns.clear()
+        self._group_deliveries.clear()
         for link in links:
             link.end(Ended("the broker is gone"))
 
@@ -124,19 +124,19 @@ class MemoryBroker:
         elif packet.retain:
             self._retained.pop(packet.topic, None)
         self._expire()
-        heard = False
+        has_subscriber = False
         groups: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for client_id, filter_, entry in self._matching(packet.topic.split("/")):
-            heard = True
+            has_subscriber = True
             if entry.group:
                 groups.setdefault((entry.group, filter_), []).append((client_id, entry.qos))
             else:
                 self._push(client_id, packet, entry.qos)
         for key, members in groups.items():
-            turn = self._turns[key] = self._turns.get(key, -1) + 1
-            client_id, qos = members[turn % len(members)]
+            delivery = self._group_deliveries[key] = self._group_deliveries.get(key, -1) + 1
+            client_id, qos = members[delivery % len(members)]
             self._push(client_id, packet, qos)
-        return SUCCESS if heard or packet.qos == 0 or not self.reports_absence else NO_SUBSCRIBER
+        return SUCCESS if has_subscriber or packet.qos == 0 or not self.reports_absence else NO_SUBSCRIBER
 
     def _matching(self, levels: list[str]) -> Iterator[tuple[str, str, SessionSubscription]]:
         for client_id, session in self.sessions.items():

@@ -139,7 +139,7 @@ class MemoryTransport(Transport):
         self._receive_maximum = receive_maximum
         self._up = Wire(broker.faults, broker.chance, self)
         self._down = Wire(broker.faults, broker.chance, self)
-        self._asked = 0
+        self._last_key = 0
 
     def begin(self, keep_s: int) -> None:
         """Continue the session."""
@@ -203,8 +203,8 @@ class MemoryTransport(Transport):
             self._unanswered(key, LOST)
 
     def _next_key(self) -> int:
-        self._asked += 1
-        return self._asked
+        self._last_key += 1
+        return self._last_key
 
     def _subscribed(self, key: int, filter_: str, qos: int) -> None:
         entry = self.session.filters[filter_] = SessionSubscription.of(filter_, qos)

@@ -22,43 +22,43 @@ from halimede.bus.mqtt5.keepalive import KeepAlive
 from halimede.errors import cause_of
 
 #: bytes of the shared buffer for packets that are not large: at most so much of a large packet is copied
-ROOM = 16 * 1024
+SHARED_BYTES = 16 * 1024
 #: a packet from this size (bytes) on has a separate buffer
 LARGE = 8 * 1024
 
 
 class ReceiveBuffer:
-    """Receives bytes: the socket fills ``room``, and ``filled`` returns complete packets.
+    """Receives bytes: the socket fills ``free``, and ``filled`` returns complete packets.
 
     ``limit``: bytes of the largest allowed packet. A packet's memory is allocated as announced, so never above it.
 
     Attributes:
-        room: buffer for the next bytes; never empty.
+        free: buffer for the next bytes; never empty.
 
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._shared = self.room = memoryview(bytearray(ROOM))
+        self._shared = self.free = memoryview(bytearray(SHARED_BYTES))
         #: bytes at the front of the shared buffer: part of a packet
-        self._held = 0
+        self._partial = 0
         #: the body of an incomplete large packet, and its first byte
         self._large: memoryview | None = None
         self._large_first = 0
 
     def filled(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
-        """Record ``count`` received bytes in ``room``; return the complete packets, and the error after them, if any.
+        """Record ``count`` received bytes in ``free``; return the complete packets, and the error after them, if any.
 
         Each packet is its first byte, and all that follows its length: a view of a separate buffer if it is large.
         Raise the error after the packets before it are handled.
         """
         if self._large is not None:
-            self.room = self.room[count:]
-            if len(self.room):
+            self.free = self.free[count:]
+            if len(self.free):
                 return [], None
-            body, self._large, self.room = self._large, None, self._shared
+            body, self._large, self.free = self._large, None, self._shared
             return [(self._large_first, body)], None
-        shared, begin, end = self._shared, 0, self._held + count
+        shared, begin, end = self._shared, 0, self._partial + count
         packets: list[tuple[int, bytes | memoryview]] = []
         while end - begin >= 2:
             at, length, shift = begin + 1, 0, 0
@@ -83,15 +83,15 @@ class ReceiveBuffer:
             elif length >= LARGE:
                 self._large, self._large_first = memoryview(bytearray(length)), shared[begin]
                 self._large[: end - at] = shared[at:end]
-                self._held, self.room = 0, self._large[end - at :]
+                self._partial, self.free = 0, self._large[end - at :]
                 return packets, None
             else:
                 break
         # less than a large packet and its head remains: move it to the front
-        self._held = end - begin
-        if self._held and begin:
-            shared[: self._held] = bytes(shared[begin:end])
-        self.room = shared[self._held :]
+        self._partial = end - begin
+        if self._partial and begin:
+            shared[: self._partial] = bytes(shared[begin:end])
+        self.free = shared[self._partial :]
         return packets, None
 
 
@@ -186,12 +186,12 @@ class SendBuffer:
 
     def arrives(self) -> bool:
         """Whether the peer's system has acknowledged some bytes since the last call, and some remain."""
-        before, held = self.arrived_bytes, bytearray(4)
+        before, unacked = self.arrived_bytes, bytearray(4)
         try:
-            fcntl.ioctl(self._sock, termios.TIOCOUTQ, held)
+            fcntl.ioctl(self._sock, termios.TIOCOUTQ, unacked)
         except OSError:
             return False  # this system does not provide the number
-        self.arrived_bytes = self.sent_bytes - int.from_bytes(held, sys.byteorder)
+        self.arrived_bytes = self.sent_bytes - int.from_bytes(unacked, sys.byteorder)
         return before < self.arrived_bytes < self.put_bytes
 
     def close(self) -> None:
@@ -207,5 +207,5 @@ class SendBuffer:
             self._loop.remove_writer(self._sock.fileno())
 
     def _writable(self) -> None:
-        self._watch.alive = self._watch.asked = monotonic()  # the peer has received some bytes
+        self._watch.alive = self._watch.waiting_since = monotonic()  # the peer has received some bytes
         self.flush()

@@ -152,7 +152,7 @@ class Mqtt5Transport(Transport):
             self._last = self._last % LAST_IDENTIFIER + 1
             if self._last not in self._answers:
                 if not self._answers:  # otherwise an earlier packet is still waiting
-                    self._watch.asked = monotonic()
+                    self._watch.waiting_since = monotonic()
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
@@ -167,8 +167,8 @@ class Mqtt5Transport(Transport):
         sock, received = self._sock, self._in
         try:
             for _ in range(READS):
-                room = received.room
-                count = sock.recv_into(room)
+                free = received.free
+                count = sock.recv_into(free)
                 if not count:
                     self.end(Ended("the connection broke"))
                     return
@@ -181,7 +181,7 @@ class Mqtt5Transport(Transport):
                 if malformed:
                     raise malformed
                 # bytes that TLS has already decrypted do not wake the selector
-                if self.paused or (count < len(room) and not self._tls):
+                if self.paused or (count < len(free) and not self._tls):
                     return
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
@@ -227,22 +227,22 @@ class Mqtt5Transport(Transport):
         elif isinstance(packet, Pong):
             self._watch.pong()
         elif isinstance(packet, Disconnect):
-            told = name(packet.reason, packet.said)
+            text = name(packet.reason, packet.reason_string)
             taken_over = packet.reason == SESSION_TAKEN_OVER
-            self.end(Ended(f"the broker said: {told}", taken_over=taken_over, explained=True))
+            self.end(Ended(f"the broker said: {text}", taken_over=taken_over, explained=True))
         else:
             raise MalformedError(f"a {type(packet).__name__} at the wrong time", PROTOCOL_ERROR)
 
-    def _welcome(self, word: ConnAck) -> None:
-        if word.reason >= FAILURE:
-            told = name(word.reason, word.said)
-            self.end(Ended(f"the broker refused the connection: {told}", barred=word.reason in BARRED))
+    def _welcome(self, connack: ConnAck) -> None:
+        if connack.reason >= FAILURE:
+            text = name(connack.reason, connack.reason_string)
+            self.end(Ended(f"the broker refused the connection: {text}", barred=connack.reason in BARRED))
             return
-        self.grants, self.resumed = word.grants, word.resumed
-        self.max_packet = word.grants.max_packet or NO_LIMIT
-        if word.keepalive_s:
-            self._watch.hurry(word.keepalive_s)
-        self.slots = Slots(min(self._settings.window, word.grants.receive_maximum))
+        self.grants, self.resumed = connack.grants, connack.resumed
+        self.max_packet = connack.grants.max_packet or NO_LIMIT
+        if connack.keepalive_s:
+            self._watch.hurry(connack.keepalive_s)
+        self.slots = Slots(min(self._settings.window, connack.grants.receive_maximum))
         self.accepted.set_result(None)
 
     # --- keepalive ------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class ConnAck(NamedTuple):
     reason: int
     grants: Grants
     keepalive_s: int | None
-    said: str
+    reason_string: str
 
 
 class Acknowledged(NamedTuple):
@@ -78,7 +78,7 @@ class Disconnect(NamedTuple):
     """A DISCONNECT from the broker."""
 
     reason: int
-    said: str
+    reason_string: str
 
 
 class Pong(NamedTuple):
@@ -130,10 +130,10 @@ def properties(section: bytes) -> Properties:
     response = correlation = b""
     expiry: int | None = None
     users: list[tuple[str, str]] = []
-    at, size, left = 0, len(section), MAX_PROPERTIES + KINDS
+    at, size, remaining = 0, len(section), MAX_PROPERTIES + KINDS
     try:
-        while at < size and len(users) <= MAX_PROPERTIES and left:
-            left -= 1
+        while at < size and len(users) <= MAX_PROPERTIES and remaining:
+            remaining -= 1
             kind, at = section[at], at + 1
             if kind in MESSAGE_LONG:
                 begin = at + 2
@@ -217,30 +217,30 @@ def _connack(body: bytes | memoryview) -> ConnAck:
     flags, reason = body[0], body[1]
     if flags > 1:
         raise ValueError("a CONNACK with unknown flags")
-    said: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     at = 2
     if len(body) > 2:
-        said, at = _properties(body, 2)
+        values, at = _properties(body, 2)
     elif reason == OLDER_PROTOCOL:
         reason = UNSUPPORTED
     if at != len(body):
         raise ValueError("a CONNACK with extra bytes")
     grants = Grants(
-        receive_maximum=said.get(RECEIVE_MAXIMUM, _DEFAULTS.receive_maximum),
-        max_packet=said.get(MAXIMUM_PACKET, _DEFAULTS.max_packet),
-        max_qos=said.get(MAXIMUM_QOS, _DEFAULTS.max_qos),
-        retain=bool(said.get(RETAIN, 1)),
-        wildcards=bool(said.get(WILDCARDS, 1)),
-        shared=bool(said.get(SHARED, 1)),
+        receive_maximum=values.get(RECEIVE_MAXIMUM, _DEFAULTS.receive_maximum),
+        max_packet=values.get(MAXIMUM_PACKET, _DEFAULTS.max_packet),
+        max_qos=values.get(MAXIMUM_QOS, _DEFAULTS.max_qos),
+        retain=bool(values.get(RETAIN, 1)),
+        wildcards=bool(values.get(WILDCARDS, 1)),
+        shared=bool(values.get(SHARED, 1)),
     )
-    if not grants.receive_maximum or said.get(MAXIMUM_PACKET) == 0:
+    if not grants.receive_maximum or values.get(MAXIMUM_PACKET) == 0:
         raise MalformedError("a limit of 0", PROTOCOL_ERROR)
-    return ConnAck(bool(flags), reason, grants, said.get(KEEPALIVE), said.get(REASON, ""))
+    return ConnAck(bool(flags), reason, grants, values.get(KEEPALIVE), values.get(REASON, ""))
 
 
 def _disconnect(body: bytes | memoryview) -> Disconnect:
-    said = _properties(body, 1)[0] if len(body) > 1 else {}
-    return Disconnect(body[0] if len(body) else 0, said.get(REASON, ""))
+    values = _properties(body, 1)[0] if len(body) > 1 else {}
+    return Disconnect(body[0] if len(body) else 0, values.get(REASON, ""))
 
 
 def _pong(body: bytes | memoryview) -> Pong:
@@ -265,20 +265,20 @@ def _properties(body: bytes | memoryview, at: int) -> tuple[dict[int, Any], int]
     end = at + length
     if end > len(body):
         raise IndexError
-    found: dict[int, Any] = {}
-    left = MOST_PROPERTIES
+    values: dict[int, Any] = {}
+    remaining = MOST_PROPERTIES
     while at < end:
-        if not left:
+        if not remaining:
             raise ValueError(f"more than {MOST_PROPERTIES} properties")
-        left -= 1
+        remaining -= 1
         kind, at = body[at], at + 1
         if width := FIXED.get(kind):
-            found[kind] = int.from_bytes(body[at : at + width])
+            values[kind] = int.from_bytes(body[at : at + width])
             at += width
         elif kind in LONG:
             begin, at = _long(body, at, end)
             if kind == REASON:
-                found[kind] = str(body[begin:at], "utf-8", "replace")
+                values[kind] = str(body[begin:at], "utf-8", "replace")
         elif kind == USER:
             _, at = _long(body, at, end)
             _, at = _long(body, at, end)
@@ -286,7 +286,7 @@ def _properties(body: bytes | memoryview, at: int) -> tuple[dict[int, Any], int]
             raise ValueError(f"no such property: {kind:#x}")
     if at != end:
         raise IndexError
-    return found, end
+    return values, end
 
 
 def _long(body: bytes | memoryview, at: int, end: int) -> tuple[int, int]:

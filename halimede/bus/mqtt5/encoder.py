@@ -20,7 +20,7 @@ PROTOCOL = b"\x00\x04MQTT\x05"
 USERNAME, PASSWORD, WILL_RETAIN, WILL, CLEAN = 0x80, 0x40, 0x20, 0x04, 0x02
 #: properties
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET = 0x11, 0x21, 0x27
-_EXPIRY, _RESPONSE_TOPIC, _CORRELATION, _USER = (bytes((each,)) for each in (EXPIRY, RESPONSE_TOPIC, CORRELATION, USER))
+_EXPIRY, _RESPONSE_TOPIC, _CORRELATION, _USER = (bytes((kind,)) for kind in (EXPIRY, RESPONSE_TOPIC, CORRELATION, USER))
 #: most encoded topics and lengths that are cached
 TOPICS, LENGTHS = 1024, 1024
 #: most bytes of text and binary data
@@ -54,7 +54,7 @@ def connect(
     if will:
         properties = packet_properties(will)
         parts += [varint(len(properties)), properties, long(will.topic), long(bytes(will.payload))]
-    parts += [long(each) for each in login if each is not None]
+    parts += [long(text) for text in login if text is not None]
     return _packet(CONNECT, parts)
 
 

@@ -25,17 +25,17 @@ class KeepAlive:
         alive: time of the last received byte, or of the last write after a jam; all times in seconds of the
             monotonic clock.
         spoke: time of the last sent packet.
-        asked: time of the first packet without an answer, or of the last progress in sending it.
+        waiting_since: time of the first packet without an answer, or of the last progress in sending it.
         answered: time of the last answer.
         patience: seconds for the answer to a ping. With the silence before it, a dead connection is found within
             1.5 times the keepalive.
 
     """
 
-    __slots__ = ("_ping_at", "_pinged", "alive", "answered", "asked", "patience", "spoke")
+    __slots__ = ("_ping_at", "_pinged", "alive", "answered", "patience", "spoke", "waiting_since")
 
     def __init__(self, now: float, keepalive_s: float) -> None:
-        self.alive = self.spoke = self.asked = self.answered = now
+        self.alive = self.spoke = self.waiting_since = self.answered = now
         self.patience = float(keepalive_s)
         self._pinged: float | None = None
         #: the position in the sent bytes after which the ping has arrived
@@ -74,13 +74,13 @@ class KeepAlive:
         """
         if (self._pinged is not None or waiting) and out.arrives():
             # a slow connection. A hanging process gains no time: once its system has the ping, the deadline stands
-            self.asked = now
+            self.waiting_since = now
             if self._pinged is not None and out.arrived_bytes < self._ping_at:
                 self._pinged = now
         if self._pinged is not None and now - max(self._pinged, self.alive) >= self.patience:
             return "no answer to a ping"
         if not waiting and not blocked:
             self.answered = now
-        elif now - max(self.answered, self.asked) >= UNANSWERED_S:
+        elif now - max(self.answered, self.waiting_since) >= UNANSWERED_S:
             return f"no acknowledgement for {UNANSWERED_S:g} s"
         return ""

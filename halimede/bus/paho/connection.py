@@ -219,11 +219,11 @@ class PahoTransport(Transport):
             self.accepted.set_result(None)
 
     def _on_disconnect(self, _: Client, __: Any, flags: DisconnectFlags, reason: ReasonCode, ___: Any) -> None:
-        told = flags.is_disconnect_packet_from_server
+        by_broker = flags.is_disconnect_packet_from_server
         self._why = self._why or Ended(
-            f"the broker said: {reason}" if told else "the connection broke",
-            taken_over=told and reason.value == SESSION_TAKEN_OVER,
-            explained=told,
+            f"the broker said: {reason}" if by_broker else "the connection broke",
+            taken_over=by_broker and reason.value == SESSION_TAKEN_OVER,
+            explained=by_broker,
         )
 
     def _on_publish(self, _: Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:
@@ -233,7 +233,7 @@ class PahoTransport(Transport):
         self._answer(mid, reasons[0].value if reasons else SUCCESS)
 
     def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
-        response_topic, correlation, expiry_s, properties = self._client.beside
+        response_topic, correlation, expiry_s, properties = self._client.message_properties
         packet = Packet(
             topic=message.topic,
             payload=bytes(message.payload) or self._client.payload,
@@ -257,8 +257,8 @@ class PahoTransport(Transport):
 
 def grants(properties: Any) -> Grants:
     """Read the limits in a CONNACK; missing ones have the protocol's default."""
-    said = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
-    return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in said.items()})
+    limits = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
+    return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in limits.items()})
 
 
 def no_properties(kind: int) -> Properties:
@@ -280,7 +280,7 @@ class EncodedProperties(Properties):
 
 
 class ReadingClient(Client):
-    """paho's client, except that it reads ``beside`` and ``payload`` of the message of ``on_message`` itself.
+    """paho's client, which reads ``message_properties`` and ``payload`` of the message of ``on_message`` itself.
 
     Any publisher chooses the properties, and paho's reader takes quadratic time over them (half a minute of a core for
     10^5 user properties, which fit into one small packet). It also ends the connection at U+FEFF, which brokers allow:
@@ -290,14 +290,14 @@ class ReadingClient(Client):
     ``patience_s`` to bring an answer, and the broker hears of this client all the time.
     """
 
-    beside = NO_PROPERTIES
+    message_properties = NO_PROPERTIES
     payload = b""
     #: seconds for the answer to a ping
     patience_s = 15.0
     #: whether nothing is read at present
     paused = False
     #: time of the first ping since the last received bytes; 0: none
-    _asked = 0.0
+    _first_ping = 0.0
 
     def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
         # paho sends ``packet[done:]`` after each partial write: slicing a view does not copy
@@ -309,15 +309,15 @@ class ReadingClient(Client):
         now, self._ping_t = time.monotonic(), 0
         if self.paused:  # the answer to a ping waits in the socket, but the broker must hear of this client
             self._last_bytes_received = now
-        if self._last_bytes_received > self._asked:
-            self._asked = 0.0
-        if self._asked and now - self._asked >= self.patience_s:
-            self._ping_t = self._asked - self._keepalive
+        if self._last_bytes_received > self._first_ping:
+            self._first_ping = 0.0
+        if self._first_ping and now - self._first_ping >= self.patience_s:
+            self._ping_t = self._first_ping - self._keepalive
             return
-        silent_since = self._last_msg_out if self._asked else min(self._last_msg_out, self._last_bytes_received)
+        silent_since = self._last_msg_out if self._first_ping else min(self._last_msg_out, self._last_bytes_received)
         if now - silent_since >= self._keepalive * SILENCE_SHARE:
             self._send_pingreq()
-            self._ping_t, self._asked = 0, self._asked or now
+            self._ping_t, self._first_ping = 0, self._first_ping or now
 
     def _handle_publish(self) -> MQTTErrorCode:
         # paho has no public method for this; if it stops calling this one, its own reader works as before
@@ -325,7 +325,7 @@ class ReadingClient(Client):
         start = _start(packet, qos=self._in_packet["command"] >> 1 & 3)
         length, first = varint(packet, start)
         body = first + length
-        self.beside = properties(bytes(packet[first:body])) if length else NO_PROPERTIES
+        self.message_properties = properties(bytes(packet[first:body])) if length else NO_PROPERTIES
         with memoryview(packet) as view:
             self.payload = bytes(view[body:])
         packet[start:] = b"\0"  # leave no data for paho, which would copy it three times

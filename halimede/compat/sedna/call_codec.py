@@ -3,7 +3,7 @@
 An array of numbers travels as a raw frame, so that any cloud worker of halimede can answer it, and a script can answer
 frames of any edge worker. Other data (text, bytes, numbers, None, lists and dicts of these and of arrays) travel as
 msgpack in the frame's bytes; only a script's cloud worker reads those, and calls with further arguments. The header of
-a call is in ``frame.edge.value`` under MARK. There are no pickles, so decoding runs no code.
+a call is in ``frame.edge.value`` under CALL_KEY. There are no pickles, so decoding runs no code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from halimede.frames.payloads import new_frame
 from halimede.inference.user_answers import as_prediction
 from halimede.messages import Frame, Prediction
 
-MARK = "sedna"
+CALL_KEY = "sedna"
 #: msgpack's extension code for an array inside of other data
 ARRAY = 1
 #: limits of a raw frame's shape
@@ -31,7 +31,7 @@ MOST_AXES, LONGEST = 4, 65_535
 ROW = 4096
 #: kinds of elements that are plain numbers, little endian or of one byte
 KINDS = "biufc"
-TAKEN = "give an array of numbers, or text, bytes, numbers, lists and dicts (of these, and of arrays)"
+DATA_FIX = "give an array of numbers, or text, bytes, numbers, lists and dicts (of these, and of arrays)"
 
 
 class CallHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +54,7 @@ def write_call(data: Any, arguments: Mapping[str, Any], post_process: str | None
         call.size = len(packed)
         rows = max(1, -(-len(packed) // ROW))
         frame = new_frame(np.frombuffer(packed.ljust(rows * ROW, b"\0"), np.uint8).reshape(rows, ROW))
-    frame.edge = Prediction(value={MARK: msgspec.to_builtins(call)})
+    frame.edge = Prediction(value={CALL_KEY: msgspec.to_builtins(call)})
     return frame
 
 
@@ -64,10 +64,10 @@ def read_call(frame: Frame) -> tuple[Any, CallHeader] | None:
     Arrays are writable copies. Raises DecodeError for an invalid call.
     """
     value = frame.edge.value if frame.edge else None
-    if not (isinstance(value, dict) and set(value) == {MARK}):
+    if not (isinstance(value, dict) and set(value) == {CALL_KEY}):
         return None
     try:
-        call = convert(value[MARK], CallHeader, MARK)
+        call = convert(value[CALL_KEY], CallHeader, CALL_KEY)
     except InvalidFieldError as error:
         raise DecodeError(str(error)) from error
     array = decode(frame)
@@ -83,7 +83,7 @@ def read_call(frame: Frame) -> tuple[Any, CallHeader] | None:
 
 def write_answer(answer: Any) -> Prediction:
     """Return the answer of a script's cloud worker. Raises SampleError if JSON cannot represent it."""
-    return as_prediction({MARK: answer})
+    return as_prediction({CALL_KEY: answer})
 
 
 def read_answer(prediction: Prediction) -> Any:
@@ -92,8 +92,8 @@ def read_answer(prediction: Prediction) -> Any:
     Of the latter, boxes are rows of x1, y1, x2, y2, score, label; probabilities are a list; a label is text.
     """
     value = prediction.value
-    if isinstance(value, dict) and set(value) == {MARK}:
-        return value[MARK]
+    if isinstance(value, dict) and set(value) == {CALL_KEY}:
+        return value[CALL_KEY]
     if prediction.boxes is not None:
         return [[box.x1, box.y1, box.x2, box.y2, box.score, box.label] for box in prediction.boxes]
     if prediction.probabilities is not None:
@@ -111,7 +111,7 @@ def _packed(field: str, value: Any) -> bytes:
     try:
         return msgspec.msgpack.encode(value, enc_hook=_pack)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
-        raise InvalidFieldError(field, f"{type(value).__name__} ({error})", TAKEN) from error
+        raise InvalidFieldError(field, f"{type(value).__name__} ({error})", DATA_FIX) from error
 
 
 def _pack(item: Any) -> Any:

@@ -73,11 +73,11 @@ class CloudClient:
         if not self._thread.is_alive():
             raise OffloadError(OffloadReason.ERROR, "the connection to the bus has ended")
         deadline = self._settings.deadline_s
-        asked = asyncio.run_coroutine_threadsafe(self._ask(frame, deadline), self._loop)
+        answer = asyncio.run_coroutine_threadsafe(self._ask(frame, deadline), self._loop)
         try:
-            return asked.result(deadline + OVER_S)
+            return answer.result(deadline + OVER_S)
         except TimeoutError as error:
-            asked.cancel()
+            answer.cancel()
             raise OffloadError(OffloadReason.DEADLINE, "the thread of the bus does not answer") from error
 
     def count(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
@@ -129,11 +129,11 @@ class CloudClient:
             else:
                 self._ready.set_exception(error)
         finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
                 task.cancel()
-            if left:
-                loop.run_until_complete(asyncio.wait(left))
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks))
             loop.close()
 
     async def _serve(self) -> None:

@@ -31,16 +31,16 @@ def settings(role: Role, environ: Mapping[str, str] = os.environ) -> WorkerSetti
     For a manual start SERVICE_NAME is enough: then this machine is the node, and the worker gets a new name and
     temporary files.
     """
-    told = dict(environ)
-    if not told.get("SERVICE_NAME"):
+    variables = dict(environ)
+    if not variables.get("SERVICE_NAME"):
         fix = "name the service whose edge and cloud workers belong together; the local controller sets it by itself"
         raise InvalidFieldError("SERVICE_NAME", "", fix)
-    check_name("SERVICE_NAME", told["SERVICE_NAME"])
-    told.setdefault("NODE_NAME", _node())
-    if not told.get("WORKER_NAME"):
-        told["WORKER_NAME"] = f"{told['SERVICE_NAME']}-{role}-{secrets.token_hex(3)}"
-        told.setdefault("HALIMEDE_STATE", _folder())
-    return read(role, told, own_estimator=True, mines=role == "edge" and bool(told.get("HEM_NAME")))
+    check_name("SERVICE_NAME", variables["SERVICE_NAME"])
+    variables.setdefault("NODE_NAME", _node())
+    if not variables.get("WORKER_NAME"):
+        variables["WORKER_NAME"] = f"{variables['SERVICE_NAME']}-{role}-{secrets.token_hex(3)}"
+        variables.setdefault("HALIMEDE_STATE", _folder())
+    return read(role, variables, own_estimator=True, mines=role == "edge" and bool(variables.get("HEM_NAME")))
 
 
 def _node() -> str:

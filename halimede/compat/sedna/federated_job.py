@@ -161,27 +161,27 @@ class ScriptTrainer:
 
     def _trained(self, do: str, content: bytes, specs: list[TensorSpec]) -> TrainingResult:
         """Evaluate and train weights that all agree on, or train from the estimator's own if there are none yet."""
-        given = decode(content, specs)
-        found = TrainingResult(samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1])
-        if any(tensor.any() for tensor in given.values()):
-            tensors = list(given.values())
-            self._estimator.set_weights(tensors if self._as_list else given)
-            found.evaluation = self._evaluated()
+        weights = decode(content, specs)
+        result = TrainingResult(samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1])
+        if any(tensor.any() for tensor in weights.values()):
+            tensors = list(weights.values())
+            self._estimator.set_weights(tensors if self._as_list else weights)
+            result.evaluation = self._evaluated()
         if do == "train":
             returned = self._estimator.train(self._train_data, valid_data=self._valid_data, **self._arguments)
-            found.metrics = _numbers(returned)
-            found.content = encode(difference(self._weights(), given))
-        self.metrics = found.evaluation or found.metrics
-        return found
+            result.metrics = _numbers(returned)
+            result.content = encode(difference(self._weights(), weights))
+        self.metrics = result.evaluation or result.metrics
+        return result
 
     def _evaluated(self) -> dict[str, float]:
         evaluate = getattr(self._estimator, "evaluate", None)
         return _numbers(evaluate(self._valid_data)) if evaluate and _count(self._valid_data) else {}
 
     def _weights(self) -> Weights:
-        found = self._estimator.get_weights()
-        self._as_list = not isinstance(found, Mapping)
-        pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
+        weights = self._estimator.get_weights()
+        self._as_list = not isinstance(weights, Mapping)
+        pairs = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
         return {name if isinstance(name, str) else f"tensor{name}": np.asarray(tensor) for name, tensor in pairs}
 
     # --- in the thread of the bus -----------------------------------------------------------------------------------
@@ -201,10 +201,10 @@ class ScriptTrainer:
         )
         names = {"ns": worker.namespace, "job": worker.service}
         state = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **names)
-        gone = Announcement(will=Packet(topic=state.text, payload=b"", qos=1, retain=True))
+        announcement = Announcement(will=Packet(topic=state.text, payload=b"", qos=1, retain=True))
         broker = MqttSettings.from_url(worker.broker, credentials=worker.credentials)
         stop = asyncio.Event()
-        async with connect_to(broker, worker.node)(worker.client_id(), announce=lambda: gone) as bus:
+        async with connect_to(broker, worker.node)(worker.client_id(), announce=lambda: announcement) as bus:
             reporter = StatusReporter(bus, worker, owner_kind=OWNER_KIND)
             reports = asyncio.create_task(reporter.run(), name="reports")
             trainer = LeavingTrainer(settings, bus, reporter, step=self._step, leave=stop.set)
@@ -254,12 +254,12 @@ def _count(data: Any) -> int:
     return len(data) if data is not None and hasattr(data, "__len__") else 0
 
 
-def _numbers(found: Any) -> dict[str, float]:
+def _numbers(metrics: Any) -> dict[str, float]:
     """Return the numbers among what an estimator returned."""
-    if not isinstance(found, Mapping):
+    if not isinstance(metrics, Mapping):
         return {}
     return {
         str(name): float(value)
-        for name, value in found.items()
+        for name, value in metrics.items()
         if isinstance(value, int | float | np.number) and np.isfinite(value)
     }

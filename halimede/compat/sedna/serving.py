@@ -46,7 +46,7 @@ class Estimator:
         return self._service.inference(data)
 
 
-class Asked:
+class ScriptCall:
     """One call, answered once: a batch with another failing call is requested again in parts."""
 
     def __init__(self, data: Any, call: CallHeader) -> None:
@@ -58,8 +58,8 @@ class Asked:
         """Return the answer. Raises SampleError with the error of the script's code."""
         if self._answer is None and self._error is None:
             try:
-                said = service.inference(self._data, post_process=self._call.post_process, **self._call.arguments)
-                self._answer = write_answer(said)
+                answer = service.inference(self._data, post_process=self._call.post_process, **self._call.arguments)
+                self._answer = write_answer(answer)
             except SampleError as error:
                 self._error = error
             except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code
@@ -86,14 +86,14 @@ class BigModel(WrappedModel):
         if call is None:
             return super().prepare_frame(frame, image)
         wrapped = np.empty((), object)
-        wrapped[()] = Asked(*call)
+        wrapped[()] = ScriptCall(*call)
         return wrapped
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Answer calls one by one, because Sedna's estimators take one sample, and frames in a batch."""
         if batch and batch[0].dtype == object:
-            asked: list[Asked] = [sample.item() for sample in batch]
-            return [each.answer(self._service) for each in asked]
+            calls: list[ScriptCall] = [sample.item() for sample in batch]
+            return [call.answer(self._service) for call in calls]
         return super().predict(batch)
 
 

@@ -40,9 +40,9 @@ def read_probabilities(
             f"the model gives {list(values.shape)} for one sample, which is no map of probabilities [1, h, w]: "
             "check spec.postprocess.output and boxes.decode"
         )
-    if geometry and map_.shape != (geometry.y.seen, geometry.x.seen):
+    if geometry and map_.shape != (geometry.y.size, geometry.x.size):
         raise SampleError(
-            f"the model gives a map of {list(map_.shape)} for an input of {[geometry.y.seen, geometry.x.seen]}: "
+            f"the model gives a map of {list(map_.shape)} for an input of {[geometry.y.size, geometry.x.size]}: "
             "boxes.decode db reads maps as large as the input"
         )
     if map_.max() > 1 + SCORE_SLACK or map_.min() < 0:

@@ -49,13 +49,13 @@ def run_bits(
     session: InferenceSession, feeds: Mapping[str, Array], outputs: Sequence[str], bits: Collection[str]
 ) -> list[Array]:
     """Run with inputs or outputs of bfloat16 (``bits``: their names), for which NumPy has no type: arrays of uint16."""
-    given = {}
+    inputs = {}
     for name, array in feeds.items():
         if name in bits:
-            given[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), ONNX_BFLOAT16)
+            inputs[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), ONNX_BFLOAT16)
         else:
-            given[name] = ort.OrtValue.ortvalue_from_numpy(array)
-    values = session.run_with_ort_values(list(outputs), given)
+            inputs[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    values = session.run_with_ort_values(list(outputs), inputs)
     return [
         _bits_of(value) if name in bits else np.asarray(value.numpy())
         for name, value in zip(outputs, values, strict=True)

@@ -66,13 +66,13 @@ def _takes_floats(content: mmap.mmap, declared: Span) -> bool:
     )
 
 
-def _parts(content: mmap.mmap, span: Span, wanted: int) -> list[Span]:
-    return [(start, end) for number, start, end in fields(content, *span) if number == wanted]
+def _parts(content: mmap.mmap, span: Span, field: int) -> list[Span]:
+    return [(start, end) for number, start, end in fields(content, *span) if number == field]
 
 
-def _texts(content: mmap.mmap, span: Span, wanted: int) -> list[str]:
-    return [content[start:end].decode() for start, end in _parts(content, span, wanted)]
+def _texts(content: mmap.mmap, span: Span, field: int) -> list[str]:
+    return [content[start:end].decode() for start, end in _parts(content, span, field)]
 
 
-def _text(content: mmap.mmap, span: Span, wanted: int) -> str:
-    return next(iter(_texts(content, span, wanted)), "")
+def _text(content: mmap.mmap, span: Span, field: int) -> str:
+    return next(iter(_texts(content, span, field)), "")

@@ -68,8 +68,8 @@ class TensorFlowSession:
     def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any]) -> list[Array]:
         """Return the named outputs. Raises TensorFlow's errors."""
         feeds = {name: tf.constant(array, self._inputs[name].dtype) for name, array in input_feed.items()}
-        found = self._signature(**feeds)
-        return [found[name].numpy() for name in output_names]
+        outputs = self._signature(**feeds)
+        return [outputs[name].numpy() for name in output_names]
 
 
 def open_session(path: Path, threads: int) -> TensorFlowSession:
@@ -108,14 +108,14 @@ def check_folder(path: Path) -> None:
 
 def _check_graph(path: Path, graph: Any) -> None:
     """Check all functions that the program's objects can call. The graph around them is never run."""
-    library = {each.signature.name: each for each in graph.graph_def.library.function}
-    waiting, seen = list(graph.object_graph_def.concrete_functions), set[str]()
+    library = {function.signature.name: function for function in graph.graph_def.library.function}
+    waiting, checked = list(graph.object_graph_def.concrete_functions), set[str]()
     stateful = _stateful()
     while waiting:
         name = waiting.pop()
-        if name in seen or name not in library:
+        if name in checked or name not in library:
             continue
-        seen.add(name)
+        checked.add(name)
         for node in library[name].node_def:
             waiting += _called(node)
             if node.op in library:
@@ -133,16 +133,16 @@ def _called(node: Any) -> Iterator[str]:
     waiting = list(node.attr.values())
     while waiting:
         value = waiting.pop()
-        for each in (value.func, *value.list.func):
-            yield each.name
-            waiting += each.attr.values()
+        for function in (value.func, *value.list.func):
+            yield function.name
+            waiting += function.attr.values()
 
 
 def _stateful() -> dict[str, bool]:
     """Return the operators of TensorFlow, and whether it counts them as stateful."""
-    found = op_def_pb2.OpList()
-    found.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
-    return {each.name: each.is_stateful for each in found.op}
+    operators = op_def_pb2.OpList()
+    operators.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    return {operator.name: operator.is_stateful for operator in operators.op}
 
 
 def _signature(path: Path, signatures: Mapping[str, Any]) -> Any:
@@ -155,7 +155,7 @@ def _signature(path: Path, signatures: Mapping[str, Any]) -> Any:
 
 
 def _declared(tensors: Mapping[str, Any]) -> list[DeclaredTensor]:
-    return [_port(name, each) for name, each in tensors.items()]
+    return [_port(name, tensor) for name, tensor in tensors.items()]
 
 
 def _port(name: str, tensor: Any) -> DeclaredTensor:

@@ -85,18 +85,18 @@ class LiteSession:
     def __init__(self, interpreter: Any) -> None:
         inputs, outputs = _named(interpreter)
         self._interpreter = interpreter
-        self._inputs = {each.name: each for each in inputs}
-        self._outputs = {each.name: each for each in outputs}
+        self._inputs = {tensor.name: tensor for tensor in inputs}
+        self._outputs = {tensor.name: tensor for tensor in outputs}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
 
     def get_inputs(self) -> list[DeclaredTensor]:
         """Return the declared inputs."""
-        return [each.declared for each in self._inputs.values()]
+        return [tensor.declared for tensor in self._inputs.values()]
 
     def get_outputs(self) -> list[DeclaredTensor]:
         """Return the declared outputs."""
-        return [each.declared for each in self._outputs.values()]
+        return [tensor.declared for tensor in self._outputs.values()]
 
     def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any]) -> list[Array]:
         """Return copies of the named outputs. Raises the interpreter's RuntimeError and ValueError."""
@@ -106,8 +106,8 @@ class LiteSession:
             for port, array in feeds:
                 self._interpreter.set_tensor(port.index, array)
             self._interpreter.invoke()
-            wanted = [self._outputs[name] for name in output_names]
-            return [port.read(self._interpreter.get_tensor(port.index)) for port in wanted]
+            outputs = [self._outputs[name] for name in output_names]
+            return [port.read(self._interpreter.get_tensor(port.index)) for port in outputs]
 
     def _fit(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Allocate the tensors for inputs of these shapes, unless they are allocated already."""
@@ -253,9 +253,9 @@ def _nodes(model: Any, graph: Any) -> Iterator[tuple[str, list[str], list[str]]]
         operator = graph.Operators(i)
         code = model.OperatorCodes(operator.OpcodeIndex())
         # the field for operators up to 127, and the one for all
-        known = names.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "")
+        name = names.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "")
         inputs = [str(operator.Inputs(k)) for k in range(operator.InputsLength())]
-        yield known, inputs, [str(operator.Outputs(k)) for k in range(operator.OutputsLength())]
+        yield name, inputs, [str(operator.Outputs(k)) for k in range(operator.OutputsLength())]
 
 
 def _named(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:
@@ -267,17 +267,17 @@ def _named(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:
         runner = interpreter.get_signature_runner(key)
         named = runner.get_input_details(), runner.get_output_details()
         # a signature of another subgraph has other tensors
-        if [_indices(each.values()) for each in named] == [_indices(inputs), _indices(outputs)]:
+        if [_indices(details.values()) for details in named] == [_indices(inputs), _indices(outputs)]:
             return _tensors(named[0]), _tensors(named[1])
-    return _tensors({each["name"]: each for each in inputs}), _tensors({each["name"]: each for each in outputs})
+    return _tensors({info["name"]: info for info in inputs}), _tensors({info["name"]: info for info in outputs})
 
 
 def _indices(details: Any) -> list[int]:
-    return sorted(each["index"] for each in details)
+    return sorted(info["index"] for info in details)
 
 
 def _tensors(details: Mapping[str, Any]) -> list[LiteTensor]:
-    return [_tensor(name, each) for name, each in details.items()]
+    return [_tensor(name, info) for name, info in details.items()]
 
 
 def _tensor(name: str, detail: Mapping[str, Any]) -> LiteTensor:

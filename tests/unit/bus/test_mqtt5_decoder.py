@@ -13,7 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
-from halimede.bus.mqtt5.buffers import LARGE, ROOM, ReceiveBuffer
+from halimede.bus.mqtt5.buffers import LARGE, SHARED_BYTES, ReceiveBuffer
 from halimede.bus.mqtt5.decoder import Acknowledged, ConnAck, Disconnect, MalformedError, Pong
 from halimede.bus.mqtt5.encoder import varint
 from tests.attacks.flooding import publish, user
@@ -55,14 +55,14 @@ def test_a_stream_gives_the_same_packets_however_it_is_cut(cut: bytes, packets: 
 
 
 sizes = st.integers(0, 40) | st.sampled_from(
-    [LARGE - 9, LARGE - 8, LARGE - 1, LARGE, ROOM - 9, ROOM - 1, ROOM, ROOM + 1]
+    [LARGE - 9, LARGE - 8, LARGE - 1, LARGE, SHARED_BYTES - 9, SHARED_BYTES - 1, SHARED_BYTES, SHARED_BYTES + 1]
 )
 
 
 @settings(max_examples=60)
-@given(st.lists(sizes, min_size=1, max_size=6), st.lists(st.integers(1, 2 * ROOM), min_size=1, max_size=5))
-@example([LARGE, 0, ROOM, 1, LARGE - 8], [ROOM])
-@example([ROOM, ROOM], [1 + ROOM, 1])
+@given(st.lists(sizes, min_size=1, max_size=6), st.lists(st.integers(1, 2 * SHARED_BYTES), min_size=1, max_size=5))
+@example([LARGE, 0, SHARED_BYTES, 1, LARGE - 8], [SHARED_BYTES])
+@example([SHARED_BYTES, SHARED_BYTES], [1 + SHARED_BYTES, 1])
 def test_messages_of_all_sizes_come_through_in_pieces_of_all_sizes(messages: list[int], pieces: list[int]) -> None:
     payloads = [bytes([number % 251]) * size for number, size in enumerate(messages)]
     data = b"".join(publish("t", payload) for payload in payloads)
@@ -71,7 +71,7 @@ def test_messages_of_all_sizes_come_through_in_pieces_of_all_sizes(messages: lis
 
 
 def fill(inflow: ReceiveBuffer, data: bytes) -> list[tuple[int, bytes | memoryview]]:
-    inflow.room[: len(data)] = data
+    inflow.free[: len(data)] = data
     packets, malformed = inflow.filled(len(data))
     if malformed:
         raise malformed
@@ -84,7 +84,7 @@ def test_a_large_message_is_a_view_of_a_buffer_of_its_own_and_a_small_one_is_byt
     assert isinstance(small, bytes)
     data = publish("t", bytes(100_000))
     assert fill(inflow, data[:10]) == []
-    buffer = inflow.room.obj
+    buffer = inflow.free.obj
     [(first, body)] = fill(inflow, data[10:])
     assert isinstance(body, memoryview)
     assert body.obj is buffer
@@ -93,13 +93,13 @@ def test_a_large_message_is_a_view_of_a_buffer_of_its_own_and_a_small_one_is_byt
     assert isinstance(message.packet.payload, memoryview)
     assert message.packet.payload.obj is buffer
     assert len(message.packet.payload) == 100_000
-    assert len(inflow.room) == ROOM
+    assert len(inflow.free) == SHARED_BYTES
 
 
 def test_what_is_malformed_comes_behind_the_packets_before_it() -> None:
     inflow = ReceiveBuffer(MIB)
     data = publish("t", b"x") + publish("t", b"y") + b"\x30\xff\xff\xff\xff\x01"
-    inflow.room[: len(data)] = data
+    inflow.free[: len(data)] = data
     packets, malformed = inflow.filled(len(data))
     assert len(packets) == 2
     assert "more than four bytes" in str(malformed)
@@ -120,7 +120,7 @@ def test_an_announced_length_over_the_limit_takes_no_memory(length: bytes) -> No
         inflow = ReceiveBuffer(16 * MIB)
         with pytest.raises(MalformedError, match="above the limit"):
             fill(inflow, b"\x30" + length)
-        assert tracemalloc.get_traced_memory()[1] < 2 * ROOM
+        assert tracemalloc.get_traced_memory()[1] < 2 * SHARED_BYTES
     finally:
         tracemalloc.stop()
 

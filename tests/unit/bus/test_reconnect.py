@@ -39,17 +39,17 @@ CHANCE = random.Random(1)
 SHORT = BRIEF / 2
 
 
-def until_it_gives_way(rivalry: ClientIdConflict, *, told: bool = False) -> int:
+def until_it_gives_way(rivalry: ClientIdConflict, *, takeover: bool = False) -> int:
     """End brief connections until it gives way; return how many that took."""
     for count in range(1, 100):
-        if rivalry.ended(SHORT, told=told, chance=CHANCE):
+        if rivalry.ended(SHORT, takeover=takeover, chance=CHANCE):
             return count
     raise AssertionError("it never gives way")
 
 
 def settled() -> ClientIdConflict:
     rivalry = ClientIdConflict()
-    assert rivalry.ended(SETTLED, told=False, chance=CHANCE) == 0
+    assert rivalry.ended(SETTLED, takeover=False, chance=CHANCE) == 0
     return rivalry
 
 
@@ -59,16 +59,16 @@ def test_the_newcomer_gives_way_before_the_one_that_was_there() -> None:
 
 
 def test_with_the_brokers_word_a_newcomer_gives_way_at_once_and_the_other_still_does_not() -> None:
-    assert until_it_gives_way(ClientIdConflict(), told=True) == 1
-    assert until_it_gives_way(settled(), told=True) == INCUMBENT
+    assert until_it_gives_way(ClientIdConflict(), takeover=True) == 1
+    assert until_it_gives_way(settled(), takeover=True) == INCUMBENT
 
 
 def test_a_proof_sends_a_newcomer_away_and_no_settled_client() -> None:
     newcomer, incumbent = ClientIdConflict(), settled()
     assert newcomer.proven()
-    assert newcomer.ended(SHORT, told=False, chance=CHANCE) >= PAUSE[0]
+    assert newcomer.ended(SHORT, takeover=False, chance=CHANCE) >= PAUSE[0]
     assert not incumbent.proven()
-    assert incumbent.ended(SHORT, told=False, chance=CHANCE) == 0
+    assert incumbent.ended(SHORT, takeover=False, chance=CHANCE) == 0
 
 
 def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> None:
@@ -76,38 +76,38 @@ def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> N
     until_it_gives_way(rivalry)
     for factor in (UNPROVEN, UNPROVEN, UNPROVEN):
         for _ in range(RETURNED - 1):
-            assert rivalry.ended(SHORT, told=False, chance=CHANCE) == 0
-        pause = rivalry.ended(SHORT, told=False, chance=CHANCE)
+            assert rivalry.ended(SHORT, takeover=False, chance=CHANCE) == 0
+        pause = rivalry.ended(SHORT, takeover=False, chance=CHANCE)
         assert factor * PAUSE[0] <= pause <= factor * PAUSE[1]
     assert rivalry.suspected
-    rivalry.ended(SETTLED, told=False, chance=CHANCE)
+    rivalry.ended(SETTLED, takeover=False, chance=CHANCE)
     assert until_it_gives_way(rivalry) == INCUMBENT
 
 
 def test_with_the_brokers_word_it_gives_way_longer() -> None:
     rivalry = ClientIdConflict()
     for factor in (1, 2, LONGEST, LONGEST):
-        assert factor * PAUSE[0] <= rivalry.ended(SHORT, told=True, chance=CHANCE) <= factor * PAUSE[1]
+        assert factor * PAUSE[0] <= rivalry.ended(SHORT, takeover=True, chance=CHANCE) <= factor * PAUSE[1]
 
 
 def test_connections_that_we_end_ourselves_say_nothing_of_a_rival() -> None:
     rivalry = ClientIdConflict()
     for _ in range(50):
-        assert rivalry.ended(SHORT, told=False, explained=True, chance=CHANCE) == 0
+        assert rivalry.ended(SHORT, takeover=False, explained=True, chance=CHANCE) == 0
     assert not rivalry.suspected
 
 
 def test_a_broker_that_is_away_is_no_rival() -> None:
     rivalry = ClientIdConflict()
     for _ in range(50):
-        rivalry.ended(SHORT, told=False, chance=CHANCE)
+        rivalry.ended(SHORT, takeover=False, chance=CHANCE)
         rivalry.refused()
     assert not rivalry.suspected
 
 
 @given(st.integers(0, 2**32), st.booleans(), st.tuples(st.booleans(), st.booleans()))
 def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
-    seed: int, told: bool, were_settled: tuple[bool, bool]
+    seed: int, takeover: bool, were_settled: tuple[bool, bool]
 ) -> None:
     """A broker that lets in whoever comes and ends the other's connection, for an hour."""
     chance = random.Random(seed)
@@ -122,7 +122,7 @@ def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
         connects[number] += 1
         comes[number] = float("inf")
         if holder == 1 - number:
-            pause = clients[holder].ended(now - since, told=told, chance=chance)
+            pause = clients[holder].ended(now - since, takeover=takeover, chance=chance)
             comes[holder] = now + (pause or chance.uniform(0.01, 0.4))
         holder, since = number, now
     # one change now and then: the one that gave way has to find out whether the other is still there
@@ -131,8 +131,8 @@ def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
 
 def test_a_session_that_goes_round_makes_no_rivals() -> None:
     rivalry = ClientIdConflict(share=True)
-    for told in (True, False) * 20:
-        assert rivalry.ended(SHORT, told=told, chance=CHANCE) == 0
+    for takeover in (True, False) * 20:
+        assert rivalry.ended(SHORT, takeover=takeover, chance=CHANCE) == 0
     assert not rivalry.suspected
 
 

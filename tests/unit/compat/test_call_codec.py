@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from halimede.codec import decode, encode
-from halimede.compat.sedna.call_codec import MARK, read_answer, read_call, write_answer, write_call
+from halimede.compat.sedna.call_codec import CALL_KEY, read_answer, read_call, write_answer, write_call
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import new_frame
 from halimede.inference.model import SampleError
@@ -104,7 +104,7 @@ def ext(content: bytes, code: int = 1) -> bytes:
 )
 def test_a_forged_call_is_refused(content: bytes, said: dict[str, Any]) -> None:
     frame = new_frame(np.frombuffer(content.ljust(4096, b"\0"), np.uint8))
-    frame.edge = Prediction(value={MARK: {"size": len(content), **said}})
+    frame.edge = Prediction(value={CALL_KEY: {"size": len(content), **said}})
     with pytest.raises(DecodeError):
         read_call(travelled(frame))
 

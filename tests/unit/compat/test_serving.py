@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.api.model import ModelSpec
-from halimede.compat.sedna.call_codec import MARK, read_answer, write_call
+from halimede.compat.sedna.call_codec import CALL_KEY, read_answer, write_call
 from halimede.compat.sedna.core.joint_inference import BigModelService, TSBigModelService
 from halimede.compat.sedna.serving import BigModel, Estimator
 from halimede.errors import DecodeError
@@ -59,7 +59,7 @@ def test_calls_and_frames_are_answered_side_by_side_and_a_bad_one_alone_fails(mo
 
 def test_a_call_that_makes_no_sense_is_the_frames_own_fault(model: BigModel) -> None:
     frame = new_frame(np.zeros(4, np.uint8))
-    frame.edge = Prediction(value={MARK: {"size": 5}})
+    frame.edge = Prediction(value={CALL_KEY: {"size": 5}})
     with pytest.raises(DecodeError, match="5 bytes"):
         prepare(model, frame)
 

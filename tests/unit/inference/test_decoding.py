@@ -93,9 +93,9 @@ def test_no_picture_is_smaller_than_its_step_needs_and_the_step_makes_the_same_s
         small = follow(declared.preprocess, (scaled_side(height, scale), scaled_side(width, scale)), decoded)
         assert whole is not None
         assert small is not None
-        assert (whole.x.seen, whole.y.seen) == (small.x.seen, small.y.seen)
+        assert (whole.x.size, whole.y.size) == (small.x.size, small.y.size)
         if step["op"] != "letterbox":
-            assert scale == 1 or (decoded.x.seen >= whole.x.seen and decoded.y.seen >= whole.y.seen)
+            assert scale == 1 or (decoded.x.size >= whole.x.size and decoded.y.size >= whole.y.size)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_sizes(step, frame, size):
     assert apply([step], picture).shape == (*size, 3)
     assert apply([step], picture[..., 0]).shape == size
     geometry = follow([step], picture.shape)
-    assert (geometry.y.seen, geometry.x.seen) == size
+    assert (geometry.y.size, geometry.x.size) == size
     corners = np.array([[0.0, 0, size[1], size[0]]])
     assert geometry.back(corners).tolist() == pytest.approx(np.array([[0, 0, frame[1], frame[0]]]))
 

@@ -32,7 +32,7 @@ def test_the_size_that_is_foretold_is_the_size_that_comes_out(steps, width, heig
             follow(steps, frame.shape)
         return
     geometry = follow(steps, frame.shape)
-    assert result.shape[:2] == (geometry.y.seen, geometry.x.seen)
+    assert result.shape[:2] == (geometry.y.size, geometry.x.size)
     assert (geometry.x.frame, geometry.y.frame) == (width, height)
 
 

@@ -24,7 +24,7 @@ def counts(agreed: int, of: int, hard: float = 0.2) -> VersionCounts:
 
 
 def test_before_enough_audits_nothing_is_decided() -> None:
-    assert judge(counts(0, 39), PRESENT, SETTINGS, looks=0) == canary.CanaryDecision(step="wait", looks=0)
+    assert judge(counts(0, 39), PRESENT, SETTINGS, checks=0) == canary.CanaryDecision(step="wait", checks=0)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_before_enough_audits_nothing_is_decided() -> None:
     ],
 )
 def test_the_audits_decide(tried: VersionCounts, present: VersionCounts, step: str, reason: str) -> None:
-    found = judge(tried, present, SETTINGS, looks=1)
+    found = judge(tried, present, SETTINGS, checks=1)
     assert (found.step, found.reason) == (step, reason)
-    assert found.looks == 2
+    assert found.checks == 2
 
 
 def test_a_canary_that_the_last_look_does_not_prove_is_withdrawn() -> None:
-    found = judge(counts(1152, 1280), PRESENT, SETTINGS, looks=5)
+    found = judge(counts(1152, 1280), PRESENT, SETTINGS, checks=5)
     assert (found.step, found.reason) == ("withdraw", canary.NOT_PROVEN)
 
 
@@ -66,8 +66,8 @@ def test_counts_that_fell_say_nothing_of_the_time_since() -> None:
 
 
 def test_one_look_before_the_last_one_waits() -> None:
-    assert judge(counts(1152, 1280), PRESENT, SETTINGS, looks=4).step == "wait"
-    assert judge(counts(1152, 1280), PRESENT, SETTINGS, looks=4).looks == 5
+    assert judge(counts(1152, 1280), PRESENT, SETTINGS, checks=4).step == "wait"
+    assert judge(counts(1152, 1280), PRESENT, SETTINGS, checks=4).checks == 5
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_each_end_of_the_gain_has_its_limit(
     low: float, high: float, step: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canary, "weighted_sum", lambda _: Estimate((low + high) / 2, low, high))
-    found = judge(counts(36, 40), PRESENT, SETTINGS, looks=0)
+    found = judge(counts(36, 40), PRESENT, SETTINGS, checks=0)
     assert (found.step, found.reason) == (step, reason)
 
 
@@ -99,13 +99,13 @@ def test_each_look_has_its_own_interval_and_its_end_decides(looks: int) -> None:
     tried = counts(144 << looks, 160 << looks, hard=0.3)
     more, gain = figures(tried, looks)
     lenient = CanarySettings(least=40, most_uploads=1.0, most_loss=1.0)
-    assert shown(gain) in judge(tried, PRESENT, lenient, looks=looks).message
+    assert shown(gain) in judge(tried, PRESENT, lenient, checks=looks).message
     for most_loss, step in ((-gain.low, "wait"), (-gain.low + 1e-9, "roll-out")):
         settings = CanarySettings(least=40, most_uploads=1.0, most_loss=most_loss)
-        assert judge(tried, PRESENT, settings, looks=looks).step == step
+        assert judge(tried, PRESENT, settings, checks=looks).step == step
     for most_uploads, reason in ((more.low, canary.PROVEN), (more.low - 1e-9, canary.MORE_UPLOADS)):
         settings = CanarySettings(least=40, most_uploads=most_uploads, most_loss=1.0)
-        found = judge(tried, PRESENT, settings, looks=looks)
+        found = judge(tried, PRESENT, settings, checks=looks)
         assert found.reason == reason
     assert shown(more) in found.message
 
@@ -114,8 +114,8 @@ def test_the_same_audits_prove_less_at_a_later_look() -> None:
     tried = counts(1190, 1280)
     _, gain = figures(tried, 0)
     settings = CanarySettings(least=1, most_loss=-gain.low + 1e-6)
-    assert judge(tried, PRESENT, settings, looks=0).step == "roll-out"
-    assert judge(tried, PRESENT, settings, looks=3).step == "wait"
+    assert judge(tried, PRESENT, settings, checks=0).step == "roll-out"
+    assert judge(tried, PRESENT, settings, checks=3).step == "wait"
 
 
 def test_hard_frames_agree_and_audits_speak_for_the_easy_ones() -> None:
@@ -153,7 +153,7 @@ def _trial(chance: random.Random, right: float, present_right: float) -> str:
         hits += chance.random() < right
         base_of += 4
         base += sum(chance.random() < present_right for _ in range(4))
-        found = judge(counts(hits, of), counts(base, base_of), SETTINGS, looks=looks)
-        looks = found.looks
+        found = judge(counts(hits, of), counts(base, base_of), SETTINGS, checks=looks)
+        looks = found.checks
         if found.step != "wait":
             return found.step

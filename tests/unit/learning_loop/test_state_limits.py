@@ -242,7 +242,7 @@ def test_a_training_ends_in_a_candidate_or_in_its_error() -> None:
 
 
 def test_each_candidate_that_is_judged_is_an_attempt() -> None:
-    loop = LoopState(state="Judging", version="2", base="1", attempts=11, looks=3, refused=2)
+    loop = LoopState(state="Judging", version="2", base="1", attempts=11, checks=3, refused=2)
     close = PairedCounts(both=150, candidate=22, present=8, neither=20)
     evidence = replace(PASSES, strata=[replace(stratum, counts=close) for stratum in PASSES.strata])
     facts = LoopFacts(present="1", counts=HALF, canary_counts=VersionCounts(answered=3))
@@ -251,7 +251,7 @@ def test_each_candidate_that_is_judged_is_an_attempt() -> None:
     assert (found.state, found.reason, found.attempts, found.refused) == ("Withdrawn", gate.NOT_BETTER, 12, 3)
     assert found.gain is not None
     first = step(replace(loop, attempts=0), facts, SETTINGS, 9.0)
-    assert (first.state, first.attempts, first.looks, first.refused) == ("Canary", 1, 0, 2)
+    assert (first.state, first.attempts, first.checks, first.refused) == ("Canary", 1, 0, 2)
     assert (first.start, first.canary_start) == (HALF, VersionCounts(answered=3))
     assert step(replace(loop, attempts=0), replace(facts, replaces=True), SETTINGS, 9.0).canary_start == HALF
     strict = replace(SETTINGS, gate=GateSettings(least=10_000))
@@ -280,7 +280,7 @@ def test_a_canary_that_holds_is_rolled_out_and_one_that_does_not_is_withdrawn() 
     assert (found.attempts, found.refusals, found.history[-1].outcome) == (3, 3, "Withdrawn")
     some = replace(good, agreed=24)
     found = step(loop, LoopFacts(present="1", counts=present, canary_counts=some), SETTINGS, 9.0)
-    assert (found.state, found.looks) == ("Canary", 1)
+    assert (found.state, found.checks) == ("Canary", 1)
     few = replace(good, audited=29)
     assert step(loop, LoopFacts(present="1", counts=present, canary_counts=few), SETTINGS, 9.0) == loop
 

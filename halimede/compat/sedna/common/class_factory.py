@@ -37,28 +37,28 @@ class ClassFactory:
     def register(cls, type_name: str = ClassType.GENERAL, alias: str | None = None) -> Callable[[C], C]:
         """Decorate a class or function to register it as ``alias``, or by its own name."""
 
-        def known(t_cls: C) -> C:
+        def register_as(t_cls: C) -> C:
             return cls.register_cls(t_cls, type_name, alias)
 
-        return known
+        return register_as
 
     @classmethod
     def register_cls(cls, t_cls: C, type_name: str = ClassType.GENERAL, alias: str | None = None) -> C:
         """Register a class or function. Raises ValueError if another one has the name."""
         name = alias if alias is not None else t_cls.__name__
         kind = cls.__registry__.setdefault(type_name, {})
-        held = kind.get(name)
-        if held is not None and _origin(held) != _origin(t_cls):
-            raise ValueError(f"{type_name} {name} is registered twice: {_origin(held)} holds the name, choose another")
+        entry = kind.get(name)
+        if entry is not None and _origin(entry) != _origin(t_cls):
+            raise ValueError(f"{type_name} {name} is registered twice: {_origin(entry)} holds the name, choose another")
         kind[name] = t_cls
         return t_cls
 
     @classmethod
     def register_from_package(cls, package: ModuleType, type_name: str = ClassType.GENERAL) -> None:
         """Register every public class and function of a package by its own name."""
-        for name, found in vars(package).items():
-            if not name.startswith("_") and (isclass(found) or isfunction(found)):
-                cls.register_cls(found, type_name)
+        for name, member in vars(package).items():
+            if not name.startswith("_") and (isclass(member) or isfunction(member)):
+                cls.register_cls(member, type_name)
 
     @classmethod
     def is_exists(cls, type_name: str, cls_name: str | None = None) -> bool:
@@ -77,18 +77,18 @@ class ClassFactory:
 class UnknownNameError(InvalidFieldError, ValueError):
     """Nothing is registered by that name."""
 
-    def __init__(self, kind: str, name: str | None, known: list[str]) -> None:
-        listed = f"use one of {', '.join(known)}, or " if known else ""
+    def __init__(self, kind: str, name: str | None, names: list[str]) -> None:
+        listed = f"use one of {', '.join(names)}, or " if names else ""
         super().__init__(kind, name, f"{listed}register it with ClassFactory before it is used")
 
 
-def post_processing(given: Any) -> Callable[[Any], Any] | None:
+def post_processing(function: Any) -> Callable[[Any], Any] | None:
     """Return the function for ``post_process`` of a call: a callable, or the alias of a registered one."""
-    if given is None or callable(given):
-        return given  # type: ignore[no-any-return]  # callable, or none
-    found = ClassFactory.get_cls(ClassType.CALLBACK, given)
-    made: Any = found() if isinstance(found, type) else found
-    return cast("Callable[[Any], Any]", made)
+    if function is None or callable(function):
+        return function  # type: ignore[no-any-return]  # callable, or none
+    registered = ClassFactory.get_cls(ClassType.CALLBACK, function)
+    process: Any = registered() if isinstance(registered, type) else registered
+    return cast("Callable[[Any], Any]", process)
 
 
 def _origin(thing: Any) -> str:

@@ -31,8 +31,8 @@ class FileOps:
     @classmethod
     def join_path(cls, *args: str) -> str:
         """Join parts; a later part with a leading slash does not start a new path."""
-        first, *rest = map(str, args)
-        return os.path.join(first, *(part.lstrip(os.path.sep) for part in rest))  # noqa: PTH118  # may be an address
+        first, *parts = map(str, args)
+        return os.path.join(first, *(part.lstrip(os.path.sep) for part in parts))  # noqa: PTH118  # may be an address
 
     @classmethod
     def make_dir(cls, *args: str) -> None:

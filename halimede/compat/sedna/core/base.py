@@ -43,13 +43,13 @@ class JobBase:
         return cls.parameters.get_parameters(param, default)
 
 
-def model_path(estimator: object, told: str = "") -> str:
+def model_path(estimator: object, preferred: str = "") -> str:
     """Return the path of the model: ``MODEL_URL``, or in that folder the named file; else ``MODEL_PATH``.
 
-    ``told`` takes precedence over ``MODEL_URL``. ``MODEL_NAME`` or the estimator's own ``model_name`` names a file in a
+    ``preferred`` precedes ``MODEL_URL``. ``MODEL_NAME`` or the estimator's own ``model_name`` names a file in a
     folder. Empty if none is set: an estimator need not have a file.
     """
-    path = told or os.environ.get("MODEL_URL") or os.environ.get("MODEL_PATH") or ""
+    path = preferred or os.environ.get("MODEL_URL") or os.environ.get("MODEL_PATH") or ""
     name = os.environ.get("MODEL_NAME") or getattr(estimator, "model_name", None)
     if path and isinstance(name, str) and name and Path(path).is_dir():
         return str(Path(path) / name)

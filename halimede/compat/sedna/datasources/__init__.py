@@ -81,25 +81,25 @@ class CSVDataParse(BaseDataSource):
         self.columns: list[str] = []
 
     def parse(
-        self, *args: str | Mapping[str, Any], label: str = "", usecols: str | Sequence[str] = (), **others: Any
+        self, *args: str | Mapping[str, Any], label: str = "", usecols: str | Sequence[str] = (), **options: Any
     ) -> None:
         """Read files, or dicts that are one row each. A table without the column ``label`` is skipped.
 
         ``usecols``: the columns to read, all if none is named. Further options of pandas raise NotThereError.
         """
-        if others:
-            raise NotThereError(f"CSVDataParse.parse: {', '.join(others)} is pandas' own: read the file yourself")
-        wanted = usecols.split(",") if isinstance(usecols, str) and usecols else list(usecols)
+        if options:
+            raise NotThereError(f"CSVDataParse.parse: {', '.join(options)} is pandas' own: read the file yourself")
+        columns = usecols.split(",") if isinstance(usecols, str) and usecols else list(usecols)
         rows: list[dict[str, Any]] = []
         for table in args:
-            found = [dict(table)] if isinstance(table, Mapping) else list(_rows(table))
+            records = [dict(table)] if isinstance(table, Mapping) else list(_rows(table))
             if self.process_func:
-                found = [self.process_func(row) for row in found]
-            if found and (not label or label in found[0]):
-                rows += found
+                records = [self.process_func(row) for row in records]
+            if records and (not label or label in records[0]):
+                rows += records
         if not rows:
             return
-        self.columns = [name for name in (wanted or rows[0]) if name != label]
+        self.columns = [name for name in (columns or rows[0]) if name != label]
         for row in rows:
             if lacking := [name for name in self.columns if row.get(name) is None]:
                 raise InvalidFieldError("usecols", lacking[0], f"a row lacks it: it has {', '.join(map(str, row))}")

@@ -64,12 +64,12 @@ class _Named(Mined):
     NAME: ClassVar[str]
 
     def __init__(self, **parameters: Any) -> None:
-        known = {field.name for field in fields(create(self.NAME, {})) if field.init}  # type: ignore[arg-type]  # they are
-        if unknown := parameters.keys() - known:
+        names = {field.name for field in fields(create(self.NAME, {})) if field.init}  # type: ignore[arg-type]  # they are
+        if unknown := parameters.keys() - names:
             LOGGER.warning("%s has no parameter %s: ignored", self.NAME, ", ".join(sorted(unknown)))
-        miner = create(self.NAME, {name: value for name, value in parameters.items() if name in known})
+        miner = create(self.NAME, {name: value for name, value in parameters.items() if name in names})
         super().__init__(miner)
-        for name in parameters.keys() & known:  # as numbers, under Sedna's names
+        for name in parameters.keys() & names:  # as numbers, under Sedna's names
             setattr(self, name, getattr(miner, name))
 
 
@@ -79,8 +79,8 @@ class ThresholdFilter(_Named):
 
     NAME = "Threshold"
 
-    def __init__(self, threshold: Any = 0.5, **others: Any) -> None:
-        super().__init__(threshold=threshold, **others)
+    def __init__(self, threshold: Any = 0.5, **parameters: Any) -> None:
+        super().__init__(threshold=threshold, **parameters)
 
 
 @ClassFactory.register(ClassType.HEM, alias="CrossEntropy")
@@ -89,8 +89,8 @@ class CrossEntropyFilter(_Named):
 
     NAME = "CrossEntropy"
 
-    def __init__(self, threshold_cross_entropy: Any = 0.5, **others: Any) -> None:
-        super().__init__(threshold_cross_entropy=threshold_cross_entropy, **others)
+    def __init__(self, threshold_cross_entropy: Any = 0.5, **parameters: Any) -> None:
+        super().__init__(threshold_cross_entropy=threshold_cross_entropy, **parameters)
 
 
 @ClassFactory.register(ClassType.HEM, alias="IBT")
@@ -99,8 +99,8 @@ class IBTFilter(_Named):
 
     NAME = "IBT"
 
-    def __init__(self, threshold_img: Any = 0.5, threshold_box: Any = 0.5, **others: Any) -> None:
-        super().__init__(threshold_img=threshold_img, threshold_box=threshold_box, **others)
+    def __init__(self, threshold_img: Any = 0.5, threshold_box: Any = 0.5, **parameters: Any) -> None:
+        super().__init__(threshold_img=threshold_img, threshold_box=threshold_box, **parameters)
 
 
 @ClassFactory.register(ClassType.HEM, alias="Random")
@@ -109,8 +109,8 @@ class RandomFilter(_Named):
 
     NAME = "Random"
 
-    def __init__(self, random_ratio: Any = 0.3, **others: Any) -> None:
-        super().__init__(random_ratio=random_ratio, **others)
+    def __init__(self, random_ratio: Any = 0.3, **parameters: Any) -> None:
+        super().__init__(random_ratio=random_ratio, **parameters)
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
         """Decide at random."""

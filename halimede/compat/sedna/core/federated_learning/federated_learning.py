@@ -24,10 +24,10 @@ class FederatedLearning(JobBase):
     """
 
     def __init__(self, estimator: Any, aggregation: Any = "FedAvg", config: Any = None) -> None:
-        made = estimator() if inspect.isclass(estimator) else estimator
-        if lacks := [name for name in NEEDED if not callable(getattr(made, name, None))]:
-            raise InvalidFieldError("estimator", made, f"it needs the methods {', '.join(lacks)}")
-        super().__init__(made, config)
+        instance = estimator() if inspect.isclass(estimator) else estimator
+        if lacks := [name for name in NEEDED if not callable(getattr(instance, name, None))]:
+            raise InvalidFieldError("estimator", instance, f"it needs the methods {', '.join(lacks)}")
+        super().__init__(instance, config)
         self.aggregation = aggregation
 
     def register(self, timeout: float = 300) -> None:
@@ -40,8 +40,8 @@ class FederatedLearning(JobBase):
         Without a service in the environment the estimator trains alone, once. Raises HalimedeError.
         """
         if environment.is_alone(os.environ):
-            found = self.estimator.train(train_data, valid_data=valid_data, **kwargs)
+            metrics = self.estimator.train(train_data, valid_data=valid_data, **kwargs)
         else:
-            found = ScriptTrainer(self.estimator, train_data, valid_data, kwargs).run()
+            metrics = ScriptTrainer(self.estimator, train_data, valid_data, kwargs).run()
         process = post_processing(post_process)
-        return process(found) if process else found
+        return process(metrics) if process else metrics

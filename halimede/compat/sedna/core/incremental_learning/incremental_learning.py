@@ -47,18 +47,18 @@ class IncrementalLearning(JobBase):
         base = os.environ.get("BASE_MODEL_URL") or model_path(self.estimator)
         if base and os.path.exists(base):  # noqa: PTH110 (a path as an estimator gets it, or a folder)
             self._load(base)
-        found = self._method("train")(train_data, **kwargs)
+        result = self._method("train")(train_data, **kwargs)
         if target := model_path(self.estimator):
             self._method("save")(target)
         process = post_processing(post_process)
-        return process(found) if process else found
+        return process(result) if process else result
 
     def evaluate(self, data: Any, post_process: Any = None, **kwargs: Any) -> Any:
         """Return the estimator's metrics of the model at MODEL_URL, post-processed by a callable or an alias."""
         self._load_once()
-        found = self._method("evaluate")(data, **kwargs)
+        metrics = self._method("evaluate")(data, **kwargs)
         process = post_processing(post_process)
-        return process(found) if process else found
+        return process(metrics) if process else metrics
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> tuple[Any, Any, bool]:
         """Answer one sample: the final answer, the estimator's own answer, and whether the sample is hard."""
@@ -79,7 +79,7 @@ class IncrementalLearning(JobBase):
         self._loaded = True
 
     def _method(self, name: str) -> Any:
-        found = getattr(self.estimator, name, None)
-        if not callable(found):
+        method = getattr(self.estimator, name, None)
+        if not callable(method):
             raise InvalidFieldError("estimator", self.estimator, f"it needs the method {name}")
-        return found
+        return method

@@ -120,12 +120,12 @@ class JointInference(JobBase):
             return {}
         text = cls.get_parameters("HEM_PARAMETERS") or "[]"
         try:
-            told = {each["key"]: each.get("value", "") for each in json.loads(text)}
+            settings = {entry["key"]: entry.get("value", "") for entry in json.loads(text)}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidFieldError(
                 "HEM_PARAMETERS", text, 'write a JSON list of {"key": ..., "value": ...}'
             ) from error
-        return {"method": name, "param": {**told, **param}}
+        return {"method": name, "param": {**settings, **param}}
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> list[Any]:
         """Answer one sample: ``[is_hard, final, edge_result, cloud_result]``.
@@ -155,9 +155,9 @@ class JointInference(JobBase):
         verdict = self._judge(final if mode == THEN_MINING else data)
         if verdict.hard:
             counts[Count.HARD] = 1
-            asked = self._ask(data, post_process, kwargs, counts, latencies)
-            if asked is not None:
-                (cloud,) = asked
+            answers = self._ask(data, post_process, kwargs, counts, latencies)
+            if answers is not None:
+                (cloud,) = answers
                 final = cloud
         if edge is None and cloud is None and mode == THEN_INFERENCE:
             final, edge = at_the_edge()
@@ -187,8 +187,8 @@ class JointInference(JobBase):
         _stop_in_order()
         return bus
 
-    def _rule(self, given: Mapping[str, Any] | None) -> Mined | Own | None:
-        chosen = given or self.get_hem_algorithm_from_config()
+    def _rule(self, config: Mapping[str, Any] | None) -> Mined | Own | None:
+        chosen = config or self.get_hem_algorithm_from_config()
         if not chosen:
             log.warning("hard example mining not configured: no sample goes to the cloud")
             return None
@@ -200,8 +200,8 @@ class JointInference(JobBase):
             log.warning("mining failed, the sample counts as hard", error=verdict.error[:256])
         return verdict
 
-    def _mode(self, given: str | None) -> str:
-        mode = given or self.get_parameters("MINING_MODE") or THEN_MINING
+    def _mode(self, override: str | None) -> str:
+        mode = override or self.get_parameters("MINING_MODE") or THEN_MINING
         if mode not in {THEN_MINING, THEN_INFERENCE}:
             raise InvalidFieldError("mining_mode", mode, f"write {THEN_MINING} or {THEN_INFERENCE}")
         return str(mode)
@@ -296,10 +296,10 @@ def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined
         return Mined(create(name, parameters, calibration))
     registered = ClassFactory.get_cls(ClassType.HEM, name)
     try:
-        made = registered(**_cast(registered, parameters))
+        rule = registered(**_cast(registered, parameters))
     except TypeError as error:
         raise InvalidFieldError("hard_example_mining.param", dict(parameters), f"{name} refuses it: {error}") from error
-    return made if isinstance(made, Mined) else Own(made)
+    return rule if isinstance(rule, Mined) else Own(rule)
 
 
 def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,10 +307,10 @@ def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if issubclass(registered, Mined) if inspect.isclass(registered) else False:
         return dict(parameters)  # it parses text itself
     try:
-        known = inspect.signature(registered).parameters
+        params = inspect.signature(registered).parameters
     except (TypeError, ValueError):
-        known = {}  # type: ignore[assignment]  # no signature is available
-    return {key: _as(key, value, known[key].default) if key in known else value for key, value in parameters.items()}
+        params = {}  # type: ignore[assignment]  # no signature is available
+    return {key: _as(key, value, params[key].default) if key in params else value for key, value in parameters.items()}
 
 
 def _as(key: str, value: Any, default: Any) -> Any:
