@@ -55,6 +55,10 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
             worker["model"] = {"selector": {"task": "detection"}}
         elif "hardExampleMining" in worker or "template" in worker:
             worker["model"] = {"name": "small"}
+        if "hardExampleMining" in worker and data.draw(st.sampled_from([True, True, True, False])):
+            worker |= {"upload": "frame"} if "upload" in worker else {}
+            worker.pop(data.draw(st.sampled_from(["costs", "targetUploadRatio"])), None)
+            worker.pop("committee", None)
         if "workerSpec" in worker:
             worker["workerSpec"]["scriptDir"] = "/" + worker["workerSpec"]["scriptDir"]
         if worker.get("source") and data.draw(st.booleans()):
