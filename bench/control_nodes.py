@@ -88,7 +88,7 @@ class PlayedWorkers:
         """Return how all workers stand now."""
         return list(self._reports.values())
 
-    def busy(self, service: Key) -> bool:
+    def is_busy(self, service: Key) -> bool:
         """Whether a worker of a service runs."""
         return any(each.service == service for each in self._running.values())
 
@@ -157,7 +157,7 @@ class PlayedNode:
     def speak(self) -> None:
         """Have its workers count on, and report."""
         self.workers.count(7)
-        for key in self.store.held:
+        for key in self.store.resources:
             self.reporter.touch(key)
 
     async def _connected(self) -> None:
@@ -166,16 +166,16 @@ class PlayedNode:
     async def _reconcile(self) -> None:
         while True:
             self._wake.clear()
-            items = self._items.read(self.store.held)
+            items = self._items.read(self.store.resources)
             decided = plan(items, self._preparations, self.workers.running, self._part, complete=self.store.complete)
-            if decided.prepare != {key: known.want for key, known in self._preparations.items()}:
+            if decided.prepare != {key: known.required for key, known in self._preparations.items()}:
                 self._preparations = {
                     key: Preparation(want, "Ready", "", path=MODEL) for key, want in decided.prepare.items()
                 }
                 continue
             self.workers.carry_out(decided)
-            self.reporter.update(decided.standings)
-            self.channel.lack(lacking=decided.lacking)
+            self.reporter.update(decided.states)
+            self.channel.set_lacking(lacking=decided.lacking)
             await self._wake.wait()
 
     _preparations: Mapping[Key, Preparation] = {}
@@ -237,7 +237,7 @@ class Nodes:
 
     async def _storm(self, seconds: float) -> dict[str, Any]:
         """Have every node report as often as an LC does at most, evenly spread; return what the broker took."""
-        before = sum(node.reporter.taken for node in self._nodes)
+        before = sum(node.reporter.accepted for node in self._nodes)
         began = time.monotonic()
         for second in range(int(seconds)):
             for number, node in enumerate(self._nodes):
@@ -248,12 +248,12 @@ class Nodes:
             await asyncio.sleep(0)
         while any(node.reporter.waiting for node in self._nodes) and time.monotonic() < began + 4 * seconds:
             await asyncio.sleep(LOOK)
-        taken = sum(node.reporter.taken for node in self._nodes) - before
+        taken = sum(node.reporter.accepted for node in self._nodes) - before
         return {"statuses": taken, "seconds": time.monotonic() - began}
 
 
 def _settled(node: PlayedNode, count: int) -> bool:
-    return len(node.store.held) >= count and not node.reporter.waiting
+    return len(node.store.resources) >= count and not node.reporter.waiting
 
 
 def _cost() -> dict[str, float]:

@@ -47,33 +47,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede up",
         description="Run a broker, the global manager and one local controller for each node, until Ctrl-C.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    command.add_argument(
         "--nodes",
         default=",".join(DEFAULT_NODES),
         metavar="NAMES",
         help="node names, separated by commas; edge* and cloud* get the label of that role (default: %(default)s)",
     )
-    made.add_argument(
+    command.add_argument(
         "--home",
         default=os.environ.get("HALIMEDE_HOME") or DEFAULT_HOME,
         metavar="FOLDER",
         help="folder for all files of the system (default: HALIMEDE_HOME, else %(default)s)",
     )
-    made.add_argument("--port", type=int, metavar="N", help="the broker's port (default: first free from 1883)")
-    made.add_argument(
+    command.add_argument("--port", type=int, metavar="N", help="the broker's port (default: first free from 1883)")
+    command.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, DEFAULT_ALLOW),
         metavar="WHAT",
         help="private addresses from which nodes may download models: loopback, private, link-local, networks, names "
         f"of hosts, separated by commas; '': none (default: ${VARIABLE}, else {DEFAULT_ALLOW})",
     )
-    safety = made.add_mutually_exclusive_group()
+    safety = command.add_mutually_exclusive_group()
     safety.add_argument(
         "--tls", dest="security", action="store_const", const=Security.TLS,
         help="authenticate the broker and its clients by certificates (default: passwords)",
@@ -82,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
         "--insecure", dest="security", action="store_const", const=Security.INSECURE,
         help="no passwords and no access rules: any client of the port has all rights",
     )  # fmt: skip
-    made.set_defaults(security=Security.PASSWORDS)
-    return made
+    command.set_defaults(security=Security.PASSWORDS)
+    return command
 
 
 def _layout(arguments: Sequence[str] | None) -> SystemLayout:

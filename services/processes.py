@@ -5,8 +5,8 @@ order of stops.
 
 Workers outlive their LC (a restarted one adopts them). The system's process is a subreaper: orphans of its children
 become its children, not init's. So a dead worker never stays a zombie that looks alive to its LC, and no process is
-left when the system stops. Workers of an earlier, killed system are not descendants of this one. They are found by the
-mark that LCs put into their environment: the LC of a node that runs again adopts its workers, the others are ended.
+left when the system stops. Workers of an earlier, killed system are not descendants of this one. They have the
+record that LCs put into their environment: the LC of a node that runs again adopts its workers, the others are ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ USER_ERROR = 2
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
 #: variable of a worker: its node's folder, a space, and a record for LCs
-MARK = "HALIMEDE_PROCESS"
+RECORD_VARIABLE = "HALIMEDE_PROCESS"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -97,7 +97,7 @@ class Child:
             started = loop.time()
             code, reason = 0, ""
             try:
-                self._process = self._spawn()
+                self._process = self._start_process()
                 code = await exited(self._process)
             except (OSError, subprocess.SubprocessError) as error:  # no process or no file to be had: for now
                 reason = str(error)
@@ -119,18 +119,18 @@ class Child:
         if process is None or process.poll() is not None:
             return
         process.terminate()
-        gone, hurried = asyncio.ensure_future(exited(process)), asyncio.ensure_future(hurry.wait())
-        await asyncio.wait([gone, hurried], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
+        end, hurry_set = asyncio.ensure_future(exited(process)), asyncio.ensure_future(hurry.wait())
+        await asyncio.wait([end, hurry_set], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        if not end.done():
             process.kill()
-        await gone
-        hurried.cancel()
+        await end
+        hurry_set.cancel()
 
     def log_tail(self) -> str:
         """Return the last lines of its log, which contain the error."""
         return "\n".join(tail(self.log).strip().splitlines()[-LINES:])
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         return spawn(self._command, self.log, programs.inherited())
 
 
@@ -156,54 +156,54 @@ def reap_orphans(own: Collection[int | None]) -> None:
 async def end_orphans(own: Callable[[], Collection[int | None]], deadline_s: float, hurry: asyncio.Event) -> int:
     """End all orphans and their children: SIGTERM, then SIGKILL. Return their number."""
 
-    def left() -> set[int]:
+    def orphans() -> set[int]:
         reap_orphans(own())
         return children() - set(own())
 
-    return await _end(left, os.kill, deadline_s, hurry)
+    return await _end(orphans, os.kill, deadline_s, hurry)
 
 
-async def end_strays(home: Path, kept: Collection[str], deadline_s: float, hurry: asyncio.Event) -> int:
-    """End the workers of this home's nodes other than ``kept``: SIGTERM, then SIGKILL. Return their number."""
-    return await _end(partial(strays, home, kept), partial(_signal, home), deadline_s, hurry)
+async def end_strays(home: Path, nodes: Collection[str], deadline_s: float, hurry: asyncio.Event) -> int:
+    """End the workers of this home's nodes other than ``nodes``: SIGTERM, then SIGKILL. Return their number."""
+    return await _end(partial(strays, home, nodes), partial(_signal, home), deadline_s, hurry)
 
 
 async def _end(
     find: Callable[[], set[int]], send: Callable[[int, signal.Signals], None], deadline_s: float, hurry: asyncio.Event
 ) -> int:
-    """End processes until none is found; return their number."""
+    """End processes until ``find`` returns none; return their number."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + deadline_s
-    asked: set[int] = set()
-    while left := find():
+    signalled: set[int] = set()
+    while pids := find():
         late = loop.time() >= give_up or hurry.is_set()
-        for pid in left if late else left - asked:
+        for pid in pids if late else pids - signalled:
             with contextlib.suppress(ProcessLookupError):
                 send(pid, signal.SIGKILL if late else signal.SIGTERM)
-        asked |= left
+        signalled |= pids
         await asyncio.sleep(POLL_S)
-    return len(asked)
+    return len(signalled)
 
 
-def strays(home: Path, kept: Collection[str]) -> set[int]:
-    """Return the processes of this home's nodes, except those in ``kept`` and those with a running LC."""
+def strays(home: Path, excluded: Collection[str]) -> set[int]:
+    """Return the processes of this home's nodes, except those of ``excluded`` nodes and those with a running LC."""
     nodes: dict[str, set[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         node = _node(int(folder.name), home)
-        if node is not None and node not in kept:
+        if node is not None and node not in excluded:
             nodes.setdefault(node, set()).add(int(folder.name))
     return {pid for node, pids in nodes.items() if not _has_lc(home, node) for pid in pids}
 
 
 def _node(pid: int, home: Path) -> str | None:
     """Return the node of this home that a process works for; None: it is not a worker of this home."""
-    prefix = f"{MARK}={home / 'nodes'}/".encode()
+    prefix = f"{RECORD_VARIABLE}={home / 'nodes'}/".encode()
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    mark = next((variable for variable in variables if variable.startswith(prefix)), None)
-    return mark[len(prefix) :].split(b" ")[0].decode(errors="replace") if mark else None
+    record = next((variable for variable in variables if variable.startswith(prefix)), None)
+    return record[len(prefix) :].split(b" ")[0].decode(errors="replace") if record else None
 
 
 def _has_lc(home: Path, node: str) -> bool:

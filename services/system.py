@@ -36,7 +36,7 @@ from services.site import LocalSite, Security
 #: seconds: until all are up, and for each step of stopping. An LC gives each worker the grace that its user set
 UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 120.0, 120.0, 10.0, 15.0
 #: seconds between two reports of whom the stop waits for, and between two checks of the logs' sizes
-WAITING_SAID, LOGS_SEEN = 5.0, 5.0
+REMAINING_REPORT_S, LOG_CHECK_S = 5.0, 5.0
 #: most deaths of a service while the system starts
 START_ATTEMPTS = 3
 #: seconds until a restart of the broker: the first pause, the longest, and the length of a good run
@@ -45,7 +45,7 @@ ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kuber
 #: port of GM's page if the broker has its usual port; otherwise the next free one
 PAGE_PORT = 8686
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class RunFile:
@@ -140,7 +140,7 @@ def labels(node: str) -> dict[str, str]:
     return {label: "" for role, label in ROLE_LABELS.items() if node.startswith(role)}
 
 
-async def run(layout: SystemLayout, say: Say) -> None:
+async def run(layout: SystemLayout, report: Report) -> None:
     """Run the system until SIGINT or SIGTERM; a second one hurries. Raises HalimedeError if it cannot start."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -150,7 +150,7 @@ async def run(layout: SystemLayout, say: Say) -> None:
     loop = asyncio.get_running_loop()
     processes.become_subreaper()
     with RunFile(layout.home) as run_file:
-        system = System(layout, run_file, say)
+        system = System(layout, run_file, report)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop_or_hurry)
         loop.add_signal_handler(signal.SIGCHLD, system.reap)
@@ -164,10 +164,10 @@ async def run(layout: SystemLayout, say: Say) -> None:
 class System:
     """The processes of one machine."""
 
-    def __init__(self, layout: SystemLayout, run_file: RunFile, say: Say) -> None:
+    def __init__(self, layout: SystemLayout, run_file: RunFile, report: Report) -> None:
         self._layout = layout
         self._run_file = run_file
-        self._say = say
+        self._report = report
         self._site = LocalSite(layout.home, layout.nodes, layout.security)
         self._broker = MosquittoProcess(
             layout.home / "broker", port=layout.port, access=self._site.access, secure=self._site.secure
@@ -187,7 +187,7 @@ class System:
         await self._broker.start()
         try:
             if count := await processes.end_strays(self._layout.home, self._layout.nodes, ORPHAN_STOP, hurry):
-                self._say(f"ended {count} processes of nodes that are no longer in --nodes")
+                self._report(f"ended {count} processes of nodes that are no longer in --nodes")
             with first_error():
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._keep_broker(), name="broker")
@@ -203,7 +203,7 @@ class System:
 
     def reap(self) -> None:
         """Reap ended orphans; other code waits for direct children."""
-        processes.reap_orphans(self._own())
+        processes.reap_orphans(self._own_pids())
 
     async def _live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         try:
@@ -218,7 +218,7 @@ class System:
                 with usable(self._site.clients):
                     self._site.write_clients(HOST, self._broker.port)
                 self._run_file.write(self._broker.url, list(self._layout.nodes), self._site.operator)
-                self._say(self._where())
+                self._report(self._where())
             await stopped
         finally:
             stopped.cancel()
@@ -226,27 +226,27 @@ class System:
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         self._stopping.set()
-        self._say("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again: at once)")
-        saying = asyncio.create_task(self._report_remaining(), name="waiting")
+        self._report("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again: at once)")
+        reporter = asyncio.create_task(self._report_remaining(), name="waiting")
         try:
             await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
         finally:
-            saying.cancel()
-        await processes.end_orphans(self._own, ORPHAN_STOP, hurry)
+            reporter.cancel()
+        await processes.end_orphans(self._own_pids, ORPHAN_STOP, hurry)
         await processes.end_strays(self._layout.home, (), ORPHAN_STOP, hurry)
         if self._gm:
             await self._gm.stop(GM_STOP, hurry)
         await self._broker.stop()
-        self._say("stopped: all processes have ended")
+        self._report("stopped: all processes have ended")
 
     async def _report_remaining(self) -> None:
         while True:
-            await asyncio.sleep(WAITING_SAID)
-            left = ", ".join(lc.name for lc in self._lcs if lc.pid)
-            self._say(f"waiting for {left}: workers answer what they accepted (Ctrl-C again ends them now)")
+            await asyncio.sleep(REMAINING_REPORT_S)
+            names = ", ".join(lc.name for lc in self._lcs if lc.pid)
+            self._report(f"waiting for {names}: workers answer what they accepted (Ctrl-C again ends them now)")
 
     async def _rotate_logs(self) -> None:
-        while not await self._stops_within(LOGS_SEEN):
+        while not await self._is_stopped_within(LOG_CHECK_S):
             for log in (self._broker.log, *(child.log for child in self._all())):
                 with contextlib.suppress(OSError):
                     if log.stat().st_size > MAX_LOG:
@@ -271,7 +271,7 @@ class System:
             self._lcs.append(Child(f"lc {node}", command, logs / f"lc-{node}.log", self._died))
 
     def _died(self, child: Child, exit_: Exit) -> None:
-        self._say(str(exit_))
+        self._report(str(exit_))
         if self._gave_up and not self._gave_up.done():
             hopeless = exit_.code == USER_ERROR or child.restarts >= START_ATTEMPTS
             if hopeless:
@@ -290,19 +290,19 @@ class System:
             await self._broker.wait()
             if loop.time() - started > BROKER_GOOD_RUN:
                 backoff.reset()
-            said = "the broker ended; restarting it"
+            message = "the broker ended; restarting it"
             while True:
                 # if the whole process group was signalled, this process's own stop comes first
-                if await self._stops_within(backoff.fail()):
+                if await self._is_stopped_within(backoff.fail()):
                     return
-                self._say(said)
+                self._report(message)
                 try:
                     await self._broker.restart()
                     break
                 except (HalimedeError, OSError) as error:
-                    said = f"the broker did not start ({error}); retrying"
+                    message = f"the broker did not start ({error}); retrying"
 
-    async def _stops_within(self, seconds: float) -> bool:
+    async def _is_stopped_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -333,7 +333,7 @@ class System:
     def _all(self) -> list[Child]:
         return [*([self._gm] if self._gm else []), *self._lcs]
 
-    def _own(self) -> set[int | None]:
+    def _own_pids(self) -> set[int | None]:
         return {self._broker.pid, *(child.pid for child in self._all()), *self._before}
 
     def _where(self) -> str:

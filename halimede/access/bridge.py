@@ -25,7 +25,7 @@ from halimede.topic import Role
 #: messages, and their bytes, that are kept while the connection is down: more than any client of one broker needs
 KEPT_MESSAGES, KEPT_BYTES = 200_000, 512 * 1024 * 1024
 #: seconds: keepalive; first and longest wait before it reconnects; interval of writes of kept messages to disk
-KEEPALIVE_S, AGAIN_S, AGAIN_MOST_S, SAVED_S = 15, 1, 30, 10
+KEEPALIVE_S, RECONNECT_S, MAX_RECONNECT_S, SAVED_S = 15, 1, 30, 10
 
 
 def address(site: Site) -> str:
@@ -34,7 +34,7 @@ def address(site: Site) -> str:
 
 
 def configuration(
-    site: Site, bridge: Bridge, place: Path, *, login: tuple[str, str] | None = None, data: Path | None = None
+    site: Site, bridge: Bridge, folder: Path, *, login: tuple[str, str] | None = None, data: Path | None = None
 ) -> str:
     """Return a whole configuration file.
 
@@ -44,66 +44,66 @@ def configuration(
     limits = [line for line in LIMITS if not line.startswith(("persistence", "max_queued_messages"))]
     lines = [
         f"listener {bridge.port or port(site)}",
-        *broker_lines(place / "broker", tls=login is None),
+        *broker_lines(folder / "broker", tls=login is None),
         *limits,
         f"max_queued_messages {KEPT_MESSAGES}",
         f"max_queued_bytes {KEPT_BYTES}",
         "persistence true",
-        f"persistence_location {data or bridge.data or place / 'data'}/",
+        f"persistence_location {data or bridge.data or folder / 'data'}/",
         f"autosave_interval {SAVED_S}",
         "log_dest stderr",
         *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
-        *connections(site, bridge, place, address(site), login=login),
+        *connections(site, bridge, folder, address(site), login=login),
     ]
-    return head(place / "broker" / "mosquitto.conf", place) + "\n".join(lines) + "\n"
+    return head(folder / "broker" / "mosquitto.conf", folder) + "\n".join(lines) + "\n"
 
 
 def connections(
-    site: Site, bridge: Bridge, place: Path, to: str, *, login: tuple[str, str] | None = None
+    site: Site, bridge: Bridge, folder: Path, to: str, *, login: tuple[str, str] | None = None
 ) -> tuple[str, ...]:
     """Return the lines of both connections to the broker at ``to`` (host:port)."""
     prefix = "".join(f"{level}/" for level in site.levels)
     user = Principal(Role.BRIDGE, bridge.name).username
-    shown = _shown(user, place, login)
-    found = routes(bridge)
-    lasting = _connection(user, to, shown, [r for r in found if not r.live], prefix, lasts=True)
-    live = _connection(f"{user}-live", to, shown, [r for r in found if r.live], prefix, lasts=False)
+    login_lines = _login_lines(user, folder, login)
+    all_routes = routes(bridge)
+    lasting = _connection(user, to, login_lines, [r for r in all_routes if not r.live], prefix, is_persistent=True)
+    live = _connection(f"{user}-live", to, login_lines, [r for r in all_routes if r.live], prefix, is_persistent=False)
     return (*lasting, *live)
 
 
 def _connection(
-    name: str, to: str, shown: Iterable[str], found: Iterable[Route], prefix: str, *, lasts: bool
+    name: str, to: str, login_lines: Iterable[str], topic_routes: Iterable[Route], prefix: str, *, is_persistent: bool
 ) -> list[str]:
-    clean = "false" if lasts else "true"
+    clean = "false" if is_persistent else "true"
     return [
         "",
         f"connection {name}",
         f"address {to}",
-        *shown,
+        *login_lines,
         "bridge_protocol_version mqttv50",
         f"remote_clientid {name}",
         f"local_clientid local.{name}",
         f"cleansession {clean}",
         f"local_cleansession {clean}",
         "start_type automatic",
-        f"restart_timeout {AGAIN_S} {AGAIN_MOST_S}",
+        f"restart_timeout {RECONNECT_S} {MAX_RECONNECT_S}",
         f"keepalive_interval {KEEPALIVE_S}",
         "bridge_outgoing_retain true",
         # on $SYS/broker/connection/<name>/state of the place's broker: 1 while it is connected (mosquitto.LINK_STATES)
         "notifications true",
         "notifications_local_only true",
-        *(f"topic {prefix}{route.filter} {_direction(route)} {route.qos}" for route in found),
+        *(f"topic {prefix}{route.filter} {_direction(route)} {route.qos}" for route in topic_routes),
     ]
 
 
-def _shown(user: str, place: Path, login: tuple[str, str] | None) -> list[str]:
+def _login_lines(user: str, folder: Path, login: tuple[str, str] | None) -> list[str]:
     if login is not None:
         return [f"remote_username {login[0]}", f"remote_password {login[1]}"]
     return [
         f"remote_username {user}",
-        f"bridge_cafile {place / 'link' / 'ca.crt'}",
-        f"bridge_certfile {place / 'link' / 'tls.crt'}",
-        f"bridge_keyfile {place / 'link' / 'tls.key'}",
+        f"bridge_cafile {folder / 'link' / 'ca.crt'}",
+        f"bridge_certfile {folder / 'link' / 'tls.crt'}",
+        f"bridge_keyfile {folder / 'link' / 'tls.key'}",
         "bridge_tls_version tlsv1.2",
     ]
 

@@ -21,7 +21,7 @@ CA_DAYS = 3650
 #: a certificate is valid from a day before it was made, because clocks of edge machines may be wrong
 BEFORE = timedelta(days=1)
 #: a certificate is renewed by the next command when this share of its time, or at most this time, is left
-SPARE, SPARE_MOST = 1 / 3, timedelta(days=30)
+RENEW_SHARE, MAX_RENEW = 1 / 3, timedelta(days=30)
 #: the longest common name that the standard allows
 LONGEST_NAME = 64
 Certificate = x509.Certificate
@@ -59,45 +59,45 @@ def new_server(authority: Pair, hosts: Sequence[str], days: int) -> Pair:
     return _leaf(authority, "halimede broker", days, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
 
-def serves(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = ()) -> bool:
+def is_current(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = ()) -> bool:
     """Whether a certificate is as ``new_client`` or ``new_server`` would make it, and has enough time left."""
     end, begin = certificate.not_valid_after_utc, certificate.not_valid_before_utc
-    if end - datetime.now(UTC) <= min((end - begin - BEFORE) * SPARE, SPARE_MOST):
+    if end - datetime.now(UTC) <= min((end - begin - BEFORE) * RENEW_SHARE, MAX_RENEW):
         return False
     if name:
         return common_name(certificate) == name
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
-    return set(found) == {_host(host) for host in hosts}
+    return set(names) == {_host(host) for host in hosts}
 
 
 def common_name(certificate: Certificate) -> str:
     """Return the common name of a certificate."""
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else ""
+    attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(attributes[0].value) if attributes else ""
 
 
 def signer(certificate: Certificate, bundle: Sequence[Certificate]) -> Certificate | None:
     """Return the authority of a bundle that signed a certificate, or None."""
-    for found in bundle:
+    for authority in bundle:
         try:
-            certificate.verify_directly_issued_by(found)
+            certificate.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
             continue
-        return found
+        return authority
     return None
 
 
-def belongs(key: Key, certificate: Certificate) -> bool:
+def matches(key: Key, certificate: Certificate) -> bool:
     """Whether a key belongs to a certificate."""
     return key.public_key() == certificate.public_key()
 
 
 def write_bundle(bundle: Sequence[Certificate]) -> bytes:
     """Return certificates as PEM."""
-    return b"".join(found.public_bytes(serialization.Encoding.PEM) for found in bundle)
+    return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in bundle)
 
 
 def write_key(key: Key) -> bytes:

@@ -18,7 +18,7 @@ from halimede.access.mosquitto import write_rules
 from halimede.access.site import Site, SiteReport, SiteUser, SiteUserState
 from halimede.errors import HalimedeError, InvalidFieldError
 
-DAYS, MOST_DAYS = 365, 3650
+DAYS, MAX_DAYS = 365, 3650
 CA, BROKER = "ca", "broker"
 
 
@@ -37,44 +37,44 @@ def make_certificates(
     for name in only:
         if name not in names:
             raise InvalidFieldError("name", name, "it is not in this site: `halimede certs show` lists the members")
-    renewed = (set(only) or names) if rotate else set()
-    with files.locked(folder):
-        bundle, made = _trusted(folder), []
+    to_renew = (set(only) or names) if rotate else set()
+    with files.lock(folder):
+        bundle, created = _read_authorities(folder), []
         if not bundle:
             pair = a.new_authority()
             _write_authority(folder, [], pair)
             bundle = [pair.certificate]
-            made.append(CA)
-        removed = files.forget_others(site, folder)
-        kept = [] if made else [CA]
+            created.append(CA)
+        removed = files.remove_others(site, folder)
+        unchanged = [] if created else [CA]
         for entry in entries:
-            serving = entry.username not in renewed and _serving(folder / entry.folder, entry, bundle)
-            if not serving:
-                _sign(_signing(folder, bundle), entry, folder, days)
-            files.forget(folder / entry.folder, files.LOGIN_FILES)
-            (kept if serving else made).append(entry.username)
-        _spread(site, folder, bundle)
-        ends = [found.expires for found in states(site, folder) if found.expires]
-        return SiteReport(tuple(made), tuple(kept), removed, min(ends))
+            current = entry.username not in to_renew and _current_pair(folder / entry.folder, entry, bundle)
+            if not current:
+                _sign(_signing_authority(folder, bundle), entry, folder, days)
+            files.remove(folder / entry.folder, files.LOGIN_FILES)
+            (unchanged if current else created).append(entry.username)
+        _distribute(site, folder, bundle)
+        ends = [row.expires for row in states(site, folder) if row.expires]
+        return SiteReport(tuple(created), tuple(unchanged), removed, min(ends))
 
 
 def rotate_authority(site: Site, folder: Path) -> SiteReport:
     """Make a new authority, and let all users trust the old one as well. The old one's certificates stay."""
-    with files.locked(folder):
-        bundle = _trusted(folder)
+    with files.lock(folder):
+        bundle = _read_authorities(folder)
         if not bundle:
             raise HalimedeError(f"{folder} has no ca.crt: create the site first with `halimede certs init`")
         pair = a.new_authority()
         _write_authority(folder, bundle, pair)
-        _spread(site, folder, [pair.certificate, *bundle])
+        _distribute(site, folder, [pair.certificate, *bundle])
         return SiteReport((CA,), expires=pair.certificate.not_valid_after_utc)
 
 
 def finish_authority(site: Site, folder: Path) -> SiteReport:
     """Trust only the newest authority. Raises HalimedeError while a certificate is of an older one."""
-    with files.locked(folder):
-        bundle = _trusted(folder)
-        pair = _signing(folder, bundle)
+    with files.lock(folder):
+        bundle = _read_authorities(folder)
+        pair = _signing_authority(folder, bundle)
         for entry in _entries(site):
             chain = a.read_bundle(_bytes(folder / entry.folder / "tls.crt"))
             if not chain or a.signer(chain[0], [pair.certificate]) is None:
@@ -83,30 +83,30 @@ def finish_authority(site: Site, folder: Path) -> SiteReport:
                     "first, and copy the new folders to the machines that use them"
                 )
         files.write(folder / "ca.crt", a.write_bundle([pair.certificate]), lasting=True)
-        _spread(site, folder, [pair.certificate])
+        _distribute(site, folder, [pair.certificate])
         return SiteReport((CA,) if len(bundle) > 1 else (), expires=pair.certificate.not_valid_after_utc)
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every certificate of the site, the authority's first, with the time of its expiry."""
     now = datetime.now(UTC)
-    bundle = _trusted(folder)
-    found = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", each.not_valid_after_utc) for each in bundle]
+    bundle = _read_authorities(folder)
+    rows = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", signer.not_valid_after_utc) for signer in bundle]
     for entry in _entries(site):
         path = folder / entry.folder / "tls.crt"
         pair = _read(folder / entry.folder)
         if pair is None:
-            found.append(SiteUserState(entry, path, None, "missing" if not path.exists() else "no matching key"))
+            rows.append(SiteUserState(entry, path, None, "missing" if not path.exists() else "no matching key"))
             continue
         expires = pair.certificate.not_valid_after_utc
         problem = "expired" if expires <= now else ""
         if a.signer(pair.certificate, bundle) is None:
             problem = "of another authority"
-        found.append(SiteUserState(entry, path, expires, problem))
-    return found
+        rows.append(SiteUserState(entry, path, expires, problem))
+    return rows
 
 
-def _spread(site: Site, folder: Path, bundle: list[a.Certificate]) -> None:
+def _distribute(site: Site, folder: Path, bundle: list[a.Certificate]) -> None:
     """Write the trusted authorities into every folder, and the access rules."""
     trusted = a.write_bundle(bundle)
     for entry in _entries(site):
@@ -130,20 +130,20 @@ def _sign(authority: a.Pair, entry: SiteUser, folder: Path, days: int) -> None:
     files.write(path / "tls.crt", a.write_bundle([leaf.certificate]))
 
 
-def _serving(path: Path, entry: SiteUser, bundle: list[a.Certificate]) -> a.Pair | None:
+def _current_pair(path: Path, entry: SiteUser, bundle: list[a.Certificate]) -> a.Pair | None:
     pair = _read(path)
     if pair is None or a.signer(pair.certificate, bundle) is None:
         return None
     name = "" if entry.hosts else entry.username
-    return pair if a.serves(pair.certificate, name=name, hosts=entry.hosts) else None
+    return pair if a.is_current(pair.certificate, name=name, hosts=entry.hosts) else None
 
 
 def _read(path: Path) -> a.Pair | None:
     chain, key = a.read_bundle(_bytes(path / "tls.crt")), a.read_key(_bytes(path / "tls.key"))
-    return a.Pair(chain[0], key) if chain and key and a.belongs(key, chain[0]) else None
+    return a.Pair(chain[0], key) if chain and key and a.matches(key, chain[0]) else None
 
 
-def _trusted(folder: Path) -> list[a.Certificate]:
+def _read_authorities(folder: Path) -> list[a.Certificate]:
     pem = _bytes(folder / "ca.crt")
     bundle = a.read_bundle(pem)
     if pem and not bundle:
@@ -151,15 +151,15 @@ def _trusted(folder: Path) -> list[a.Certificate]:
     return bundle
 
 
-def _signing(folder: Path, bundle: list[a.Certificate]) -> a.Pair:
+def _signing_authority(folder: Path, bundle: list[a.Certificate]) -> a.Pair:
     """Return the authority whose key is in the folder. Raises HalimedeError."""
     path = folder / "ca.key"
     key = a.read_key(_bytes(path))
-    for each in bundle:
-        if key and a.belongs(key, each):
-            if each.not_valid_after_utc <= datetime.now(UTC):
+    for certificate in bundle:
+        if key and a.matches(key, certificate):
+            if certificate.not_valid_after_utc <= datetime.now(UTC):
                 raise HalimedeError(f"the authority in {folder} has expired: `halimede certs rotate --ca {folder}`")
-            return a.Pair(each, key)
+            return a.Pair(certificate, key)
     trouble = "does not match a certificate in ca.crt" if path.exists() else "is not there"
     raise HalimedeError(
         f"{path} {trouble}, so no certificate can be signed: restore it, or `halimede certs rotate --ca {folder}`"
@@ -180,8 +180,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _check(site: Site, days: int) -> None:
-    if not 1 <= days <= MOST_DAYS:
-        raise InvalidFieldError("days", days, f"use 1 to {MOST_DAYS}")
+    if not 1 <= days <= MAX_DAYS:
+        raise InvalidFieldError("days", days, f"use 1 to {MAX_DAYS}")
     for principal in site.principals():
         longest = a.LONGEST_NAME - len(principal.username) + len(principal.name)
         if len(principal.name) > longest:

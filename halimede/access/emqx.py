@@ -106,13 +106,13 @@ TAIL = """\
 
 def write_files(site: Site, folder: Path) -> None:
     """Write the folder ``emqx`` of a site: settings, access rules, and the users if they have passwords."""
-    own = files.make_folders(folder, Path("emqx"))
-    files.write(own / "acl.conf", acl_conf(site))
-    files.write(own / "emqx.conf", configuration(site, folder), files.SECRET)
+    emqx_folder = files.make_folders(folder, Path("emqx"))
+    files.write(emqx_folder / "acl.conf", acl_conf(site))
+    files.write(emqx_folder / "emqx.conf", configuration(site, folder), files.SECRET)
     if site.passwords:
-        files.write(own / "users.csv", users_file(site, folder), files.SECRET)
+        files.write(emqx_folder / "users.csv", users_file(site, folder), files.SECRET)
     else:
-        files.forget(own, ("users.csv",))
+        files.remove(emqx_folder, ("users.csv",))
 
 
 def configuration(site: Site, folder: Path) -> str:
@@ -121,12 +121,12 @@ def configuration(site: Site, folder: Path) -> str:
     With ``install``, all files of the site's folders ``broker`` and ``emqx`` are in that one folder.
     """
     install = Path(site.install) if site.install else None
-    own = install or folder / "emqx"
-    login = PASSWORDS.format(users=own / "users.csv", port=port(site)) if site.passwords else TLS.format(
+    emqx_folder = install or folder / "emqx"
+    login = PASSWORDS.format(users=emqx_folder / "users.csv", port=port(site)) if site.passwords else TLS.format(
         folder=install or folder / "broker", port=port(site)
     )  # fmt: skip
     node = NODE.format(cookie=cookie(folder))
-    return CONF_HEAD + node + login + WEBSOCKETS + AUTHORIZATION.format(acl=own / "acl.conf") + LIMITS
+    return CONF_HEAD + node + login + WEBSOCKETS + AUTHORIZATION.format(acl=emqx_folder / "acl.conf") + LIMITS
 
 
 def cookie(folder: Path) -> str:
@@ -167,5 +167,5 @@ def users_file(site: Site, folder: Path) -> str:
 
 
 def _rule(username: str, action: Action, filters: list[str]) -> str:
-    topics = ",\n  ".join(json.dumps(each) for each in filters)
+    topics = ",\n  ".join(json.dumps(filter_) for filter_ in filters)
     return f'{{allow, {{username, "{username}"}}, {action.value}, [\n  {topics}\n]}}.'

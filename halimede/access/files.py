@@ -18,11 +18,11 @@ SECRET, PUBLIC, OWN_FOLDER = 0o600, 0o644, 0o700
 LOGIN_FILES = ("username", "password")
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 #: the files of a place's own broker
-PLACE_FILES = (*TLS_FILES, "passwords", "acl", "mosquitto.conf")
+BRIDGE_FILES = (*TLS_FILES, "passwords", "acl", "mosquitto.conf")
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Make a site's folder and lock it: two commands at once would revert each other's changes."""
     make_folder(folder)
     handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET)
@@ -71,38 +71,38 @@ def text(path: Path) -> str | None:
         return None
 
 
-def forget(path: Path, names: tuple[str, ...]) -> bool:
+def remove(path: Path, names: tuple[str, ...]) -> bool:
     """Remove these files from a folder; return whether one existed."""
-    found = False
+    existed = False
     for name in names:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (path / name).unlink()
-            found = True
-    return found
+            existed = True
+    return existed
 
 
-def forget_others(site: Site, folder: Path) -> tuple[str, ...]:
+def remove_others(site: Site, folder: Path) -> tuple[str, ...]:
     """Remove the credentials of users that are no longer in the site; return their names."""
-    wanted = {principal.username for principal in site.principals()}
-    gone = [found for found in _there(folder) if found.username not in wanted]
+    usernames = {principal.username for principal in site.principals()}
+    removed_users = [user for user in _existing_users(folder) if user.username not in usernames]
     removed = []
-    for principal in gone:
+    for principal in removed_users:
         path = folder / principal.folder
-        place = path.parent / "broker" if principal.role is Role.BRIDGE else path
-        theirs = principal.role is Role.BRIDGE and forget(place, PLACE_FILES)
-        if forget(path, LOGIN_FILES + TLS_FILES) or theirs:
+        broker_folder = path.parent / "broker" if principal.role is Role.BRIDGE else path
+        had_broker_files = principal.role is Role.BRIDGE and remove(broker_folder, BRIDGE_FILES)
+        if remove(path, LOGIN_FILES + TLS_FILES) or had_broker_files:
             removed.append(principal.username)
-        for emptied in (place, path, path.parent):
+        for empty in (broker_folder, path, path.parent):
             with contextlib.suppress(OSError):  # the folder has other files, which must stay
-                emptied.rmdir()
+                empty.rmdir()
     return tuple(removed)
 
 
-def _there(folder: Path) -> Iterator[Principal]:
+def _existing_users(folder: Path) -> Iterator[Principal]:
     """Yield the users whose folders exist."""
     for node in _children(folder / "nodes"):
-        words = {path.name for path in _children(node)}
-        yield from (Principal(role, node.name) for role in NODE_ROLES if role_name(role) in words)
+        names = {path.name for path in _children(node)}
+        yield from (Principal(role, node.name) for role in NODE_ROLES if role_name(role) in names)
     pools = {path.name for path in _children(folder / "pools")}
     yield from (Principal(role) for role in POOLS if role_name(role) in pools)
     for role, name in FOLDERS.items():

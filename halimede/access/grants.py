@@ -63,22 +63,22 @@ class Grant:
 
 def grants(principal: Principal, contract: Sequence[Topic[Any]] = CONTRACT) -> tuple[Grant, ...]:
     """Return the grants of a principal, in the contract's order."""
-    found = []
+    allowed = []
     for topic in contract:
         if principal.role in topic.publishers:
-            found.append(Grant(Action.PUBLISH, topic.filter(**_own(principal, topic, topic.speaker)).text))
+            allowed.append(Grant(Action.PUBLISH, topic.filter(**_own_names(principal, topic, topic.speaker)).text))
         if principal.role in topic.subscribers:
-            own = {} if reads_all_nodes(principal, topic) else _own(principal, topic, topic.listener)
-            found.append(Grant(Action.SUBSCRIBE, topic.filter(**own).text))
-    return tuple(found)
+            own = {} if can_read_all_nodes(principal, topic) else _own_names(principal, topic, topic.listener)
+            allowed.append(Grant(Action.SUBSCRIBE, topic.filter(**own).text))
+    return tuple(allowed)
 
 
-def reads_all_nodes(principal: Principal, topic: Topic[Any]) -> bool:
+def can_read_all_nodes(principal: Principal, topic: Topic[Any]) -> bool:
     """Whether a worker reads what workers of other nodes publish: an aggregator reads the trainers' states."""
     return principal.role in WORKERS and not topic.listener and bool(WORKERS & set(topic.publishers))
 
 
-def _own(principal: Principal, topic: Topic[Any], party: str) -> dict[str, str]:
+def _own_names(principal: Principal, topic: Topic[Any], party: str) -> dict[str, str]:
     """Return the names in a topic that must be the principal's own."""
     if party:
         return {party: principal.username} if principal.role in NAMED else {}
@@ -106,19 +106,19 @@ def rights(site: Site, principal: Principal) -> tuple[Grant, ...]:
     """Return a user's grants on the site's broker. A bridge has only those that its routes need."""
     if principal.role is not Role.BRIDGE:
         return grants(principal)
-    (bridge,) = (each for each in site.bridges if each.name == principal.name)
-    found = []
+    (bridge,) = (candidate for candidate in site.bridges if candidate.name == principal.name)
+    allowed = []
     for route in routes(bridge):
-        found += [Grant(Action.PUBLISH, route.filter)] if route.up else []
-        found += [Grant(Action.SUBSCRIBE, route.filter)] if route.down else []
-    return tuple(found)
+        allowed += [Grant(Action.PUBLISH, route.filter)] if route.up else []
+        allowed += [Grant(Action.SUBSCRIBE, route.filter)] if route.down else []
+    return tuple(allowed)
 
 
 def behind(site: Site, bridge: Bridge) -> Iterator[Principal]:
     """Yield the users of a place's broker: those named in it, pools, and operators."""
     names = {Role.CAMERA: bridge.cameras, Role.CONSUMER: bridge.consumers, Role.OPERATOR: site.operators}
     names |= {role: ["", *bridge.nodes] for role in NODE_ROLES}
-    return (found for found in site.principals() if found.name in names.get(found.role, ()))
+    return (user for user in site.principals() if user.name in names.get(user.role, ()))
 
 
 def _of(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
@@ -127,17 +127,17 @@ def _of(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
         return
     of_node = "node" in topic.fields
     here, beyond = (OF_NODE, OF_NODE_BEYOND) if of_node else (HERE, BEYOND)
-    said, heard = set(topic.publishers), set(topic.subscribers)
-    up = bool(said & here and heard & beyond)
-    down = bool(said & beyond and heard & here) or (up and topic.retain and bool(said & beyond))
+    publishers, subscribers = set(topic.publishers), set(topic.subscribers)
+    up = bool(publishers & here and subscribers & beyond)
+    down = bool(publishers & beyond and subscribers & here) or (up and topic.retain and bool(publishers & beyond))
     if topic.id in STAYS or not (up or down):
         return
     if of_node:
         names = [{"node": node} for node in bridge.nodes]
     else:
-        names = [{"ns": each} for each in bridge.namespaces] if "ns" in topic.fields else []
-    for each in names or [{}]:
-        yield Route(topic.filter(**each).text, topic.qos, up, down, topic.id in LIVE)
+        names = [{"ns": namespace} for namespace in bridge.namespaces] if "ns" in topic.fields else []
+    for own in names or [{}]:
+        yield Route(topic.filter(**own).text, topic.qos, up, down, topic.id in LIVE)
 
 
 def _between(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:

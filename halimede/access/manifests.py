@@ -21,8 +21,8 @@ from halimede.names import check_label
 from halimede.topic import Role
 
 #: the API server's limit
-MOST_BYTES = 1024 * 1024
-GM, LC, BROKER, PLACE = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
+MAX_BYTES = 1024 * 1024
+GM, LC, BROKER, BRIDGE_BROKER = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
 LOGIN = {True: files.LOGIN_FILES, False: files.TLS_FILES}
 WORKERS = {role: f"halimede-{role_name(role)}" for role in POOLS}
 
@@ -46,30 +46,30 @@ def secrets_of(
     yield _secret(LC, namespace, _nodes(site, folder))
     yield _secret(BROKER, namespace, _broker(site, folder, emqx=emqx))
     for bridge in site.bridges:
-        yield _secret(f"{PLACE}-{bridge.name}", namespace, _folder(site, folder / "bridges" / bridge.name))
-    for each in dict.fromkeys(workers_in):
-        check_label("--workers-in", each)
+        yield _secret(f"{BRIDGE_BROKER}-{bridge.name}", namespace, _folder(site, folder / "bridges" / bridge.name))
+    for worker_namespace in dict.fromkeys(workers_in):
+        check_label("--workers-in", worker_namespace)
         for role, name in WORKERS.items():
-            yield _secret(name, each, _of(site, folder / Principal(role).folder))
+            yield _secret(name, worker_namespace, _of(site, folder / Principal(role).folder))
 
 
 def _nodes(site: Site, folder: Path) -> dict[str, bytes]:
     """Return the nodes' files under names with the node; the authority's certificate is contained once."""
-    found = {}
+    contents = {}
     for node in site.nodes:
         for name, data in _of(site, folder / Principal(Role.LC, node).folder).items():
-            found["ca.crt" if name == "ca.crt" else f"{node}.{name}"] = data
-    return found
+            contents["ca.crt" if name == "ca.crt" else f"{node}.{name}"] = data
+    return contents
 
 
 def _broker(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
-    found = {} if site.passwords else {name: _read(folder / "broker" / name) for name in files.TLS_FILES}
+    data = {} if site.passwords else {name: _read(folder / "broker" / name) for name in files.TLS_FILES}
     if emqx:
-        found["acl.conf"] = _read(folder / "emqx" / "acl.conf")
-        found["cookie"] = cookie(folder).encode()
-        return {**found, "users.csv": users_file(site, folder).encode()} if site.passwords else found
+        data["acl.conf"] = _read(folder / "emqx" / "acl.conf")
+        data["cookie"] = cookie(folder).encode()
+        return {**data, "users.csv": users_file(site, folder).encode()} if site.passwords else data
     names = ("acl", "passwords") if site.passwords else ("acl",)
-    return {**found, **{name: _read(folder / "broker" / name) for name in names}}
+    return {**data, **{name: _read(folder / "broker" / name) for name in names}}
 
 
 def _folder(site: Site, folder: Path) -> dict[str, bytes]:
@@ -93,9 +93,9 @@ def _read(path: Path) -> bytes:
 
 def _secret(name: str, namespace: str, data: dict[str, bytes]) -> Manifest:
     size = sum(map(len, data.values()))
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise HalimedeError(
-            f"Secret {name} would have {size} bytes, and Kubernetes takes {MOST_BYTES}: let nodes keep their "
+            f"Secret {name} would have {size} bytes, and Kubernetes takes {MAX_BYTES}: let nodes keep their "
             "credentials themselves (deploy/components/host-credentials)"
         )
     return {

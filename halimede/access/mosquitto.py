@@ -79,16 +79,16 @@ def port(site: Site) -> int:
     return site.port or (PLAIN_PORT if site.passwords else PORT)
 
 
-def acl_file(site: Site, place: Bridge | None = None) -> str:
+def acl_file(site: Site, bridge: Bridge | None = None) -> str:
     """Return the access rules of the site's broker, or those of the broker of a place.
 
     At a place, operators and consumers may also read whether its link to the site's broker is up (``LINK_STATES``).
     """
     prefix = "".join(f"{level}/" for level in site.levels)
     sections = [ACL_HEAD]
-    for principal in behind(site, place) if place else site.principals():
+    for principal in behind(site, bridge) if bridge else site.principals():
         rules = _rules(rights(site, principal), prefix)
-        if place and principal.role in WATCHERS:
+        if bridge and principal.role in WATCHERS:
             rules.append(f"topic read {LINK_STATES}")
         sections.append("\n".join((f"user {principal.username}", *rules, "")))
     return "\n".join(sections)
@@ -114,7 +114,7 @@ def _rules(granted: Iterable[Grant], prefix: str) -> list[str]:
     actions: dict[str, set[Action]] = {}
     for right in granted:
         actions.setdefault(right.filter, set()).add(right.action)
-    return [f"topic {_access(found)} {prefix}{filter_}" for filter_, found in actions.items()]
+    return [f"topic {_access(allowed)} {prefix}{filter_}" for filter_, allowed in actions.items()]
 
 
 def _access(actions: set[Action]) -> str:

@@ -32,64 +32,64 @@ def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> SiteRep
     all certificates: a folder has one kind of credentials. Raises OSError, and HalimedeError while another command
     runs.
     """
-    with files.locked(folder):
+    with files.lock(folder):
         return _make(site, folder, rotate=rotate)
 
 
 def _make(site: Site, folder: Path, *, rotate: bool) -> SiteReport:
     broker = folder / "broker"
     files.make_folder(broker)
-    known = _known(files.text(broker / "passwords") or "")
+    hashes = _password_hashes(files.text(broker / "passwords") or "")
     lines: dict[str, str] = {}
-    made: list[str] = []
-    kept: list[str] = []
-    removed = files.forget_others(site, folder)
+    created: list[str] = []
+    unchanged: list[str] = []
+    removed = files.remove_others(site, folder)
     for principal in site.principals():
-        own = files.make_folders(folder, principal.folder)
-        files.forget(own, files.TLS_FILES)
-        password = None if rotate else files.text(own / "password")
-        (kept if password else made).append(principal.username)
+        user_folder = files.make_folders(folder, principal.folder)
+        files.remove(user_folder, files.TLS_FILES)
+        password = None if rotate else files.text(user_folder / "password")
+        (unchanged if password else created).append(principal.username)
         password = password or secrets.token_urlsafe(PASSWORD_BYTES)
-        files.write(own / "username", principal.username + "\n", files.SECRET)
-        files.write(own / "password", password + "\n", files.SECRET)
-        line = known.get(principal.username, "")
+        files.write(user_folder / "username", principal.username + "\n", files.SECRET)
+        files.write(user_folder / "password", password + "\n", files.SECRET)
+        old_hash = hashes.get(principal.username, "")
         name = principal.username
-        lines[name] = f"{name}:{line if _fits(password, line) else hashed(password)}\n"
+        lines[name] = f"{name}:{old_hash if _matches(password, old_hash) else hash_password(password)}\n"
     files.write(broker / "passwords", "".join(lines.values()), files.SECRET)
     for bridge in site.bridges:
-        there = "".join(lines[user.username] for user in behind(site, bridge))
-        files.write(make_bridge_folder(folder, bridge) / "passwords", there, files.SECRET)
-        files.forget(make_bridge_folder(folder, bridge), files.TLS_FILES)
+        bridge_lines = "".join(lines[user.username] for user in behind(site, bridge))
+        files.write(make_bridge_folder(folder, bridge) / "passwords", bridge_lines, files.SECRET)
+        files.remove(make_bridge_folder(folder, bridge), files.TLS_FILES)
     write_rules(site, folder)
-    return SiteReport(tuple(made), tuple(kept), removed)
+    return SiteReport(tuple(created), tuple(unchanged), removed)
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every user of the site, and whether it has a password that the broker's file contains."""
-    known = _known(files.text(folder / "broker" / "passwords") or "")
-    found = []
+    hashes = _password_hashes(files.text(folder / "broker" / "passwords") or "")
+    rows = []
     for principal in site.principals():
         path = folder / principal.folder / "password"
         password = files.text(path)
-        fits = password and _fits(password, known.get(principal.username, ""))
-        problem = "" if fits else "not the broker's" if password else "missing"
-        found.append(SiteUserState(SiteUser(principal.username, Path(principal.folder)), path, None, problem))
-    return found
+        is_current = password and _matches(password, hashes.get(principal.username, ""))
+        problem = "" if is_current else "not the broker's" if password else "missing"
+        rows.append(SiteUserState(SiteUser(principal.username, Path(principal.folder)), path, None, problem))
+    return rows
 
 
-def hashed(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> str:
+def hash_password(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> str:
     """Return a password in the form of Mosquitto's password file."""
     salt = salt or secrets.token_bytes(SALT_BYTES)
-    found = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations, HASH_BYTES)
-    return f"$7${iterations}${base64.b64encode(salt).decode()}${base64.b64encode(found).decode()}"
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations, HASH_BYTES)
+    return f"$7${iterations}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
 
 
-def _known(content: str) -> dict[str, str]:
+def _password_hashes(content: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in content.splitlines())
     return {name: value for name, _, value in pairs if value}
 
 
-def _fits(password: str, line: str) -> bool:
+def _matches(password: str, line: str) -> bool:
     """Whether a line of the file matches this password: it is then kept, so that the file does not change."""
     parts = line.split("$")
     if len(parts) != 5 or parts[1] != "7" or parts[2] != str(ITERATIONS):
@@ -98,4 +98,4 @@ def _fits(password: str, line: str) -> bool:
         salt = base64.b64decode(parts[3], validate=True)
     except binascii.Error:
         return False
-    return bool(salt) and hmac.compare_digest(hashed(password, salt=salt), line)
+    return bool(salt) and hmac.compare_digest(hash_password(password, salt=salt), line)

@@ -22,8 +22,8 @@ from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
 from halimede.topic import Role
 
-MOST = 10_000
-Names = Annotated[list[str], Meta(max_length=MOST)]
+MAX_NAMES = 10_000
+Names = Annotated[list[str], Meta(max_length=MAX_NAMES)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 NODE_ROLES = (Role.LC, Role.EDGE, Role.CLOUD)
 #: folders of a site for other users than those of nodes
@@ -50,8 +50,8 @@ class Principal:
     @property
     def username(self) -> str:
         """The user name on the broker: ``gm``, ``lc.edge0``, ``edge-worker.edge0``, ``camera.cam0``, ..."""
-        word = role_name(self.role)
-        return f"{word}.{self.name}" if self.name else word
+        role = role_name(self.role)
+        return f"{role}.{self.name}" if self.name else role
 
     @property
     def folder(self) -> PurePosixPath:
@@ -81,7 +81,7 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     name: Annotated[str, Meta(max_length=253)]
-    nodes: Annotated[list[str], Meta(min_length=1, max_length=MOST)]
+    nodes: Annotated[list[str], Meta(min_length=1, max_length=MAX_NAMES)]
     cameras: Names = []
     consumers: Names = []
     broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = field(
@@ -181,7 +181,7 @@ def _check_bridges(site: Site) -> None:
             "write first a name or an address that reaches this broker from every place",
         )
     _check("bridges", [bridge.name for bridge in site.bridges], check_label)
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for index, bridge in enumerate(site.bridges):
         field = f"site.bridges[{index}]"
         _check_hosts(f"{field}.broker", bridge.broker)
@@ -194,8 +194,8 @@ def _check_bridges(site: Site) -> None:
                 if name not in getattr(site, list_):
                     raise InvalidFieldError(f"{field}.{list_}", name, f"name it in site.{list_} as well")
         for node in bridge.nodes:
-            if taken.setdefault(node, bridge.name) != bridge.name:
-                raise InvalidFieldError(f"{field}.nodes", node, f"it is behind the bridge {taken[node]} already")
+            if owners.setdefault(node, bridge.name) != bridge.name:
+                raise InvalidFieldError(f"{field}.nodes", node, f"it is behind the bridge {owners[node]} already")
 
 
 def _is_host(text: str) -> bool:
@@ -217,12 +217,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> None:
-    seen: set[str] = set()
+    listed: set[str] = set()
     for index, name in enumerate(names):
         check(f"site.{field}[{index}]", name)
-        if name in seen:
+        if name in listed:
             raise InvalidFieldError(f"site.{field}[{index}]", name, "it is listed twice: name each once")
-        seen.add(name)
+        listed.add(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +250,12 @@ class SiteUserState:
 class SiteReport:
     """Names of changed users, including ``ca`` and ``broker``. ``expires``: the first expiry of their certificates."""
 
-    made: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     expires: datetime | None = None
 
     @property
     def changed(self) -> bool:
         """Whether anything was changed."""
-        return bool(self.made or self.removed)
+        return bool(self.created or self.removed)

@@ -23,6 +23,7 @@ AS_IT_CAME: UploadEncoding = "as-it-came"
 #: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables
 LEAST_BYTES, MOST_BYTES = 1024, 268_435_455
 
+MOST_COST = 1e9
 MIXTURE_FIX = "set calibration (`halimede calibrate` writes one), or leave fusion at cloud"
 
 
@@ -56,12 +57,58 @@ class HardExampleMining(Spec, kw_only=True):
     ] = AFTER
 
 
+Price = Annotated[float, Meta(ge=0, le=MOST_COST)]
+ERRORS_FIX = "give miss or falseAlarm a cost over 0: if no error costs anything, no sample needs an upload"
+BUDGET_FIX = "costs decide how many samples go up: remove targetUploadRatio, or raise costs.upload instead"
+
+
+#: the rule whose thresholds can be adapted
+ADAPTED = "TwoThresholds"
+ADAPTIVE_FIX = f"set hardExampleMining to {ADAPTED}, as halimede calibrate --costs writes it, or remove adaptive"
+
+
+class Costs(Spec, kw_only=True):
+    """The costs of a miss, a false alarm and an upload, in any unit that all three have in common."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule("self.miss > 0.0 || (has(self.falseAlarm) && self.falseAlarm > 0.0)", ERRORS_FIX, ".miss"),
+    )
+
+    miss: Annotated[
+        Price,
+        Meta(description="Cost of a positive sample or an object that is not found; without positive, of any error."),
+    ]
+    false_alarm: Annotated[
+        Price | None, Meta(description="Cost of a false positive sample or box. Default: that of a miss.")
+    ] = None
+    upload: Annotated[Price, Meta(description="Cost of one upload.")]
+    adaptive: Annotated[
+        bool,
+        Meta(description="Adapts both thresholds to the running stream, from uploads and audits (TwoThresholds only)."),
+    ] = False
+    positive: Annotated[
+        str, Meta(max_length=256, description="The class to find. Default: any wrong class counts as a miss.")
+    ] = ""
+
+    @property
+    def alarm(self) -> float:
+        """The cost of a false alarm."""
+        return self.miss if self.false_alarm is None else self.false_alarm
+
+
 class Deferral(Spec, kw_only=True):
     """Which samples go on to the next tier, how many at most, and what is made of two answers."""
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             "!has(self.fusion) || self.fusion != 'mixture' || has(self.calibration)", MIXTURE_FIX, ".fusion"
+        ),
+        ValidationRule("!has(self.costs) || !has(self.targetUploadRatio)", BUDGET_FIX, ".targetUploadRatio"),
+        ValidationRule(
+            "!has(self.costs) || !has(self.costs.adaptive) || !self.costs.adaptive"
+            f" || self.hardExampleMining.name == '{ADAPTED}'",
+            ADAPTIVE_FIX,
+            ".costs",
         ),
     )
 
@@ -73,6 +120,10 @@ class Deferral(Spec, kw_only=True):
     target_upload_ratio: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(description="Share of samples to upload in the long run, also after drift. Default: the rule decides."),
+    ] = None
+    costs: Annotated[
+        Costs | None,
+        Meta(description="Costs of errors and uploads: halimede calibrate looks for the least sum of them."),
     ] = None
     audit_share: Annotated[
         float,
@@ -98,6 +149,18 @@ def check_deferral(at: str, deferral: Deferral) -> None:
         check_name(f"{at}.calibration.name", deferral.calibration.name)
     elif deferral.fusion == "mixture":
         raise InvalidFieldError(f"{at}.fusion", deferral.fusion, MIXTURE_FIX)
+    if deferral.costs:
+        check_costs(f"{at}.costs", deferral.costs)
+        if deferral.target_upload_ratio is not None:
+            raise InvalidFieldError(f"{at}.targetUploadRatio", deferral.target_upload_ratio, BUDGET_FIX)
+        if deferral.costs.adaptive and deferral.hard_example_mining.name != ADAPTED:
+            raise InvalidFieldError(f"{at}.costs", "adaptive", ADAPTIVE_FIX)
+
+
+def check_costs(at: str, costs: Costs) -> None:
+    """Refuse costs with which no error costs anything; ``at`` is their path. Raises InvalidFieldError."""
+    if not costs.miss and not costs.alarm:
+        raise InvalidFieldError(f"{at}.miss", costs.miss, ERRORS_FIX)
 
 
 def admit_deferral(at: str, deferral: Deferral, template: dict[str, Any]) -> None:

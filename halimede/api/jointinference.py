@@ -197,6 +197,11 @@ class KeepHardSamples(Spec, kw_only=True):
     max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of stored samples.")] = 10_000
 
 
+#: most further models of a committee
+MOST_FURTHER = 2
+COMMITTEE_FIX = "name other Models than model, each once: two equal models always agree"
+
+
 class Detector(ModelRef, kw_only=True):
     """The Model that finds boxes, and which of them are cropped."""
 
@@ -219,6 +224,12 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         *Deferral.rules,
         ValidationRule(
+            "!has(self.committee) || (self.committee.all(a, self.committee.exists_one(b, b.name == a.name))"
+            " && (!has(self.model.name) || self.committee.all(a, a.name != self.model.name)))",
+            COMMITTEE_FIX,
+            ".committee",
+        ),
+        ValidationRule(
             f"!has(self.detector) || !has(self.hardExampleMining.mode) || self.hardExampleMining.mode != '{BEFORE}'",
             CROPS_FIX,
             ".hardExampleMining",
@@ -233,6 +244,14 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     )
 
     model: Annotated[ModelChoice, Meta(description="The small model.")]
+    committee: Annotated[
+        list[ModelRef],
+        Meta(
+            max_length=MOST_FURTHER,
+            description="Further small models of the same labels: they and model answer by majority, for the rule"
+            " Agreement.",
+        ),
+    ] = []
     detector: Annotated[
         Detector | None,
         Meta(
@@ -299,6 +318,14 @@ def _check_model(at: str, model: ModelChoice) -> None:
         check_name(f"{at}.name", model.name)
 
 
+def _check_committee(at: str, edge: EdgeWorkerSpec) -> None:
+    names = [edge.model.name, *(member.name for member in edge.committee)]
+    for name in names[1:]:
+        check_name(f"{at}.committee", name)
+        if names.count(name) > 1:
+            raise InvalidFieldError(f"{at}.committee", name, COMMITTEE_FIX)
+
+
 def _check_detector(at: str, edge: EdgeWorkerSpec) -> None:
     if edge.detector is None:
         return
@@ -312,6 +339,7 @@ def check(spec: JointInferenceServiceSpec) -> None:
     edge, cloud = spec.edge_worker, spec.cloud_worker
     check_all(
         partial(_check_model, "spec.edgeWorker.model", edge.model),
+        partial(_check_committee, "spec.edgeWorker", edge),
         partial(_check_detector, "spec.edgeWorker", edge),
         partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
         partial(check_source, "spec.edgeWorker.source", edge.source),

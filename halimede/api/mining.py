@@ -53,6 +53,7 @@ BoxNumber = Annotated[int, Meta(ge=1, le=MOST_BOXES, description="a whole number
 Level = Annotated[float, Meta(ge=-MOST_ENERGY, le=MOST_ENERGY, description="a number from -1e6 to 1e6")]
 Temperature = Annotated[float, Meta(ge=0.01, le=1000, description="a number from 0.01 to 1000")]
 CalibrationPath = Annotated[str, Meta(min_length=1, description="the path of a file that `halimede calibrate` wrote")]
+ClassName = Annotated[str, Meta(min_length=1, max_length=256, description="the name of a class of the model")]
 Cut = Annotated[float, Meta(ge=-1, le=1, description="a number from -1 to 1")]
 Seed = Annotated[int, Meta(ge=0, description="a whole number from 0")]
 Variance = Annotated[float, Meta(ge=0, le=MOST_SHARPNESS, description="a number from 0 to 1e9")]
@@ -73,6 +74,13 @@ class ParametersOfBothModes(MiningParameters):
     __slots__ = ()
 
     modes: ClassVar[tuple[Mode, ...]] = (AFTER, BEFORE)
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementParameters(MiningParameters):
+    """Parameters of Agreement."""
+
+    threshold_agreement: Ratio = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,34 @@ class ThresholdParameters(MiningParameters):
 
 
 @dataclass(frozen=True, slots=True)
+class TwoThresholdsParameters(MiningParameters):
+    """Parameters of TwoThresholds. ``answer``: from here on, the answer is the positive class."""
+
+    positive: ClassName
+    negative: ClassName
+    low: Ratio
+    high: Ratio
+    #: None: in the middle between both thresholds
+    answer: Ratio | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse equal classes, and thresholds in another order. Raises InvalidFieldError."""
+        at = f"{FIELD}.parameters"
+        if self.positive == self.negative:
+            raise InvalidFieldError(f"{at}.negative", self.negative, "name the model's other class")
+        if self.high < self.low:
+            raise InvalidFieldError(f"{at}.high", self.high, f"give a number from low, {self.low}, on")
+        if self.answer is not None and not self.low <= self.answer <= self.high:
+            fix = f"give a number between low and high, from {self.low} to {self.high}"
+            raise InvalidFieldError(f"{at}.answer", self.answer, fix)
+
+    @property
+    def between(self) -> float:
+        """The probability from which the answer is the positive class."""
+        return (self.low + self.high) / 2 if self.answer is None else self.answer
+
+
+@dataclass(frozen=True, slots=True)
 class UncertainBoxesParameters(MiningParameters):
     """Parameters of UncertainBoxes."""
 
@@ -206,6 +242,7 @@ class UncertainBoxesParameters(MiningParameters):
 
 #: the parameters of all built-in algorithms, by name
 BUILT_IN: Mapping[str, type[MiningParameters]] = {
+    "Agreement": AgreementParameters,
     "BoxCount": BoxCountParameters,
     "CloudOnly": CloudOnlyParameters,
     "CrossEntropy": CrossEntropyParameters,
@@ -220,6 +257,7 @@ BUILT_IN: Mapping[str, type[MiningParameters]] = {
     "Sharpness": SharpnessParameters,
     "SmallestBox": SmallestBoxParameters,
     "Threshold": ThresholdParameters,
+    "TwoThresholds": TwoThresholdsParameters,
     "UncertainBoxes": UncertainBoxesParameters,
 }
 

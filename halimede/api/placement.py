@@ -117,6 +117,12 @@ class Placement:
         return found.name if found else ""
 
     @property
+    def committee(self) -> dict[str, str]:
+        """The names of the further Models that answer together with ``model``, by purpose."""
+        members = self.worker.committee if isinstance(self.worker, EdgeWorkerSpec) else []
+        return {f"committee{number}": member.name for number, member in enumerate(members, 1)}
+
+    @property
     def calibration(self) -> str:
         """The name of the Model with its calibration; empty if it has none."""
         return self.worker.calibration.name if isinstance(self.worker, Deferral) and self.worker.calibration else ""
@@ -162,7 +168,7 @@ class Placement:
     @property
     def needs(self) -> dict[str, str]:
         """The names of the Models whose files it needs, by the resource's field."""
-        named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
+        named = {"model": self.model, "detector": self.detector, **self.committee, "calibration": self.calibration}
         named |= {what: name for what, name in self.training.items() if what not in self.described}
         return {what: name for what, name in named.items() if name}
 

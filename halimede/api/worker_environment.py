@@ -135,6 +135,8 @@ def _deferral(worker: Deferral) -> dict[str, str]:
     }
     if worker.target_upload_ratio is not None:
         told["TARGET_UPLOAD_RATIO"] = f"{worker.target_upload_ratio:g}"
+    if worker.costs and worker.costs.adaptive:
+        told["COSTS"] = _json(worker.costs)
     if worker.encoding != AS_IT_CAME:
         told["UPLOAD_ENCODING"] = worker.encoding
     if worker.max_bytes is not None:

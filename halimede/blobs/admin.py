@@ -38,24 +38,24 @@ class ManagedCache:
     """A cache, its limit in bytes (0: others enforce it), and whether users may remove files."""
 
     cache: Cache
-    most_bytes: int = 0
+    max_bytes: int = 0
     removable: bool = False
 
-    async def bring(self, opener: BusOpener, digest: str, size: int) -> Fetched:
+    async def store(self, opener: BusOpener, digest: str, size: int) -> Fetched:
         """Return a file, downloaded if the cache lacks it. Raises StoreFullError, FetchError and BusError."""
-        found = await self.cache.find(digest)
-        if found is not None:
-            return found
-        held = sum((await in_thread(self.cache.digests)).values()) if self.most_bytes else 0
-        if self.most_bytes and held + size > self.most_bytes:
+        fetched = await self.cache.find(digest)
+        if fetched is not None:
+            return fetched
+        used = sum((await in_thread(self.cache.digests)).values()) if self.max_bytes else 0
+        if self.max_bytes and used + size > self.max_bytes:
             raise StoreFullError(
-                f"{held + size} bytes would be more than its {self.most_bytes}: free space with `halimede blob delete`"
+                f"{used + size} bytes would be more than its {self.max_bytes}: free space with `halimede blob delete`"
             )
         limits = TransferLimits(max_bytes=max(1, size))
         openers = {SCHEME: opener}
-        found = await with_fallback(fetch, url(ANY, digest), "", self.cache, openers=openers, limits=limits)
-        log.info("blob stored", digest=digest, size=found.size)
-        return found
+        fetched = await with_fallback(fetch, url(ANY, digest), "", self.cache, openers=openers, limits=limits)
+        log.info("blob stored", digest=digest, size=fetched.size)
+        return fetched
 
 
 class BlobAdmin:
@@ -66,12 +66,12 @@ class BlobAdmin:
         self._name = name
         self._store = store
         self._client = client
-        self._orders: FairQueue[Delivery[BlobOrder]] = FairQueue(each=ORDERS, askers=ASKERS)
+        self._orders: FairQueue[Delivery[BlobOrder]] = FairQueue(per_asker=ORDERS, askers=ASKERS)
         self._doing: tuple[str, str, str] | None = None
 
     async def start(self) -> None:
         """Subscribe."""
-        await self._bus.subscribe(topics.BLOB_ORDER.filter(source=self._name), self._ordered, queue=QUEUE)
+        await self._bus.subscribe(topics.BLOB_ORDER.filter(source=self._name), self._on_order, queue=QUEUE)
 
     async def run(self) -> None:
         """Carry out orders until cancelled."""
@@ -80,7 +80,7 @@ class BlobAdmin:
             asker, order = delivery.names["asker"], delivery.body
             self._doing = (asker, order.op, order.digest)
             try:
-                answer = await self._done(asker, order)
+                answer = await self._carry_out(asker, order)
             except (FetchError, OSError) as error:
                 answer = BlobAnswer(outcome="refused", message=shorten_middle(str(error), 4096))
             except Exception:
@@ -89,7 +89,7 @@ class BlobAdmin:
             self._doing = None
             await self._publish(delivery, answer)
 
-    async def _ordered(self, delivery: Delivery[BlobOrder]) -> None:
+    async def _on_order(self, delivery: Delivery[BlobOrder]) -> None:
         asker, order = delivery.names["asker"], delivery.body
         key = (asker, order.op, order.digest)
         if key != self._doing and not self._orders.put(asker, key[1:], delivery):
@@ -104,30 +104,30 @@ class BlobAdmin:
         except BusError as error:
             log.info("blob transfer not answered", asker=delivery.names["asker"], error=str(error))
 
-    async def _done(self, asker: str, order: BlobOrder) -> BlobAnswer:
+    async def _carry_out(self, asker: str, order: BlobOrder) -> BlobAnswer:
         if order.op == "list":
-            return await in_thread(self._listed, order.after)
+            return await in_thread(self._list, order.after)
         if not order.digest:
             return BlobAnswer(outcome="refused", message=f"{order.op}: name a digest")
         return await (self._keep(asker, order) if order.op == "keep" else in_thread(self._remove, order.digest))
 
     async def _keep(self, asker: str, order: BlobOrder) -> BlobAnswer:
         try:
-            found = await self._store.bring(BusOpener(self._client, [asker]), order.digest, order.size)
+            stored = await self._store.store(BusOpener(self._client, [asker]), order.digest, order.size)
         except StoreFullError as error:
             return BlobAnswer(outcome="refused", message=str(error))
-        return BlobAnswer(outcome="kept", size=found.size)
+        return BlobAnswer(outcome="kept", size=stored.size)
 
-    def _listed(self, after: str) -> BlobAnswer:
+    def _list(self, after: str) -> BlobAnswer:
         cache = self._store.cache
-        found = sorted(digest for digest in cache.digests() if digest > after and cache.may_have(BUS, digest))
+        digests = sorted(digest for digest in cache.digests() if digest > after and cache.may_have(BUS, digest))
         blobs = []
-        for digest in found[:LISTED]:
+        for digest in digests[:LISTED]:
             try:
                 blobs.append(BlobEntry(digest=digest, size=cache.path(digest).stat().st_size))
             except FileNotFoundError:  # evicted just now
                 continue
-        return BlobAnswer(outcome="listed", blobs=blobs, truncated=len(found) > LISTED)
+        return BlobAnswer(outcome="listed", blobs=blobs, truncated=len(digests) > LISTED)
 
     def _remove(self, digest: str) -> BlobAnswer:
         if not self._store.removable:
@@ -158,13 +158,13 @@ class BlobNode:
         finders = [find, of_cache(store.cache)] if find else [of_cache(store.cache)]
         self.source = BlobServer(bus, name, FileProvider(finders))
         self.opener = BusOpener(self.client)
-        self._desk = BlobAdmin(bus, name, store, self.client)
+        self._admin = BlobAdmin(bus, name, store, self.client)
 
     async def run(self) -> None:
         """Serve, request and store files until cancelled."""
         async with self.bus:
             try:
-                for part in (self.client, self.source, self._desk):
+                for part in (self.client, self.source, self._admin):
                     await part.start()
             except RefusedError as error:
                 log.warning(
@@ -174,4 +174,4 @@ class BlobNode:
             with first_error():
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self.source.run(), name="blob source")
-                    group.create_task(self._desk.run(), name="blob desk")
+                    group.create_task(self._admin.run(), name="blob admin")

@@ -35,7 +35,7 @@ class FlowControl:
         self._mean: float | None = None
         self._deviation = 0.0
 
-    def came(self, seconds: float) -> None:
+    def record_arrival(self, seconds: float) -> None:
         """Record that a piece arrived so many seconds after its request."""
         if self._mean is None:
             self._mean, self._deviation = seconds, seconds / 2
@@ -48,7 +48,7 @@ class FlowControl:
         elif seconds >= SLOW:
             self._less()
 
-    def lost(self) -> None:
+    def record_loss(self) -> None:
         """Record that a piece was lost."""
         self.wait_s = min(LATEST, self.wait_s * 2)
         self._less()
@@ -90,7 +90,7 @@ class ChunkScheduler:
     def __init__(self, offset: int, size: int, pace: FlowControl | None = None) -> None:
         self.size = size
         #: bytes that have been passed on
-        self.given = offset
+        self.passed_on = offset
         #: consecutive timeouts without any piece
         self.misses = 0
         self._pace = pace or FlowControl()
@@ -102,62 +102,62 @@ class ChunkScheduler:
     @property
     def done(self) -> bool:
         """Whether the whole file has been passed on."""
-        return self.given >= self.size
+        return self.passed_on >= self.size
 
     def ask(self, now: float) -> list[ChunkRequest]:
         """Return the pieces to request now; they count as requested."""
-        found = []
+        requests = []
         while len(self._out) < self._pace.window:
             if self._lost:
-                asked = ChunkRequest(*heapq.heappop(self._lost), again=True)
+                request = ChunkRequest(*heapq.heappop(self._lost), again=True)
             elif self._next < self.size and len(self._out) + len(self._here) < MOST + AHEAD:
-                asked = ChunkRequest(self._next, min(self._pace.length, self.size - self._next))
-                self._next += asked.length
+                request = ChunkRequest(self._next, min(self._pace.length, self.size - self._next))
+                self._next += request.length
             else:
                 break
-            self._out[asked.offset] = _Out(asked, now, now + self._pace.wait_s)
-            found.append(asked)
-        return found
+            self._out[request.offset] = _Out(request, now, now + self._pace.wait_s)
+            requests.append(request)
+        return requests
 
-    def came(self, offset: int, data: memoryview, now: float) -> bool:
+    def add(self, offset: int, data: memoryview, now: float) -> bool:
         """Add a piece; return whether it was requested and is new. The rest of a shorter one is requested again."""
         out = self._out.get(offset)
-        asked = out.ask.length if out else dict(self._lost).get(offset, 0)
-        if not 0 < len(data) <= asked:
+        length = out.ask.length if out else dict(self._lost).get(offset, 0)
+        if not 0 < len(data) <= length:
             return False
         if out:
             del self._out[offset]
             if not out.ask.again:  # otherwise it may be the reply to either request
-                self._pace.came(now - out.sent)
+                self._pace.record_arrival(now - out.sent)
         else:  # its timeout was too short
-            self._lost.remove((offset, asked))
+            self._lost.remove((offset, length))
             heapq.heapify(self._lost)
         self._here[offset] = data
         self.misses = 0
-        if len(data) < asked:
-            heapq.heappush(self._lost, (offset + len(data), asked - len(data)))
+        if len(data) < length:
+            heapq.heappush(self._lost, (offset + len(data), length - len(data)))
         return True
 
     def give(self) -> list[memoryview]:
         """Return the next pieces in order; they count as passed on."""
-        found = []
-        while (data := self._here.pop(self.given, None)) is not None:
-            found.append(data)
-            self.given += len(data)
-        return found
+        pieces = []
+        while (data := self._here.pop(self.passed_on, None)) is not None:
+            pieces.append(data)
+            self.passed_on += len(data)
+        return pieces
 
     def expire(self, now: float) -> int:
         """Count pieces that did not arrive in time as lost; return their number."""
         late = [out.ask for out in self._out.values() if out.deadline <= now]
-        for asked in late:
-            del self._out[asked.offset]
-            heapq.heappush(self._lost, (asked.offset, asked.length))
+        for request in late:
+            del self._out[request.offset]
+            heapq.heappush(self._lost, (request.offset, request.length))
         if late:
             self.misses += 1
-            self._pace.lost()
+            self._pace.record_loss()
         return len(late)
 
-    def another(self) -> None:
+    def switch_source(self) -> None:
         """Continue with another source: request the pieces in flight again, and adapt from the start."""
         for out in self._out.values():
             heapq.heappush(self._lost, (out.ask.offset, out.ask.length))

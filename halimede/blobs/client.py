@@ -77,10 +77,10 @@ class BlobClient:
             accept=lambda delivery: delivery.body.outcome == "has",
         )
         try:
-            found = [delivery.names["source"] async for delivery in answers]
+            sources = [delivery.names["source"] async for delivery in answers]
         except NoSubscriberError:
             return []
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(sources))
 
     async def order(self, source: str, order: BlobOrder, *, timeout_s: float) -> BlobAnswer:
         """Send an order to a source, and repeat it until the source replies: it carries it out once.
@@ -102,12 +102,12 @@ class BlobClient:
     def distrust(self, digest: str, sources: Sequence[str]) -> None:
         """Record that a file had wrong bytes, of which these sources sent some."""
         now = asyncio.get_running_loop().time()
-        self._wrong = {known: until for known, until in self._wrong.items() if until > now}
+        self._wrong = {entry: until for entry, until in self._wrong.items() if until > now}
         for source in sources:
             if len(self._wrong) < DISTRUSTED:
                 self._wrong[digest, source] = now + DISTRUST_S
 
-    def trusts(self, digest: str, source: str) -> bool:
+    def is_trusted(self, digest: str, source: str) -> bool:
         """Whether a source may be asked for a file."""
         return self._wrong.get((digest, source), 0.0) <= asyncio.get_running_loop().time()
 

@@ -46,11 +46,11 @@ def sources(digest: str, node: str, peers: Collection[str], origin: str) -> list
     ``peers`` are the nodes that copy it. Only one of them receives it from ``origin``.
     """
     order = sorted({*peers, node} - {origin}, key=lambda name: hashlib.sha256(f"{digest} {name}".encode()).digest())
-    found, rank = [], order.index(node)
+    ancestors, rank = [], order.index(node)
     while rank:
         rank = (rank - 1) // 2
-        found.append(order[rank])
-    return [*found, origin]
+        ancestors.append(order[rank])
+    return [*ancestors, origin]
 
 
 class CopyFetcher:
@@ -69,22 +69,22 @@ class CopyFetcher:
         for source in [*sources(digest, self._node, peers, origin), ANY]:
             try:
                 where = url(source, digest)
-                found = await with_fallback(fetch, where, "", cache, progress, openers=self._named, limits=LIMITS)
+                fetched = await with_fallback(fetch, where, "", cache, progress, openers=self._named, limits=LIMITS)
             except FetchError as error:
                 if error.reason not in OF_THE_SOURCE:
                     raise
-                if error.reason is FetchReason.NOT_FOUND and source not in {origin, ANY} and self._waits(digest):
+                if error.reason is FetchReason.NOT_FOUND and source not in {origin, ANY} and self._may_wait(digest):
                     text = f"waiting for node {source} to have sha256:{digest}"
                     raise FetchError(FetchReason.NOT_FOUND, text, temporary=True) from error
                 log.info("copy not received", source=source, digest=digest, reason=error.reason)
                 last = last or error
             else:
                 self._waiting.pop(digest, None)
-                return found
+                return fetched
         assert last is not None  # noqa: S101 - for the type checker
         raise FetchError(last.reason, str(last), temporary=True) from last
 
-    def _waits(self, digest: str) -> bool:
+    def _may_wait(self, digest: str) -> bool:
         """Whether a node that does not have the file yet is waited for, and not for too long already."""
         now = asyncio.get_running_loop().time()
         if len(self._waiting) >= WAITING:

@@ -72,14 +72,14 @@ class BlobDownload:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.connect_s
         rounds = 0
-        while not (found := await self._round()):
+        while not (chunk := await self._round()):
             rounds += 1
             # a source's own answer is certain; a query of all sources, or its replies, may be lost
             answered = rounds >= (ROUNDS if self._ask_all else 1) and self._trouble != FetchReason.UNREACHABLE
             if answered or loop.time() >= deadline:
                 raise self._nobody()
             await asyncio.sleep(ROUND_S)
-        self.size = found.size
+        self.size = chunk.size
         offset = offset if offset <= self.size else 0
         self._transfer = ChunkScheduler(offset, self.size)
         return offset
@@ -98,7 +98,7 @@ class BlobDownload:
                 return
             transfer.expire(loop.time())
             if self._trouble or transfer.misses >= MISSES:
-                await self._another(transfer)
+                await self._switch_source(transfer)
             await self._ask(transfer, patiently=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(transfer.wake(loop.time()) + 0.001):
@@ -121,37 +121,37 @@ class BlobDownload:
         elif chunk.error or chunk.size != transfer.size or not chunk.data:
             self._trouble = chunk.error or "it has another file under this digest"
             self._woken.set()
-        elif transfer.came(chunk.offset, chunk.data, asyncio.get_running_loop().time()):
+        elif transfer.add(chunk.offset, chunk.data, asyncio.get_running_loop().time()):
             self._woken.set()
             await self._ask(transfer, patiently=False)
 
     async def _ask(self, transfer: ChunkScheduler, *, patiently: bool) -> None:
         """Request due pieces. ``patiently``: the broker reports whether the source is online."""
-        for asked in transfer.ask(asyncio.get_running_loop().time()):
+        for request in transfer.ask(asyncio.get_running_loop().time()):
             try:
-                if not await self._publish(asked, qos=1 if patiently and asked.again else 0):
+                if not await self._publish(request, qos=1 if patiently and request.again else 0):
                     self._trouble = "it has disconnected"
                     self._woken.set()
             except BusError:
                 return  # the piece counts as lost, and is requested again
 
-    async def _publish(self, asked: ChunkRequest, qos: int) -> bool:
+    async def _publish(self, request: ChunkRequest, qos: int) -> bool:
         address = self._client.channel.request_to(self._source, self._client.name)
-        body = BlobRequest(digest=self._digest, offset=asked.offset, length=asked.length)
+        body = BlobRequest(digest=self._digest, offset=request.offset, length=request.length)
         return await self._client.bus.publish(
             address, body, qos=qos, correlation=self._ticket, expiry_s=int(SHOW_S) * 5, timeout_s=SHOW_S
         )
 
-    async def _another(self, transfer: ChunkScheduler) -> None:
+    async def _switch_source(self, transfer: ChunkScheduler) -> None:
         """Find a source that can continue. Raises FetchError if there is none within the limits."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.inactivity_s
-        log.info("blob source timed out", source=node_of(self._source), why=self._trouble, at=transfer.given)
+        log.info("blob source timed out", source=node_of(self._source), why=self._trouble, at=transfer.passed_on)
         while True:
-            found = await self._round(last=self._source)
-            if found and found.size == transfer.size:
+            chunk = await self._round(last=self._source)
+            if chunk and chunk.size == transfer.size:
                 self._trouble = ""
-                return transfer.another()
+                return transfer.switch_source()
             if loop.time() >= deadline:
                 limit = self._limits.inactivity_s
                 text = f"{node_of(self.used[-1])} sent no data of sha256:{self._digest} for {limit:g} s"
@@ -163,11 +163,11 @@ class BlobDownload:
         answers: list[str] = []
         try:
             await self._client.bus.wait_connected(ROUND_S)
-            for candidates in ([each for each in self._named if each != last], None, [last] if last else []):
-                for source in await self._others() if candidates is None else candidates:
+            for candidates in ([named for named in self._named if named != last], None, [last] if last else []):
+                for source in await self._query_sources() if candidates is None else candidates:
                     if source == self._client.name or (source == last and candidates is None):
                         continue
-                    if not self._client.trusts(self._digest, source):
+                    if not self._client.is_trusted(self._digest, source):
                         answers.append(FetchReason.DIGEST_MISMATCH)
                         continue
                     chunk = await self._shows(source)
@@ -179,11 +179,11 @@ class BlobDownload:
             log.debug("blob sources not asked", error=str(error))
             answers = [FetchReason.UNREACHABLE]
         # an unreachable source may have the file; the reachable ones do not
-        first = (each for each in (FetchReason.UNREACHABLE, FetchReason.DIGEST_MISMATCH) if each in answers)
+        first = (named for named in (FetchReason.UNREACHABLE, FetchReason.DIGEST_MISMATCH) if named in answers)
         self._trouble = next(first, FetchReason.NOT_FOUND)
         return None
 
-    async def _others(self) -> list[str]:
+    async def _query_sources(self) -> list[str]:
         return await self._client.who_has(self._digest) if self._ask_all else []
 
     async def _shows(self, source: str) -> BlobChunk | None:
@@ -228,11 +228,13 @@ class BusOpener:
         self._gave: dict[str, list[str]] = {}
 
     @contextlib.asynccontextmanager
-    async def __call__(self, url_: str, known: str, limits: TransferLimits, offset: int, /) -> AsyncIterator[Stream]:
+    async def __call__(
+        self, url_: str, known_digest: str, limits: TransferLimits, offset: int, /
+    ) -> AsyncIterator[Stream]:
         """Open a URL at an offset. Raises FetchError."""
         source, digest = read_url(url_)
-        if known == digest:
-            yield Stream(known, None, None)
+        if known_digest == digest:
+            yield Stream(known_digest, None, None)
             return
         sources = self._sources or ([] if source == ANY else [party(source)])
         reading = BlobDownload(self._client, digest, sources, limits, ask_all=self._ask_all or not sources)

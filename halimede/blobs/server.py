@@ -30,16 +30,16 @@ from halimede.models.cache import in_thread
 log = structlog.get_logger()
 NOT_FOUND, BEYOND, UNREADABLE = "NotFound", "Beyond", "Unreadable"
 #: pieces that are read and sent in parallel
-HANDS = 2
+SENDERS = 2
 #: seconds: to send a piece, between two checks of idle files, and the lifetime of a reply
 SEND_S, TIDY_S = 30.0, 5.0
 #: most bytes of a packet without the piece
-BESIDE = 4096
+HEADER_BYTES = 4096
 #: requests in the bus's queue, in addition to those in the fair queue
 QUEUE = 256
 T = TypeVar("T")
 #: most waiting requests of one requester, and most requesters
-EACH, ASKERS = 32, 512
+PER_ASKER, ASKERS = 32, 512
 #: most open files, and seconds until a file is closed after its last piece
 MOST_OPEN, IDLE_S = 16, 10.0
 #: the cache's name of requesters on the bus, which have no credentials for an origin
@@ -66,45 +66,45 @@ class _Question:
 class BlobServer:
     """Serves a provider's files under a name (``gm``, ``lc.edge0``). The caller enters the bus and runs ``run``."""
 
-    def __init__(self, bus: Bus, name: str, shelf: FileProvider, channel: BlobChannel = SITE) -> None:
+    def __init__(self, bus: Bus, name: str, provider: FileProvider, channel: BlobChannel = SITE) -> None:
         self.stats = SourceStats()
-        self.turns: FairQueue[_Question] = FairQueue()
+        self.queue: FairQueue[_Question] = FairQueue()
         self._bus = bus
         self._name = name
-        self._shelf = shelf
+        self._provider = provider
         self._channel = channel
 
     async def start(self, *, queries: bool = True) -> None:
         """Subscribe to requests for this source, and to queries for all sources."""
-        await self._bus.subscribe(self._channel.requests_of(self._name), self._asked, queue=QUEUE)
+        await self._bus.subscribe(self._channel.requests_of(self._name), self._on_request, queue=QUEUE)
         if queries and self._channel.has_queries:
-            await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._queried, queue=QUEUE)
+            await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._on_query, queue=QUEUE)
 
     async def run(self) -> None:
         """Answer requests until cancelled."""
         try:
             with first_error():
                 async with asyncio.TaskGroup() as group:
-                    for number in range(HANDS):
+                    for number in range(SENDERS):
                         group.create_task(self._work(), name=f"blobs: hand {number}")
                     while True:
                         await asyncio.sleep(TIDY_S)
-                        self._shelf.tidy()
+                        self._provider.tidy()
         finally:
-            self._shelf.close()
+            self._provider.close()
 
-    async def _asked(self, delivery: Delivery[BlobRequest]) -> None:
+    async def _on_request(self, delivery: Delivery[BlobRequest]) -> None:
         asker, body = delivery.names["asker"], delivery.body
-        self.turns.put(asker, (body.digest, body.offset), _Question(asker, delivery.packet.correlation, body))
+        self.queue.put(asker, (body.digest, body.offset), _Question(asker, delivery.packet.correlation, body))
 
-    async def _queried(self, delivery: Delivery[BlobQuery]) -> None:
+    async def _on_query(self, delivery: Delivery[BlobQuery]) -> None:
         asker, body = delivery.names["asker"], delivery.body
         if asker != self._name:
-            self.turns.put(asker, body.digest, _Question(asker, delivery.packet.correlation, body))
+            self.queue.put(asker, body.digest, _Question(asker, delivery.packet.correlation, body))
 
     async def _work(self) -> None:
         while True:
-            question = await self.turns.take()
+            question = await self.queue.take()
             try:
                 if isinstance(question.body, BlobQuery):
                     await self._answer(question, question.body)
@@ -116,14 +116,14 @@ class BlobServer:
                 log.exception("blob request failed", asker=question.asker)
 
     async def _give(self, question: _Question, body: BlobRequest) -> None:
-        length = min(body.length, self._bus.max_packet - BESIDE)
+        length = min(body.length, self._bus.max_packet - HEADER_BYTES)
         error, size, data = "", 0, memoryview(b"")
         try:
-            found = await self._shelf.read(body.digest, body.offset, length)
-            if found is None:
+            piece = await self._provider.read(body.digest, body.offset, length)
+            if piece is None:
                 error = NOT_FOUND
             else:
-                size, data = found
+                size, data = piece
                 error = BEYOND if body.offset > size else ""
         except OSError as problem:
             log.warning("blob cannot be read", digest=body.digest, error=problem.strerror)
@@ -137,7 +137,7 @@ class BlobServer:
 
     async def _answer(self, question: _Question, body: BlobQuery) -> None:
         try:
-            size = await self._shelf.size(body.digest)
+            size = await self._provider.size(body.digest)
         except OSError:
             return
         if size is not None:
@@ -153,13 +153,13 @@ class FairQueue(Generic[T]):
 
     """
 
-    def __init__(self, *, each: int = EACH, askers: int = ASKERS) -> None:
+    def __init__(self, *, per_asker: int = PER_ASKER, askers: int = ASKERS) -> None:
         self.dropped = 0
-        self._each = each
+        self._per_asker = per_asker
         self._askers = askers
         self._waiting: dict[str, OrderedDict[Hashable, T]] = {}
         self._order: deque[str] = deque()
-        self._some = asyncio.Event()
+        self._has_waiting = asyncio.Event()
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -173,18 +173,18 @@ class FairQueue(Generic[T]):
                 return False
             own = self._waiting[asker] = OrderedDict()
             self._order.append(asker)
-        if key not in own and len(own) >= self._each:
+        if key not in own and len(own) >= self._per_asker:
             self.dropped += 1
             return False
         own[key] = question
-        self._some.set()
+        self._has_waiting.set()
         return True
 
     async def take(self) -> T:
         """Return the next request; requesters take turns."""
         while not self._order:
-            self._some.clear()
-            await self._some.wait()
+            self._has_waiting.clear()
+            await self._has_waiting.wait()
         asker = self._order.popleft()
         own = self._waiting[asker]
         _, question = own.popitem(last=False)
@@ -213,39 +213,39 @@ class FileProvider:
 
     async def size(self, digest: str) -> int | None:
         """Return the size of a file, None if it does not exist. Raises OSError."""
-        held = self._open.get(digest) or await self._opened(digest)
-        return held.size if held else None
+        file = self._open.get(digest) or await self._open_file(digest)
+        return file.size if file else None
 
     async def read(self, digest: str, offset: int, length: int) -> tuple[int, memoryview] | None:
         """Return a file's size and a piece of it, empty beyond its end; None without the file. Raises OSError.
 
         The piece may be shorter than requested. It is valid until the next call.
         """
-        held = self._open.get(digest) or await self._opened(digest)
-        if held is None:
+        file = self._open.get(digest) or await self._open_file(digest)
+        if file is None:
             return None
-        held.used = asyncio.get_running_loop().time()
-        held.busy += 1
+        file.used = asyncio.get_running_loop().time()
+        file.busy += 1
         try:
-            return held.size, await self._piece(held, offset, min(length, held.size - offset))
+            return file.size, await self._piece(file, offset, min(length, file.size - offset))
         finally:
-            held.busy -= 1
+            file.busy -= 1
 
-    async def _piece(self, held: _Open, offset: int, length: int) -> memoryview:
+    async def _piece(self, file: _Open, offset: int, length: int) -> memoryview:
         if length <= 0:
             return memoryview(b"")
         piece = memoryview(self._buffer)[:length]
         try:
             # from the page cache if possible: a thread for each piece costs more than the piece
-            return piece[: os.preadv(held.fd, [piece], offset, os.RWF_NOWAIT)]
+            return piece[: os.preadv(file.fd, [piece], offset, os.RWF_NOWAIT)]
         except OSError:  # it must be read from disk, or the file system does not support this
-            return memoryview(await in_thread(os.pread, held.fd, length, offset))
+            return memoryview(await in_thread(os.pread, file.fd, length, offset))
 
     def tidy(self) -> None:
         """Close files that were idle for a while."""
         now = asyncio.get_running_loop().time()
-        for digest, held in list(self._open.items()):
-            if not held.busy and now - held.used > IDLE_S:
+        for digest, file in list(self._open.items()):
+            if not file.busy and now - file.used > IDLE_S:
                 self._close(digest)
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class FileProvider:
         for digest in list(self._open):
             self._close(digest)
 
-    async def _opened(self, digest: str) -> _Open | None:
+    async def _open_file(self, digest: str) -> _Open | None:
         for find in self._finders:
             if path := await find(digest):
                 break
@@ -264,12 +264,12 @@ class FileProvider:
             os.close(fd)
             return self._open[digest]
         if len(self._open) >= MOST_OPEN:
-            idle = [each for each, held in self._open.items() if not held.busy]
+            idle = [digest_ for digest_, file in self._open.items() if not file.busy]
             if idle:
-                self._close(min(idle, key=lambda each: self._open[each].used))
-        held = _Open(fd, os.fstat(fd).st_size, asyncio.get_running_loop().time())
-        self._open[digest] = held
-        return held
+                self._close(min(idle, key=lambda digest_: self._open[digest_].used))
+        file = _Open(fd, os.fstat(fd).st_size, asyncio.get_running_loop().time())
+        self._open[digest] = file
+        return file
 
     def _close(self, digest: str) -> None:
         os.close(self._open.pop(digest).fd)
@@ -281,7 +281,7 @@ def of_cache(cache: Cache) -> Find:
     async def find(digest: str) -> Path | None:
         if not await in_thread(cache.may_have, BUS, digest):
             return None
-        found = await cache.find(digest)
-        return found.path if found else None
+        fetched = await cache.find(digest)
+        return fetched.path if fetched else None
 
     return find

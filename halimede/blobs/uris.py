@@ -21,9 +21,9 @@ FORM = "write bus://NODE/sha256/DIGEST, with gm or any instead of a node"
 _digest = re.compile(DIGEST_PATTERN, re.ASCII)
 
 
-def party(place: str) -> str:
+def party(node: str) -> str:
     """Return the name on the bus of ``gm`` or a node."""
-    return GM if place == GM else f"lc.{place}"
+    return GM if node == GM else f"lc.{node}"
 
 
 def node_of(party_: str) -> str:

@@ -17,13 +17,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from halimede.api.deferral import Costs
 from halimede.api.mining import AFTER
 from halimede.calibration.blocks import Indices, block_length, shuffled_blocks
 from halimede.calibration.candidates import LEARNED, Candidate, candidates
-from halimede.calibration.deferral import FOLDS, fit_learned, folds, hardness_by
+from halimede.calibration.costs import PricedSamples, answers_by, cost_metrics
+from halimede.calibration.deferral import fit_learned, hardness_by
 from halimede.calibration.measurement import measure
+from halimede.calibration.mixture import with_mixture
+from halimede.calibration.notes import block_notes, cost_notes, sample_notes
 from halimede.calibration.rewards import fit_reward, rewards_by
-from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
+from halimede.calibration.temperature import Vector
 from halimede.calibration.thresholds import (
     CONFIDENCE,
     cut_for_budget,
@@ -31,20 +35,21 @@ from halimede.calibration.thresholds import (
     least_samples,
     losses_allowed,
     quantiles,
-    reachable_shares,
 )
 from halimede.errors import InvalidFieldError
+from halimede.evaluation.costs import check_positive
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import quality, referenced
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
 from halimede.mining import MiningError, Verdict, canonical, create, parameters_at
-from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference, RewardRule
+from halimede.mining.calibration_file import CalibrationFile, LearnedRule, Reference, RewardRule
 from halimede.mining.mixture import mix
+from halimede.mining.two_thresholds import TWO_THRESHOLDS
 from halimede.pipeline.upload_policy.replay import Replay, replay
 
-#: least number of samples for a calibration; number of held-out samples below which the wide intervals are noted
-LEAST, FEW = 50, 200
+#: least number of samples for a calibration
+LEAST = 50
 HELD_OUT = 0.3
 #: blocks of neighbours into which samples are divided at least: with fewer, a bootstrap is not valid
 LEAST_BLOCKS = 20
@@ -52,19 +57,17 @@ LEAST_BLOCKS = 20
 QUANTILES = 20
 #: most classes for which their shares are useful
 MAX_CLASSES = 256
-#: weights of the small model to try; that of the big one is 1 minus it
-WEIGHTS = np.linspace(0, 0.9, 19)
-#: least number of samples for a mixture
-MIXTURE_LEAST = 40
-#: share of equally hard samples from which a user is informed
-TIED = 0.02
 
 
 class Goal(Struct, kw_only=True):
-    """The goal: a share of uploaded samples, or a limit on the risk that holds with ``confidence``."""
+    """The goal: a share of uploaded samples, a limit on the risk that holds with ``confidence``, or the least costs.
+
+    The bound on the costs holds with ``confidence``, too.
+    """
 
     target_upload: float | None = None
     max_risk: float | None = None
+    costs: Costs | None = None
     confidence: float = CONFIDENCE
 
 
@@ -109,7 +112,10 @@ class Calibrated:
 
         True if nothing is chosen (each sample goes up, or none), and if no samples were held out.
         """
-        return self.artefact.figures.get("over_chance.low", 1.0) > 0
+        figures = self.artefact.figures
+        if self.goal.costs:
+            return figures.get("cost_below_chance.low", 1.0) > 0
+        return figures.get("over_chance.low", 1.0) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +171,25 @@ def fit(
     if goal.max_risk is not None and (len(options) > 1 or options[0].is_learned):
         half = len(learning) // 2
         deciding, learning = learning.part(np.arange(half)), learning.part(np.arange(half, len(learning)))
-    base = _with_mixture(
+    base = with_mixture(
         CalibrationFile(service=service, labels=list(labels)),
-        learning,
+        (learning.edge, learning.cloud),
+        learning.data.truths,
         fusion=fusion and labelled and (cloud_labels is None or list(cloud_labels) == list(labels)),
         tempered=labelled,
     )
+    priced = _with_prices(learning, base, goal.costs, labels) if goal.costs else None
+    if priced:
+        options = _with_two_thresholds(
+            options, priced.two_thresholds(labels), TWO_THRESHOLDS if priced.costs.adaptive else rule
+        )
     fitted, notes = _fit_all(options, learning, deciding, base, mode, goal=goal)
-    best = _best(fitted, goal, base, learning, audit_share)
-    chosen, learned, cut = _with_cut(best, _cut(goal, best.deciding, deciding, best.candidate.rule, of=len(samples)))
+    best = _best(fitted, goal, base, learning, audit_share, priced=priced)
+    if priced:
+        cut = priced.cut(best.candidate, best.deciding)
+    else:
+        cut = _cut(goal, best.deciding, deciding, best.candidate.rule, of=len(samples))
+    chosen, learned, cut = _with_cut(best, cut)
     _check_risk(goal, best.deciding, cut, deciding, chosen.rule)
     unseen = _hardness_by(learned, chosen, mode, testing) if tested else np.zeros(0)
     artefact = msgspec.structs.replace(
@@ -182,7 +198,7 @@ def fit(
         parameters=dict(chosen.parameters),
         learned=learned if isinstance(learned, LearnedRule) else None,
         reward=learned if isinstance(learned, RewardRule) else None,
-        reference=_reference(np.concatenate([best.deciding, unseen]), samples),
+        reference=_reference(np.concatenate([best.deciding, unseen]), answers_by(chosen, samples.edge)),
     )
     if tested:
         up = [mix(artefact, low, high) for low, high in zip(testing.edge, testing.cloud, strict=True)]
@@ -191,11 +207,27 @@ def fit(
             testing.data,
             testing.edge,
             testing.cloud,
+            kept=answers_by(chosen, testing.edge),
             joint=up,
             played=played,
             artefact=artefact,
             blocks=blocks[:tested],
         )
+        if priced:
+            singles = [option for option in fitted if option.candidate.rule != TWO_THRESHOLDS]
+            single = (
+                _best(singles, goal, base, learning, audit_share, priced=priced)
+                if singles and best not in singles
+                else None
+            )
+            figures |= cost_metrics(
+                _with_prices(testing, base, priced.costs, labels),
+                (chosen, unseen, cut),
+                _with_hardness(single, priced, mode, testing) if single else None,
+                audit_share=audit_share,
+                confidence=goal.confidence,
+                blocks=blocks[:tested],
+            )
         artefact = msgspec.structs.replace(artefact, figures=figures)
     return Calibrated(
         artefact=artefact,
@@ -207,8 +239,9 @@ def fit(
         tried=len(fitted),
         block_length=length,
         notes=[
-            *_notes(tested, goal, np.concatenate([best.deciding, unseen]), labelled=labelled),
-            *_block_notes(length, needed, goal),
+            *sample_notes(tested, goal.target_upload, np.concatenate([best.deciding, unseen]), labelled=labelled),
+            *block_notes(length, needed, has_risk=goal.max_risk is not None, has_costs=goal.costs is not None),
+            *cost_notes(goal.costs, best.deciding >= cut),
             *notes,
         ],
     )
@@ -238,38 +271,6 @@ def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return where the next tier corrects the small model's answer, and where it spoils it."""
     gain = quality(samples.data, samples.edge, samples.cloud).gain()
     return gain > 0, gain < 0
-
-
-def _with_mixture(artefact: CalibrationFile, samples: Samples, *, fusion: bool, tempered: bool) -> CalibrationFile:
-    """Add temperatures, and the mixture if it helps; neither without class probabilities."""
-    found = _distributions(samples, artefact.labels)
-    if found is None:
-        return artefact
-    edge, cloud, truth = found
-    warm = temperature(edge, truth)
-    warm_cloud = temperature(cloud, truth) if tempered else 1.0
-    mixture: MixtureRule | None = None
-    if fusion and edge.shape == cloud.shape:
-        mixture = fit_mixture(calibrate(edge, warm), calibrate(cloud, warm_cloud), truth).rule
-    return msgspec.structs.replace(
-        artefact, temperature_edge=round(warm, 4), temperature_cloud=round(warm_cloud, 4), mixture=mixture
-    )
-
-
-def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vector, Truth] | None:
-    """Return both models' probabilities for samples with a known class, and the index of that class."""
-    rows = []
-    for answers in (samples.edge, samples.cloud):
-        lengths = {len(answer.probabilities or []) for answer in answers}
-        if len(lengths) != 1 or min(lengths) < 2 or samples.data.truths is None:
-            return None
-        rows.append(np.array([answer.probabilities for answer in answers], np.float64).clip(0, 1))
-    edge, cloud = rows
-    names = list(labels) or [str(i) for i in range(edge.shape[1])]
-    places = {name: i for i, name in enumerate(names)}
-    truth = np.array([places.get(name, -1) for name in samples.data.truths or []])
-    known = (truth >= 0) & (truth < min(edge.shape[1], cloud.shape[1]))
-    return edge[known], cloud[known], truth[known]
 
 
 def _fit_all(
@@ -305,10 +306,45 @@ def _fit_rule(
     return FittedRule(option, learned, own, own if deciding is learning else _learned_hardness(learned, deciding.edge))
 
 
+def _with_prices(samples: Samples, base: CalibrationFile, costs: Costs, labels: Sequence[str]) -> PricedSamples:
+    """Return samples with the costs of their answers. Raises InvalidFieldError (``--costs``)."""
+    check_positive("--costs", costs, samples.data, labels)
+    up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
+    return PricedSamples(samples.data, samples.edge, up, costs)
+
+
+def _with_two_thresholds(options: Sequence[Candidate], thresholds: Candidate | None, rule: str) -> list[Candidate]:
+    """Return the candidates with two thresholds that have the least costs: the only one if ``rule`` names them."""
+    named = canonical(rule) == TWO_THRESHOLDS
+    if named and thresholds is None:
+        raise InvalidFieldError("--rule", rule, "it is for two-class models, and needs positive=NAME in --costs")
+    if named and thresholds:
+        return [thresholds]
+    fixed = [option for option in options if option.rule.lower() != TWO_THRESHOLDS.lower()]
+    return [*([thresholds] if thresholds and not rule else []), *fixed]
+
+
+def _with_hardness(
+    rule: FittedRule, priced: PricedSamples, mode: str, samples: Samples
+) -> tuple[Candidate, Vector, float]:
+    """Return a rule with the hardness of samples, and its cut with the least costs."""
+    hardness = _hardness_by(rule.learned, rule.candidate, mode, samples)
+    return rule.candidate, hardness, priced.cut(rule.candidate, rule.deciding)
+
+
 def _best(
-    fitted: Sequence[FittedRule], goal: Goal, base: CalibrationFile, learning: Samples, audit_share: float
+    fitted: Sequence[FittedRule],
+    goal: Goal,
+    base: CalibrationFile,
+    learning: Samples,
+    audit_share: float,
+    *,
+    priced: PricedSamples | None,
 ) -> FittedRule:
-    """Return the candidate with the best joint answers at the target, or with the fewest uploads at the risk."""
+    """Return the candidate with the best joint answers at the target, or with the fewest uploads at the risk.
+
+    If costs are the goal, ``priced`` has those of the samples: then the one with the least costs.
+    """
     if len(fitted) == 1:
         return fitted[0]
     up = [mix(base, low, high) for low, high in zip(learning.edge, learning.cloud, strict=True)]
@@ -316,6 +352,9 @@ def _best(
     loss, _ = asking(learning)
 
     def value(rule: FittedRule) -> float:
+        if priced:
+            cut = priced.cut(rule.candidate, rule.selecting)
+            return -float(priced.cost(rule.candidate, rule.selecting, cut).mean())
         if goal.max_risk is None:
             cut = cut_for_budget(rule.selecting, goal.target_upload or 0.0)
             rounds = _replay(goal, rule.selecting, cut, audit_share).up
@@ -345,38 +384,6 @@ def _replay(goal: Goal, hardness: Vector, cut: float, audit_share: float) -> Rep
         for number in hardness.tolist()
     ]
     return replay(verdicts, target=goal.target_upload, cut=cut, audit_share=audit_share)
-
-
-def _notes(tested: int, goal: Goal, hardness: Vector, *, labelled: bool) -> list[str]:
-    notes = []
-    if 0 < tested < FEW:
-        notes.append(f"{tested} held-out samples are few: the intervals say how little they show")
-    if not labelled:
-        notes.append("the data have no labels: the big model's answers count as true, and cannot be bettered")
-    low, high = reachable_shares(hardness, goal.target_upload) if goal.target_upload is not None else (0.0, 0.0)
-    if high - low > TIED:
-        notes.append(
-            f"{high - low:.1%} of the samples are equally hard, so no cut alone sends a share between {low:.1%} and"
-            f" {high:.1%}; the budget keeps {goal.target_upload:.1%}, and of these samples sends those that come while"
-            " it has room"
-        )
-    return notes
-
-
-def _block_notes(length: int, needed: int, goal: Goal) -> list[str]:
-    """Return what a user should know of samples in blocks of ``length``, of the ``needed`` one if there were enough."""
-    if length == 1:
-        return []
-    cause = "neighbouring samples depend on one another, as frames of a film do"
-    notes = [f"{cause}: the intervals count blocks of {length} neighbours"]
-    if needed > length:
-        notes.append(
-            f"the samples depend on {needed} neighbours, but there are only enough for blocks of {length}, so the"
-            " intervals are too narrow: give samples of more scenes"
-        )
-    if goal.max_risk is not None:
-        notes.append("--max-risk is shown for independent samples only, and these are not: give less than you allow")
-    return notes
 
 
 def _learned(samples: Samples, base: CalibrationFile, goal: Goal) -> tuple[LearnedRule | RewardRule, Vector]:
@@ -452,46 +459,11 @@ def _check_risk(goal: Goal, hardness: Vector, cut: float, samples: Samples, rule
         raise InvalidFieldError("--max-risk", goal.max_risk, f"{fix} (of boxes, also another `empty`)")
 
 
-def _reference(hardness: Vector, samples: Samples) -> Reference:
-    counts = Counter(answer.label for answer in samples.edge if answer.label is not None)
+def _reference(hardness: Vector, answers: Sequence[Prediction]) -> Reference:
+    counts = Counter(answer.label for answer in answers if answer.label is not None)
     shares = {name: count / counts.total() for name, count in sorted(counts.items())}
     return Reference(
         hardness=quantiles(hardness, QUANTILES),
         classes=shares if len(shares) <= MAX_CLASSES else {},
-        samples=len(samples),
+        samples=len(answers),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """The mixture, None: it does not help. Counts of answers that it corrected and spoiled."""
-
-    rule: MixtureRule | None
-    mended: int = 0
-    spoiled: int = 0
-
-
-def fit_mixture(edge: Vector, cloud: Vector, truth: Truth, *, seed: int = 0) -> Mixed:
-    """Fit the mixture of two answers: a logarithmic opinion pool with the weight of maximum likelihood.
-
-    ``edge`` and ``cloud`` are calibrated distributions ``[samples, classes]``; ``truth`` is each sample's class index.
-    A mixture is returned only if, cross-validated, it corrects more of the big model's answers than it spoils.
-
-    Hinton, "Products of experts", ICANN 1999; Genest and Zidek, "Combining probability distributions", Statistical
-    Science 1986.
-    """
-    if len(truth) < MIXTURE_LEAST:
-        return Mixed(None)
-    logs = np.stack([w * np.log(edge) + (1 - w) * np.log(cloud) for w in WEIGHTS])
-    right = logs.argmax(axis=2) == truth
-    gained = right.astype(np.int64) - right[0]  # weight 0 is the big model alone
-    likely = np.take_along_axis(logs, truth[None, :, None], axis=2)[:, :, 0] - np.logaddexp.reduce(logs, axis=2)
-    mended = spoiled = 0
-    for part in folds(~right[0], FOLDS, seed):
-        best = int(likely[:, ~part].mean(axis=1).argmax())
-        mended += int((gained[best, part] > 0).sum())
-        spoiled += int((gained[best, part] < 0).sum())
-    weight = round(float(WEIGHTS[likely.mean(axis=1).argmax()]), 4)
-    if not weight or mended <= spoiled:
-        return Mixed(None, mended, spoiled)
-    return Mixed(MixtureRule(kind="product", edge=weight, cloud=round(1 - weight, 4)), mended, spoiled)

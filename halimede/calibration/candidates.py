@@ -10,6 +10,7 @@ import numpy as np
 
 from halimede.api.mining import AFTER
 from halimede.messages import Prediction
+from halimede.mining.agreement import has_votes
 
 LEARNED = "Learned"
 #: quantiles of the boxes' scores that are tried as limits of uncertain boxes
@@ -37,7 +38,8 @@ def candidates(configured: Candidate | None, mode: str, answers: Sequence[Predic
     if any(answer.boxes is not None for answer in answers):
         return _distinct([Candidate(LEARNED), *own, *_of_boxes(answers)])
     named = [Candidate(name) for name in ("Margin", "Entropy", "MaxProbability")]
-    return _distinct([Candidate(LEARNED), *own, *named])
+    votes = [Candidate("Agreement")] if all(has_votes(answer) for answer in answers) else []
+    return _distinct([Candidate(LEARNED), *own, *votes, *named])
 
 
 def _of_boxes(answers: Sequence[Prediction]) -> Iterator[Candidate]:

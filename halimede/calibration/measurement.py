@@ -108,12 +108,15 @@ def measure(
     edge: Sequence[Prediction],
     cloud: Sequence[Prediction],
     *,
+    kept: Sequence[Prediction] | None = None,
     joint: Sequence[Prediction],
     played: Replay,
     artefact: CalibrationFile,
     blocks: Indices,
 ) -> dict[str, float]:
     """Return all figures; ``joint`` are the answers to samples that are uploaded, ``played`` says which are.
+
+    ``kept`` are the answers to those that are not: those of the ``edge``, unless the rule decides them.
 
     ``edge_only``, ``cloud_only`` and ``joint`` are accuracies (for boxes: mAP at 0.5); ``ratio`` is joint over cloud
     only; ``upload_ratio`` (with audits) and ``risk`` (edge wrong, cloud right, not uploaded) are shares of all samples,
@@ -124,7 +127,8 @@ def measure(
     figures: dict[str, float] = {}
     up = played.up.mean(axis=0)
     _with_interval(figures, UPLOAD_RATIO, share(played.sent.mean(axis=0), blocks))
-    _with_interval(figures, "risk", share((quality(data, edge, cloud).gain() > 0) * (1 - up), blocks))
+    kept = edge if kept is None else kept
+    _with_interval(figures, "risk", share((quality(data, kept, cloud).gain() > 0) * (1 - up), blocks))
     if data.boxes is not None:
         _add_boxes(figures, data.boxes, edge, joint, played, blocks=blocks)
         figures["cloud_only"] = quality(data, edge, cloud).point(np.ones(len(edge), bool))["accuracy"]
@@ -132,9 +136,9 @@ def measure(
             figures["ratio"] = figures["joint"] / figures["cloud_only"]
         return figures
     truths = data.truths or []
-    low, high, mixed = (right(truths, answers) for answers in (edge, cloud, joint))
+    low, high, mixed = (right(truths, answers) for answers in (kept, cloud, joint))
     together = up * mixed + (1 - up) * low
-    for name, values in (("edge_only", low), ("cloud_only", high), ("joint", together)):
+    for name, values in (("edge_only", right(truths, edge)), ("cloud_only", high), ("joint", together)):
         _with_interval(figures, name, share(values, blocks))
     if high.sum():
         ratio = float(together.mean() / high.mean())
@@ -143,13 +147,13 @@ def measure(
     if 0 < up.mean() < 1:
 
         def over_chance(drawn: NDArray[np.int64]) -> float:
-            kept = low[drawn].mean()
-            return float(together[drawn].mean() - kept - up[drawn].mean() * (mixed[drawn].mean() - kept))
+            alone = low[drawn].mean()
+            return float(together[drawn].mean() - alone - up[drawn].mean() * (mixed[drawn].mean() - alone))
 
         over = over_chance(np.arange(len(low)))
         figures["chance"] = figures["joint"] - over
         _with_interval(figures, "over_chance", (over, *bootstrap(over_chance, blocks)))
-    alike = np.array([one.label == other.label for one, other in zip(edge, cloud, strict=True)])
+    alike = np.array([one.label == other.label for one, other in zip(kept, cloud, strict=True)])
     if up.mean() < 1:
         _with_interval(figures, "agreement", share(alike, blocks, 1 - up))
     _add_errors(figures, truths, edge, artefact)

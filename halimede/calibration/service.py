@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from halimede.api.base import SEDNA, Resource
+from halimede.api.deferral import Costs
 from halimede.api.processing import pixels_digest
 from halimede.calibration.blocks import Indices
 from halimede.calibration.calibrate import Calibrated, Goal, fit, part
@@ -24,6 +25,7 @@ from halimede.calibration.candidates import Candidate
 from halimede.calibration.region_rule import FittedRegions, RegionFit
 from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
+from halimede.evaluation.costs import costs_text
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import reads_text
 from halimede.evaluation.region_uploads import (
@@ -52,6 +54,12 @@ FIGURES = {
     "upload_ratio": "share that goes up",
     "risk": "stays, small wrong, big right",
     "agreement": "stays, both say the same",
+    "cost_edge_only": "cost of the small model alone",
+    "cost_cloud_only": "cost of the big model alone",
+    "cost_single_threshold": "cost of the best single threshold",
+    "cost": "cost of joint",
+    "cost_below_chance": "saved against as many by chance",
+    "cost_bound": "bound on the cost of joint",
     "region_objects": "objects of the big model, by regions",
     "region_bytes": "bytes of regions / frames",
     "scaled_bytes": "bytes of scaled frames / frames",
@@ -90,7 +98,7 @@ def calibrated(
     deferral = low.deferral
     assert deferral is not None  # noqa: S101  # every tier but the last has one
     mining = deferral.hard_example_mining
-    audit_share = audit_share_of(deferral_of(chain.service.body, at), goal.target_upload)
+    audit_share = audit_share_of(deferral_of(chain.service.body, at), goal.target_upload, goal.costs)
     found = fit(
         answers_low.predictions,
         answers_high.predictions,
@@ -177,11 +185,12 @@ def about(found: Calibrated, low: str, high: str) -> list[str]:
     """Return lines about what was fitted; ``low`` and ``high`` are the models' names."""
     artefact, goal = found.artefact, found.goal
     truth = "labels" if found.labelled else f"answers of {high}"
-    wanted = (
-        f"risk at most {goal.max_risk:.4g}, with probability {goal.confidence:.4g}"
-        if goal.max_risk is not None
-        else f"upload ratio {goal.target_upload or 0:.4g}"
-    )
+    if goal.costs:
+        wanted = f"the least cost ({costs_text(goal.costs)}), bounded with probability {goal.confidence:.4g}"
+    elif goal.max_risk is not None:
+        wanted = f"risk at most {goal.max_risk:.4g}, with probability {goal.confidence:.4g}"
+    else:
+        wanted = f"upload ratio {goal.target_upload or 0:.4g}"
     settings = ", ".join(f"{key} {value}" for key, value in artefact.parameters.items())
     if learned := artefact.learned or artefact.reward:
         settings = f"cut {learned.cut:.4g}"
@@ -215,7 +224,7 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 FORMAT = "calibration"
 #: fields of a worker that a calibration sets, and why a user wants to know
-CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "auditShare", "fusion", "upload")
+CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "costs", "auditShare", "fusion", "upload")
 MEANINGS = {
     "auditShare": "this share of easy samples goes up as well, to measure the edge's accuracy; 0 turns it off",
     "fusion": "mixture combines both answers; cloud takes the big model's",
@@ -234,7 +243,7 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
     """Return all Models of the service and of this calibration, and the service with its deferral filled in.
 
     All other fields stay as written. ``tier``: the calibrated one. A target share is kept at run time; a limit on the
-    risk needs a fixed cut, so the target is removed.
+    risk, and costs, need a fixed cut, so the target is removed.
     """
     name = f"{name_of(chain, tier)}-calibration"
     metadata: dict[str, Any] = {"name": name}
@@ -260,17 +269,25 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
     target = found.goal.target_upload
     if target is not None:
         worker["targetUploadRatio"] = target
-    worker["auditShare"] = audit_share_of(worker, target)
+    worker.pop("costs", None)
+    if found.goal.costs:
+        worker["costs"] = msgspec.to_builtins(found.goal.costs)
+    worker["auditShare"] = audit_share_of(worker, target, found.goal.costs)
     worker["fusion"] = "mixture" if found.artefact.mixture else "cloud"
     if worker.get("upload") == "regions" and found.artefact.regions is None:
         worker["upload"] = "frame"
     return [*models, model, service]
 
 
-def audit_share_of(worker: Mapping[str, Any], target: float | None) -> float:
-    """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target."""
+def audit_share_of(worker: Mapping[str, Any], target: float | None, costs: Costs | None) -> float:
+    """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target.
+
+    No sample is audited if one upload costs more than any error.
+    """
     if "auditShare" in worker:
         return float(worker["auditShare"])
+    if costs and costs.upload > costs.miss + costs.alarm:
+        return 0.0
     return AUDIT_SHARE if target is None else min(AUDIT_SHARE, round(target / 10, 6))
 
 
@@ -294,6 +311,8 @@ def changes(before: ResourceBody, after: ResourceBody, tier: int) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict) and "upload" in value:
+        return ", ".join(f"{key} {price}" for key, price in value.items())
     if isinstance(value, dict):
         settings = [f"{each['key']} {each['value']}" for each in value.get("parameters", ())]
         return f"{value['name']} ({', '.join(settings)})" if settings else str(value["name"])

@@ -1,4 +1,4 @@
-"""Computes the cut of a rule: for a share of uploads, a limit on the risk, or a deadline. Pure.
+"""Computes the cut of a rule: for a share of uploads, a limit on the risk, a deadline, or costs. Pure.
 
 The limit on the risk holds with a chosen probability, by Learn then Test: Angelopoulos, Bates, Candès, Jordan and Lei,
 "Learn then test: calibrating predictive algorithms to achieve risk control", arXiv 2110.01052. The risk is the share of
@@ -122,7 +122,29 @@ def cut_for_budget(hardness: Vector, ratio: float) -> float:
         return 0.0
     target = ratio * len(hardness) - (len(hardness) - len(judged))
     counts = _counts_at_cuts(judged)
-    count = int(counts[np.abs(counts - target).argmin()])
+    return _cut_at(judged, int(counts[np.abs(counts - target).argmin()]))
+
+
+def cut_for_costs(hardness: Vector, alone: Vector, uploaded: Vector) -> float:
+    """Return the cut with the least sum of costs: those of each sample if the edge answers alone, and if it goes up.
+
+    It is infinite if no sample is worth an upload, or if each is: then unseen samples are not, or are, either.
+    """
+    is_judged = np.isfinite(hardness)
+    order = np.argsort(-hardness[is_judged], kind="stable")
+    judged = hardness[is_judged][order]
+    if not len(judged):
+        return 0.0
+    counts = _counts_at_cuts(judged)
+    saved = np.concatenate([[0.0], np.cumsum((alone - uploaded)[is_judged][order])])
+    count = int(counts[saved[counts].argmax()])
+    if count in {0, len(judged)}:
+        return math.inf if count == 0 else -math.inf
+    return _cut_at(judged, count)
+
+
+def _cut_at(judged: Vector, count: int) -> float:
+    """Return the cut above which ``count`` samples are, of those in descending order."""
     if count == 0:
         return math.nextafter(float(judged[0]), math.inf)
     if count == len(judged):

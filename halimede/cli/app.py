@@ -83,8 +83,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name, command and arguments of a command line; imports the command's module."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
+        name, command, arguments = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, arguments
 
 
 def load(name: str) -> Any:
@@ -102,8 +102,8 @@ def _program(name: str) -> Any:
     """Return a command that passes its options on, including --help: a program has a command line of its own."""
 
     def run(ctx: typer.Context) -> None:
-        given = [f"--{option}={value}" for option, value in (ctx.default_map or {}).items()]  # of `halimede --broker`
-        raise typer.Exit(programs.run(name, [*given, *ctx.args]))
+        options = [f"--{option}={value}" for option, value in (ctx.default_map or {}).items()]  # of `halimede --broker`
+        raise typer.Exit(programs.run(name, [*options, *ctx.args]))
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     declared = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -132,9 +132,9 @@ def start() -> int:
     return 0
 
 
-def show_version(wanted: bool) -> None:  # noqa: FBT001  # the callback of an option
+def show_version(is_set: bool) -> None:  # noqa: FBT001  # the callback of an option
     """Print the version of this command, and end."""
-    if wanted:
+    if is_set:
         print(f"halimede {__version__}")
         raise typer.Exit
 
@@ -160,7 +160,7 @@ def root(
       halimede status
       halimede doctor
     """
-    given = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
-    if given:
-        ctx.default_map = dict.fromkeys(COMMANDS, given)
-        ctx.default_map |= {group: dict.fromkeys(names, given) for group, names in SUBCOMMANDS.items()}
+    options = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
+    if options:
+        ctx.default_map = dict.fromkeys(COMMANDS, options)
+        ctx.default_map |= {group: dict.fromkeys(names, options) for group, names in SUBCOMMANDS.items()}

@@ -46,26 +46,26 @@ def find(option: str = "", environment: Mapping[str, str] = os.environ, *, crede
 
     Raises InvalidFieldError when the address or the credentials cannot be read.
     """
-    shown = _shown(credentials, environment)
+    own = _credentials(credentials, environment)
     if option:
-        return _read("--broker", option, shown)
+        return _read("--broker", option, own)
     if from_environment := environment.get("HALIMEDE_BROKER"):
-        return _read("HALIMEDE_BROKER", from_environment, shown)
+        return _read("HALIMEDE_BROKER", from_environment, own)
     file = home(environment) / RUN_FILE
     try:
         run = json.loads(file.read_bytes())
-        if "pid" in run and not _lives(int(run["pid"])):
+        if "pid" in run and not _is_running(int(run["pid"])):
             # another system may use its port now
             raise HalimedeError(f"the system in {file.parent} was killed: {START_IT}")
-        theirs = Credentials.at(run["credentials"], str(file)) if "credentials" in run else None
-        return _read(str(file), run["broker"], shown or theirs)
+        of_run = Credentials.at(run["credentials"], str(file)) if "credentials" in run else None
+        return _read(str(file), run["broker"], own or of_run)
     except FileNotFoundError:
-        return _read(DEFAULT_SOURCE.format(file=file), DEFAULT_HOST, shown)
+        return _read(DEFAULT_SOURCE.format(file=file), DEFAULT_HOST, own)
     except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise InvalidFieldError(str(file), str(error), "remove the file, or give --broker host:port") from error
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -75,7 +75,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _shown(option: str, environment: Mapping[str, str]) -> Credentials | None:
+def _credentials(option: str, environment: Mapping[str, str]) -> Credentials | None:
     if option:
         return Credentials.at(option, "--credentials")
     folder = environment.get("HALIMEDE_CREDENTIALS")

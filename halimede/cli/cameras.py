@@ -16,7 +16,7 @@ from halimede.cli.output import age, plain, table
 from halimede.messages import CameraStatus
 
 #: cameras whose status is read
-MOST = 1000
+MAX_CAMERAS = 1000
 #: what a camera's status shows if only services name the camera
 SILENT = "no status"
 Row = dict[str, Any]
@@ -24,11 +24,11 @@ Row = dict[str, Any]
 
 async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
     """Return the topics and statuses of cameras that arrive within some seconds."""
-    found: dict[str, CameraStatus] = {}
+    reports: dict[str, CameraStatus] = {}
 
     async def take(delivery: Delivery[CameraStatus]) -> None:
-        if len(found) < MOST:
-            found[delivery.address.text] = delivery.body.without_secrets()
+        if len(reports) < MAX_CAMERAS:
+            reports[delivery.address.text] = delivery.body.without_secrets()
 
     kinds = (topics.CAMERA_STATUS, topics.NODE_CAMERA_STATUS)
     for kind in kinds:
@@ -36,7 +36,7 @@ async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
     await asyncio.sleep(seconds)
     for kind in kinds:
         await bus.unsubscribe(kind.filter())
-    return sorted(found.items())
+    return sorted(reports.items())
 
 
 def rows(reports: Iterable[tuple[str, CameraStatus]], services: Iterable[Mapping[str, Any]]) -> list[Row]:
@@ -45,26 +45,26 @@ def rows(reports: Iterable[tuple[str, CameraStatus]], services: Iterable[Mapping
     A camera that publishes frames itself reports no status: then services name it.
     """
     readers = camera_readers(services)
-    found, reported = [], set()
+    cameras, reported = [], set()
     for topic, status in reports:
         names = topics.CAMERA_STATUS.parse(topic) or topics.NODE_CAMERA_STATUS.parse(topic) or {}
         key = names.get("ns", ""), status.camera
         reported.add(key)
-        found.append({"namespace": key[0], **plain(status), "services": readers.get(key, [])})
-    found += [
+        cameras.append({"namespace": key[0], **plain(status), "services": readers.get(key, [])})
+    cameras += [
         {"namespace": key[0], "camera": key[1], "state": SILENT, "services": names}
         for key, names in readers.items()
         if key not in reported
     ]
-    return sorted(found, key=lambda row: (row["namespace"], row["camera"], row.get("node", "")))
+    return sorted(cameras, key=lambda row: (row["namespace"], row["camera"], row.get("node", "")))
 
 
-def shown(found: Iterable[Row], *, wide: bool, all_namespaces: bool) -> Table:
+def camera_table(cameras: Iterable[Row], *, wide: bool, all_namespaces: bool) -> Table:
     """Return the table of cameras."""
     titles = ["NAMESPACE"] * all_namespaces + ["NAME", "STATE", "FRAMES/S", "FRAMES", "SIZE", "LAST FRAME", "SERVICES"]
     return table(
         titles + ["NODE", "SKIPPED", "REFUSED", "SOURCE", "MESSAGE"] * wide,
-        ([row["namespace"]] * all_namespaces + _cells(row) + _wide_cells(row) * wide for row in found),
+        ([row["namespace"]] * all_namespaces + _cells(row) + _wide_cells(row) * wide for row in cameras),
     )
 
 

@@ -27,7 +27,7 @@ ANSWER_S = 10.0
 PATIENCE_S = 5.0
 POLL_S = 0.2
 #: the most items of one reply
-MOST = 1000
+MAX_ITEMS = 1000
 
 
 Bodies = list[ResourceBody]
@@ -110,7 +110,7 @@ class Client:
 
     async def list(self, plural: str, namespace: str = "") -> tuple[Bodies, bool]:
         """Return the resources of a kind (of all namespaces when none is given), and whether the list was cut."""
-        reply = await self._ask(ApiRequest(op="list", plural=plural, namespace=namespace, limit=MOST))
+        reply = await self._ask(ApiRequest(op="list", plural=plural, namespace=namespace, limit=MAX_ITEMS))
         return reply.items, reply.truncated
 
     async def services_by_kind(self, namespace: str = "") -> tuple[dict[str, Bodies], bool]:
@@ -121,16 +121,16 @@ class Client:
         from halimede.api import kind_of  # here, because help texts need no resources
         from halimede.api.placement import SERVICES
 
-        found, more = {}, False
+        services, is_cut = {}, False
         for plural in SERVICES:
-            found[kind_of(plural).short_names[0]], cut = await self.list(plural, namespace)
-            more = more or cut
-        return found, more
+            services[kind_of(plural).short_names[0]], kind_is_cut = await self.list(plural, namespace)
+            is_cut = is_cut or kind_is_cut
+        return services, is_cut
 
     async def services(self, namespace: str = "") -> Bodies:
         """Return the services with workers, of all kinds."""
-        found, _ = await self.services_by_kind(namespace)
-        return [body for bodies in found.values() for body in bodies]
+        services, _ = await self.services_by_kind(namespace)
+        return [body for bodies in services.values() for body in bodies]
 
     async def delete(self, plural: str, name: str, namespace: str = "default") -> None:
         """Request the deletion of a resource. It is deleted when its workers have stopped: see ``wait_until``."""
@@ -146,7 +146,7 @@ class Client:
 
     async def nodes(self, name: str = "") -> Nodes:
         """Return the nodes that GM knows, or only the one of that name."""
-        return (await self._ask(ApiRequest(op="nodes", name=name, limit=MOST))).nodes
+        return (await self._ask(ApiRequest(op="nodes", name=name, limit=MAX_ITEMS))).nodes
 
     async def delete_node(self, name: str) -> None:
         """Remove a node that will not return."""

@@ -30,7 +30,7 @@ def kinds(incomplete: str) -> list[str]:
     """Offer kinds."""
     from halimede import api
 
-    return _fitting([*LISTS, *(name for k in api.kinds() for name in (k.plural, k.short_names[0]))], incomplete)
+    return _matches([*LISTS, *(name for k in api.kinds() for name in (k.plural, k.short_names[0]))], incomplete)
 
 
 def names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -44,7 +44,7 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
 
         return await _names(client, kind_of(kind).plural, _namespace(ctx))
 
-    return _fitting(_asked(ctx, ask), incomplete) if kind else []
+    return _matches(_request(ctx, ask), incomplete) if kind else []
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -53,7 +53,7 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(client: Client) -> list[str]:
         return [node.name for node in await client.nodes()]
 
-    return _fitting(_asked(ctx, ask), incomplete)
+    return _matches(_request(ctx, ask), incomplete)
 
 
 def services(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -62,7 +62,7 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(client: Client) -> list[str]:
         return [str(body["metadata"]["name"]) for body in await client.services(_namespace(ctx))]
 
-    return _fitting(_asked(ctx, ask), incomplete)
+    return _matches(_request(ctx, ask), incomplete)
 
 
 def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -73,7 +73,7 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
 
         return [camera for body in await client.services(_namespace(ctx)) for camera in cameras_of(body)]
 
-    return _fitting(_asked(ctx, ask), incomplete)
+    return _matches(_request(ctx, ask), incomplete)
 
 
 def events(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -81,12 +81,12 @@ def events(ctx: typer.Context, incomplete: str) -> list[str]:
     from halimede.api import plurals
 
     async def ask(client: Client) -> list[str]:
-        found = [f"node/{node.name}" for node in await client.nodes()]
+        objects = [f"node/{node.name}" for node in await client.nodes()]
         for kind in plurals():
-            found += [f"{kind.short_names[0]}/{name}" for name in await _names(client, kind.plural, _namespace(ctx))]
-        return found
+            objects += [f"{kind.short_names[0]}/{name}" for name in await _names(client, kind.plural, _namespace(ctx))]
+        return objects
 
-    return _fitting(_asked(ctx, ask), incomplete)
+    return _matches(_request(ctx, ask), incomplete)
 
 
 async def _names(client: Client, plural: str, namespace: str) -> list[str]:
@@ -98,26 +98,26 @@ def _namespace(ctx: typer.Context) -> str:
     return str(ctx.params.get("namespace") or "default")
 
 
-def _asked(ctx: typer.Context, ask: Ask) -> list[str]:
+def _request(ctx: typer.Context, ask: Ask) -> list[str]:
     """Ask the system; nothing when it does not answer in time, whatever the reason."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123 - a device
         try:
-            return asyncio.run(_ask(ctx, ask))
+            return asyncio.run(_send_request(ctx, ask))
         except Exception:  # noqa: BLE001 - a shell that is being typed into is no place for errors
             return []
 
 
-async def _ask(ctx: typer.Context, ask: Ask) -> list[str]:
+async def _send_request(ctx: typer.Context, ask: Ask) -> list[str]:
     from halimede import log
     from halimede.cli.broker_address import find
     from halimede.cli.client import Client
 
     log.configure("CRITICAL")
-    given = {**(ctx.parent.params if ctx.parent else {}), **{k: v for k, v in ctx.params.items() if v}}
-    broker = find(str(given.get("broker") or ""), credentials=str(given.get("credentials") or ""))
+    params = {**(ctx.parent.params if ctx.parent else {}), **{k: v for k, v in ctx.params.items() if v}}
+    broker = find(str(params.get("broker") or ""), credentials=str(params.get("credentials") or ""))
     async with asyncio.timeout(DEADLINE_S), Client.to(broker, patience_s=0.0) as client:
         return await ask(client)
 
 
-def _fitting(words: list[str], incomplete: str) -> list[str]:
-    return sorted({word for word in words if word.startswith(incomplete)})
+def _matches(candidates: list[str], incomplete: str) -> list[str]:
+    return sorted({candidate for candidate in candidates if candidate.startswith(incomplete)})

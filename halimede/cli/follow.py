@@ -30,8 +30,8 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
 
     Raises if the broker is not reachable at first; later it waits for the broker to return.
     """
-    topics, settings = {each.topic.id: each.topic for each in filters}.values(), broker.settings
-    once, away = False, False
+    topics, settings = {filter_.topic.id: filter_.topic for filter_ in filters}.values(), broker.settings
+    was_connected, is_away = False, False
     await check_reachable(broker)
     while True:
         try:
@@ -42,7 +42,7 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                     # the client's own time is that of one address of several
                     text = settings.prefix + filter_.text
                     await client.subscribe(text, qos=0, timeout=settings.connect_timeout_s)
-                once, away = True, False
+                was_connected, is_away = True, False
                 async for message in client.messages:
                     text, payload = str(message.topic).removeprefix(settings.prefix), message.payload
                     read = ((topic, names) for topic in topics if (names := topic.parse(text)) is not None)
@@ -56,11 +56,11 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                         continue
                     yield names, body
         except (aiomqtt.MqttError, DisconnectedError, OSError) as error:
-            if not once:
+            if not was_connected:
                 raise no_broker(str(broker), error) from error
-            if not away:
+            if not is_away:
                 warn(f"lost the connection to the broker at {broker} ({error}); reconnecting every second")
-            away = True
+            is_away = True
             await asyncio.sleep(RETRY_S)
 
 

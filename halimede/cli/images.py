@@ -32,24 +32,24 @@ def find(paths: Sequence[str]) -> tuple[list[InlineImage], int]:
 
     Raises HalimedeError for a path that is missing or not a picture.
     """
-    found: list[InlineImage] = []
-    others = 0
+    pictures: list[InlineImage] = []
+    other_files = 0
     for path in map(Path, paths):
         if path.is_dir():
             for file in files_below(path):
                 picture = _probe(file)
-                others += picture is None
-                found += [picture] if picture else []
+                other_files += picture is None
+                pictures += [picture] if picture else []
             continue
         if not path.exists():
             raise HalimedeError(f"{path}: there is no such file or folder")
         picture = _probe(path)
         if picture is None:
             raise HalimedeError(f"{path}: this is neither JPEG nor PNG: convert it")
-        found.append(picture)
-    if not found:
+        pictures.append(picture)
+    if not pictures:
         raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG file")
-    return found, others
+    return pictures, other_files
 
 
 def check_sizes(pictures: Sequence[InlineImage], limit: int) -> None:
@@ -70,8 +70,8 @@ def sorted_by_folder(pictures: Sequence[InlineImage]) -> list[str]:
 
 def limit(max_packet: int, *, bare: bool) -> int:
     """Return the largest size of a picture on a bus with packets of at most ``max_packet`` bytes."""
-    room = min(codec.MAX_BYTES, max_packet - TOPIC_BYTES)
-    return room if bare else room - FRAME_BYTES
+    size = min(codec.MAX_BYTES, max_packet - TOPIC_BYTES)
+    return size if bare else size - FRAME_BYTES
 
 
 def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
@@ -86,7 +86,7 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
     return codec.encode(topics.REQUEST, frame)
 
 
-def marked(pictures: Sequence[InlineImage]) -> int:
+def count_rotated(pictures: Sequence[InlineImage]) -> int:
     """Return how many pictures are not upright as they are stored: their EXIF orientation is not 1."""
     return sum(orientation_of(picture.path.read_bytes()) != UPRIGHT for picture in pictures)
 

@@ -31,10 +31,10 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
 MAX_DOCUMENTS = 10_000
 #: fields by which a file of a folder is taken for a manifest
-MARKS = ("apiVersion", "kind")
+MANIFEST_FIELDS = ("apiVersion", "kind")
 ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 #: other files of a folder that are named
-NAMED = 5
+MAX_NAMED = 5
 
 #: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
@@ -63,25 +63,25 @@ def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) ->
 
     ``namespace`` is for resources that name none. Raises one ManifestError with the errors of all manifests.
     """
-    found: list[Manifest] = []
-    wrong: list[ManifestError] = []
+    manifests: list[Manifest] = []
+    errors: list[ManifestError] = []
     for path in paths:
         try:
             for source in sources(path):
-                found += _read(source, namespace, check, wrong)
+                manifests += _read(source, namespace, check, errors)
         except ManifestError as error:
-            wrong.append(error)
-    seen: dict[str, Manifest] = {}
-    for manifest in found:
-        first = seen.setdefault(str(manifest.resource.key), manifest)
+            errors.append(error)
+    first_by_key: dict[str, Manifest] = {}
+    for manifest in manifests:
+        first = first_by_key.setdefault(str(manifest.resource.key), manifest)
         if first is not manifest:
             text = (
                 f"{manifest.source}, document {manifest.document}: {manifest.resource.key} is already in "
                 f"{first.source}, document {first.document}: keep one of them"
             )
-            wrong.append(ManifestError(text))
-    refuse(wrong)
-    return sorted(found, key=lambda m: m.resource.kind.order)
+            errors.append(ManifestError(text))
+    refuse(errors)
+    return sorted(manifests, key=lambda m: m.resource.kind.order)
 
 
 def sources(path: str) -> list[str]:
@@ -98,39 +98,39 @@ def _in_folder(folder: Path) -> list[str]:
     files = sorted(str(file) for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     if not files:
         raise ManifestError(f"{folder}: there is no .yaml, .yml or .json file in this folder")
-    found = [file for file in files if _is_manifest(file)]
-    if len(found) < len(files):
-        others = [file for file in files if file not in set(found)]
-        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        text = f"files without {' and '.join(MARKS)}: {', '.join(others[:NAMED])}{more}"
-        if not found:
+    manifests = [file for file in files if _is_manifest(file)]
+    if len(manifests) < len(files):
+        other_files = [file for file in files if file not in set(manifests)]
+        more = f" and {len(other_files) - MAX_NAMED} more" if len(other_files) > MAX_NAMED else ""
+        text = f"files without {' and '.join(MANIFEST_FIELDS)}: {', '.join(other_files[:MAX_NAMED])}{more}"
+        if not manifests:
             raise ManifestError(f"{folder}: there is no manifest in this folder, only {text}")
         warn(f"skipped {text}")
-    return found
+    return manifests
 
 
 def _is_manifest(file: str) -> bool:
     """Whether a file of a folder is meant as a manifest: a document in it has one of the marks, or is not readable."""
     try:
         data = _data(file)
-        if not any(mark.encode(encoding) in data for mark in MARKS for encoding in ENCODINGS):
+        if not any(field.encode(encoding) in data for field in MANIFEST_FIELDS for encoding in ENCODINGS):
             return False
         bodies = (body for _, body in _documents(file, _text(file)))
-        return any(isinstance(body, dict) and not body.keys().isdisjoint(MARKS) for body in bodies)
+        return any(isinstance(body, dict) and not body.keys().isdisjoint(MANIFEST_FIELDS) for body in bodies)
     except ManifestError:
         return True
 
 
-def _read(source: str, namespace: str, check: Check, wrong: list[ManifestError]) -> Iterator[Manifest]:
+def _read(source: str, namespace: str, check: Check, errors: list[ManifestError]) -> Iterator[Manifest]:
     """Yield the valid resources of a file; add the errors of the others to ``wrong``."""
     try:
-        yield from _read_documents(source, _text(source), namespace, check, wrong)
+        yield from _read_documents(source, _text(source), namespace, check, errors)
     except ManifestError as error:
-        wrong.append(error)
+        errors.append(error)
 
 
 def _read_documents(
-    source: str, text: str, namespace: str, check: Check, wrong: list[ManifestError]
+    source: str, text: str, namespace: str, check: Check, errors: list[ManifestError]
 ) -> Iterator[Manifest]:
     folder = Path.cwd() if source == STDIN else Path(source).resolve().parent
     shown = "standard input" if source == STDIN else source
@@ -141,10 +141,10 @@ def _read_documents(
             try:
                 yield _check(item, shown, number, folder, namespace=namespace, check=check)
             except InvalidFieldError as error:
-                for each in (error, *error.others):
-                    line = _line(text, number, each.field)
+                for one_error in (error, *error.others):
+                    line = _line(text, number, one_error.field)
                     where = f"{shown}:{line}" if line else shown
-                    wrong.append(ManifestError(f"{where}: document {number}: {each}"))
+                    errors.append(ManifestError(f"{where}: document {number}: {one_error}"))
     if not count:
         raise ManifestError(f"{shown}: it contains no resource")
 
@@ -221,8 +221,8 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
             if body is not None:
                 yield number, body
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}" if mark else source
+        position = error.problem_mark or error.context_mark
+        where = f"{source}:{position.line + 1}" if position else source
         problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
         raise ManifestError(f"{where}: document {number + 1}: not valid YAML: {problem}") from error
     except (YAMLError, ValueError, TypeError) as error:

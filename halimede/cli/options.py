@@ -16,6 +16,7 @@ from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
     from halimede.api import Kind
+    from halimede.api.deferral import Costs
     from halimede.cli.broker_address import BrokerAddress
 
 
@@ -53,6 +54,7 @@ KINDS = (
     "ji (JointInferenceService), mei (MultiEdgeInferenceService), im (InferenceModel), tm (TrainingModel), fl and il "
     "(Sedna's jobs that train), model, dataset; for get also nodes, cameras and events. KIND/NAME works too."
 )
+SWITCHES = {"true": True, "false": False}
 #: units of a time in the past
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -149,21 +151,21 @@ def target(kind: str, name: str) -> tuple[Kind, str]:
     from halimede.api import kind_of
     from halimede.names import check_name
 
-    word, slash, behind = kind.partition("/")
+    kind_name, slash, name_in_kind = kind.partition("/")
     if slash:
         if name:
-            raise typer.BadParameter(f"give one name, not both {behind!r} and {name!r}")
-        name = behind
+            raise typer.BadParameter(f"give one name, not both {name_in_kind!r} and {name!r}")
+        name = name_in_kind
         check_name("NAME", name)
-    return kind_of(word), check_name("NAME", name) if name else ""
+    return kind_of(kind_name), check_name("NAME", name) if name else ""
 
 
 def named_target(kind: str, name: str) -> tuple[Kind, str]:
     """Read ``KIND NAME`` or ``KIND/NAME``, where the name is required."""
-    found, called = target(kind, name)
-    if not called:
+    resource_kind, resource_name = target(kind, name)
+    if not resource_name:
         raise typer.BadParameter("give a name: KIND NAME")
-    return found, called
+    return resource_kind, resource_name
 
 
 def check_finite(numbers: Mapping[str, float | None]) -> None:
@@ -173,15 +175,39 @@ def check_finite(numbers: Mapping[str, float | None]) -> None:
             raise typer.BadParameter(f"{name}: give a number")
 
 
+def read_costs(option: str, text: str) -> Costs:
+    """Read costs from keys and values with commas between them. Raises InvalidFieldError on the option."""
+    from halimede.api.base import convert
+    from halimede.api.deferral import MOST_COST, Costs, check_costs
+
+    fields: dict[str, float | str | bool] = {}
+    for pair in text.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or key in fields:
+            fix = (
+                "write each cost once, such as miss=10,falseAlarm=1,upload=0.2, and positive=CLASS for the one to find"
+            )
+            raise InvalidFieldError(option, text, fix)
+        try:
+            fields[key] = value if key == "positive" else SWITCHES[value] if key == "adaptive" else float(value)
+        except ValueError as error:
+            raise InvalidFieldError(f"{option}.{key}", value, f"give a number from 0 to {MOST_COST:g}") from error
+        except KeyError as error:
+            raise InvalidFieldError(f"{option}.{key}", value, f"write {' or '.join(SWITCHES)}") from error
+    costs = convert(fields, Costs, option)
+    check_costs(option, costs)
+    return costs
+
+
 def about(what: str, namespace: str) -> str:
     """Return the object of an event in GM's form, from that form or from ``KIND/NAME``."""
     from halimede.names import Key
 
-    word, _, name = what.partition("/")
-    if not what or word == "node" or "/" in name:
+    kind_name, _, name = what.partition("/")
+    if not what or kind_name == "node" or "/" in name:
         return what
-    kind, called = target(what, "")
-    return str(Key(kind.plural, namespace, called))
+    kind, resource_name = target(what, "")
+    return str(Key(kind.plural, namespace, resource_name))
 
 
 def time_of(text: str, now: datetime | None = None, *, option: str = "--since") -> datetime | None:
@@ -194,8 +220,8 @@ def time_of(text: str, now: datetime | None = None, *, option: str = "--since") 
     try:
         if ago := re.fullmatch(r"(\d{1,9})([smhd])", text, re.ASCII):
             return (now or datetime.now(UTC)) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         fix = "write a duration such as 90s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00:00"
         raise InvalidFieldError(option, text, fix) from None
-    return found if found.tzinfo else found.astimezone()
+    return moment if moment.tzinfo else moment.astimezone()

@@ -67,7 +67,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 def escape_json(text: str) -> str:
     """Escape the characters of JSON that terminals interpret: C1 controls, changes of direction."""
-    return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _ACTED_ON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def to_yaml(value: Any) -> str:
@@ -83,19 +83,19 @@ def to_yaml(value: Any) -> str:
     return out.getvalue()
 
 
-def listing(items: Sequence[Any]) -> dict[str, Any]:
+def as_list(items: Sequence[Any]) -> dict[str, Any]:
     """Return several objects as a List, as kubectl does."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a table without lines; phases are colored."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for column in columns:
-        made.add_column(column, overflow="fold")
+        grid.add_column(column, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(clean_cell(cell), style=COLOURS.get(cell, "")) for cell in row))
-    return made
+        grid.add_row(*(Text(clean_cell(cell), style=COLOURS.get(cell, "")) for cell in row))
+    return grid
 
 
 def clean(text: str) -> str:

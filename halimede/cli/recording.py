@@ -65,7 +65,7 @@ class RecordingWriter:
             dtype=frame.dtype,
             shape=tuple(frame.shape),
         )
-        with _kept(self.folder):
+        with _writable(self.folder):
             write_atomic(self.folder / name, data)
             self.index.write(msgspec.json.encode(entry) + b"\n")
             self.index.flush()
@@ -74,16 +74,16 @@ class RecordingWriter:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[RecordingWriter]:
+def create(folder: Path) -> Iterator[RecordingWriter]:
     """Open a new recording; a folder that is not empty is refused."""
-    with _kept(folder):
+    with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise HalimedeError(f"{folder}: it is not empty: give a new folder")
         index = (folder / INDEX).open("xb")
     with index:
         yield RecordingWriter(folder, index)
-        with _kept(folder):
+        with _writable(folder):
             os.fsync(index.fileno())
 
 
@@ -142,7 +142,7 @@ def read(payload: bytes) -> Frame:
 
 
 @contextmanager
-def _kept(folder: Path) -> Iterator[None]:
+def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -34,8 +34,8 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     except typer.BadParameter:
         raise
     except HalimedeError as error:
-        for each in (error, *error.others):
-            fail(str(each))
+        for one_error in (error, *error.others):
+            fail(str(one_error))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -107,7 +107,7 @@ def tiers(body: Mapping[str, Any]) -> list[str]:
     return ["edge", *between, "cloud"] if between else []
 
 
-def running(body: Mapping[str, Any]) -> str:
+def running_workers(body: Mapping[str, Any]) -> str:
     """Return the number of running workers of each tier; empty for a service without tiers."""
     names = Counter(w.get("name") for w in dig(body, "status", "workers") or [] if w.get("phase") == "Running")
     return ", ".join(f"{names[tier]} {tier}" for tier in tiers(body))
@@ -123,9 +123,9 @@ def _round(body: Mapping[str, Any]) -> str:
     return f"{training.get('round') or 0}/{training.get('rounds') or dig(body, 'spec', 'rounds') or 20}"
 
 
-def _trained(body: Mapping[str, Any]) -> str:
-    found = dig(body, "status", "training", "metrics") or []
-    return ", ".join(f"{each.get('key')} {each.get('value')}" for each in found) or "-"
+def _training_metrics(body: Mapping[str, Any]) -> str:
+    values = dig(body, "status", "training", "metrics") or []
+    return ", ".join(f"{metric.get('key')} {metric.get('value')}" for metric in values) or "-"
 
 
 NAME = TableColumn("NAME", _at("metadata", "name"))
@@ -142,7 +142,7 @@ def _training(*model: str) -> tuple[TableColumn, ...]:
         TableColumn("MODEL", _at(*model)),
         TableColumn("ROUND", _round),
         TableColumn("TRAINERS", lambda body: str(dig(body, "status", "training", "trainers") or 0)),
-        TableColumn("METRICS", _trained),
+        TableColumn("METRICS", _training_metrics),
         TableColumn("VERSION", _at("status", "training", "version")),
         AGE,
         TableColumn("SENT", lambda body: size(dig(body, "status", "training", "bytes") or 0), wide=True),
@@ -165,7 +165,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("SKIPPED", _metric("skipped"), wide=True),
         TableColumn("LOST", _metric("lost"), wide=True),
         AGE,
-        TableColumn("TIERS", lambda body: running(body) or "-", wide=True),
+        TableColumn("TIERS", lambda body: running_workers(body) or "-", wide=True),
         TableColumn("NODES", _nodes, wide=True),
         WHY,
     ),
@@ -224,7 +224,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     ),
 }
 #: for kinds without columns of their own
-PLAIN = (NAME, STATUS, AGE, WHY)
+DEFAULT_COLUMNS = (NAME, STATUS, AGE, WHY)
 
 
 def resources(plural: str, bodies: Iterable[Mapping[str, Any]], *, wide: bool, all_namespaces: bool) -> Table:
@@ -235,11 +235,11 @@ def resources(plural: str, bodies: Iterable[Mapping[str, Any]], *, wide: bool, a
 
 def columns_of(plural: str, *, wide: bool, all_namespaces: bool) -> list[TableColumn]:
     """Return the columns to show for a kind."""
-    chosen = [column for column in COLUMNS.get(plural, PLAIN) if wide or not column.wide]
+    chosen = [column for column in COLUMNS.get(plural, DEFAULT_COLUMNS) if wide or not column.wide]
     return [TableColumn("NAMESPACE", _at("metadata", "namespace")), *chosen] if all_namespaces else chosen
 
 
-def nodes(found: Iterable[NodeInfo]) -> Table:
+def nodes(infos: Iterable[NodeInfo]) -> Table:
     """Return the table of nodes."""
     rows = (
         [
@@ -252,16 +252,16 @@ def nodes(found: Iterable[NodeInfo]) -> Table:
             f"{node.memory_bytes / 2**30:.1f}Gi" if node.memory_bytes else "-",
             text(node.version),
         ]
-        for node in found
+        for node in infos
     )
     return table(["NAME", "STATUS", "ROLES", "SERVICES", "WORKERS", "CPUS", "MEMORY", "VERSION"], rows)
 
 
-def events(found: Iterable[Event], *, header: bool = True) -> Table:
+def events(shown: Iterable[Event], *, header: bool = True) -> Table:
     """Return the table of events."""
     rows = (
-        [age(e.time), e.type, e.reason, e.about, e.message + (f" (x{e.count})" if e.count > 1 else "")] for e in found
+        [age(e.time), e.type, e.reason, e.about, e.message + (f" (x{e.count})" if e.count > 1 else "")] for e in shown
     )
-    made = table(["AGE", "TYPE", "REASON", "ABOUT", "MESSAGE"], rows)
-    made.show_header = header
-    return made
+    grid = table(["AGE", "TYPE", "REASON", "ABOUT", "MESSAGE"], rows)
+    grid.show_header = header
+    return grid

@@ -26,19 +26,19 @@ class NotReadyError(HalimedeError):
 
 async def wait_ready(client: Client, key: Key, generation: int, timeout_s: float) -> None:
     """Wait until a resource is as this generation of it specifies. Raises NotReadyError."""
-    found: Mapping[str, Any] = {}
+    current: Mapping[str, Any] = {}
 
-    def ready(body: Mapping[str, Any] | None) -> bool:
-        nonlocal found
-        found = body or {}
-        observed = dig(found, "status", "observedGeneration") or 0
-        return not found or (observed >= generation and phase(found) in READY)
+    def is_ready(body: Mapping[str, Any] | None) -> bool:
+        nonlocal current
+        current = body or {}
+        observed = dig(current, "status", "observedGeneration") or 0
+        return not current or (observed >= generation and phase(current) in READY)
 
     try:
-        await client.wait_until(ready, key.plural, key.name, key.namespace, timeout_s=timeout_s)
+        await client.wait_until(is_ready, key.plural, key.name, key.namespace, timeout_s=timeout_s)
     except TimeoutError:
-        raise NotReadyError(f"not ready in time: {_obstacle(key.plural, found)}") from None
-    if not found:
+        raise NotReadyError(f"not ready in time: {_obstacle(key.plural, current)}") from None
+    if not current:
         raise NotReadyError(f"{key} was deleted")
 
 
@@ -67,10 +67,10 @@ def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
 async def _without_reader(client: Client, namespace: str, camera: str) -> str:
     """Return why no worker reads a camera: the condition of a service that names it."""
     try:
-        found, _ = await client.services_by_kind(namespace)
+        services, _ = await client.services_by_kind(namespace)
     except (UnreachableError, ApiRefusedError) as error:
         return str(error)
-    readers = [(kind, body) for kind, bodies in found.items() for body in bodies if camera in cameras_of(body)]
+    readers = [(kind, body) for kind, bodies in services.items() for body in bodies if camera in cameras_of(body)]
     for kind, body in readers:
         if phase(body) not in READY:
             return _obstacle(kind, body)

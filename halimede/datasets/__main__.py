@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory = MEMORY_PARQUET if chosen.format.lower() in {"parquet", "pq"} else MEMORY
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     try:
-        counted = _counted(chosen)
+        counted = _count(chosen)
     except DatasetError as error:
         _report(CountReport(reason=error.reason, message=str(error)))
         return 1
@@ -59,21 +59,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _counted(chosen: argparse.Namespace) -> Counted:
+def _count(chosen: argparse.Namespace) -> Counted:
     """Count, and list the files if told to. Raises DatasetError."""
-    told = _Teller(chosen.path)
-    counted = count(chosen.path, chosen.format, chosen.ledger, told, chosen.root)
+    printer = _ProgressPrinter(chosen.path)
+    counted = count(chosen.path, chosen.format, chosen.ledger, printer, chosen.root)
     if chosen.listing is None:
         return counted
     try:
-        digest = write_listing(chosen.path, chosen.listing, told)
+        digest = write_listing(chosen.path, chosen.listing, printer)
     except OSError as error:
         text = f"{error.filename or chosen.path} cannot be read, or its list not be written: {error.strerror}"
         raise DatasetError(UNREADABLE, text) from None
     return replace(counted, facts=msgspec.structs.replace(counted.facts, listing=digest))
 
 
-class _Teller:
+class _ProgressPrinter:
     """Prints the progress of a count."""
 
     def __init__(self, path: Path) -> None:
@@ -86,8 +86,8 @@ class _Teller:
             _report(CountReport(progress=Progress(files=files, done=done, total=self._total, samples=samples)))
 
 
-def _report(said: CountReport) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+def _report(report: CountReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
 

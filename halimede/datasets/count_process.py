@@ -40,7 +40,7 @@ class CountJob:
     listing: Path | None = None
 
 
-async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Counted:
+async def count_in_child(job: CountJob, on_progress: Callable[[Progress], None]) -> Counted:
     """Count in a child process. Raises DatasetError. If cancelled, it ends the child."""
     arguments = ["-m", "halimede.datasets", "--parent", str(os.getpid()), "--format", job.format]
     arguments += ["--ledger", str(job.ledger)] if job.ledger else []
@@ -61,15 +61,15 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
     assert process.stderr is not None  # noqa: S101
     errors = asyncio.create_task(_last(process.stderr))
     try:
-        said = CountReport(reason=UNREADABLE, message="the count process ended without a result")
+        report = CountReport(reason=UNREADABLE, message="the count process ended without a result")
         async with asyncio.timeout(STALL_S) as deadline:
             async for line in process.stdout:
                 deadline.reschedule(asyncio.get_running_loop().time() + STALL_S)
-                said = msgspec.json.decode(line, type=CountReport)
-                if said.progress is not None:
-                    told(said.progress)
+                report = msgspec.json.decode(line, type=CountReport)
+                if report.progress is not None:
+                    on_progress(report.progress)
             code = await process.wait()
-        if said.facts is None and not said.reason:
+        if report.facts is None and not report.reason:
             last = await errors
             text = f"the count process failed ({f'exit code {code}' if code >= 0 else f'signal {-code}'})"
             raise DatasetError(UNREADABLE, f"{text}: {last}" if last else text)
@@ -85,14 +85,14 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 await process.wait()
-    if said.facts is None:
-        raise DatasetError(said.reason, said.message)
-    return Counted(said.facts, said.watch, said.whole, said.repeated)
+    if report.facts is None:
+        raise DatasetError(report.reason, report.message)
+    return Counted(report.facts, report.watch, report.whole, report.repeated)
 
 
 async def _last(stream: asyncio.StreamReader) -> str:
     """Read a stream to its end; return its last line."""
-    kept = b""
+    tail = b""
     while data := await stream.read(MAX_ERRORS):
-        kept = (kept + data)[-MAX_ERRORS:]
-    return kept.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        tail = (tail + data)[-MAX_ERRORS:]
+    return tail.decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -27,7 +27,7 @@ from halimede.sample_files.rules import SampleFileError
 
 #: most paths that are watched for changes, and most levels of folders that are read
 MAX_WATCHED, MAX_DEPTH = 1000, 32
-Told = Callable[[int, int, int], None]
+OnProgress = Callable[[int, int, int], None]
 #: increased whenever earlier counts become invalid
 VERSION = 3
 #: files between two commits: the most that are lost if the count is ended
@@ -51,23 +51,23 @@ class Counted:
 def print_of(path: str | Path) -> Print | None:
     """Return the identity of a path's state, None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116  # a third of the time
+        status = os.stat(path)  # noqa: PTH116  # a third of the time
     except OSError:
         return None
-    return _print(found)
+    return _print(status)
 
 
 def count(
-    path: Path, form: str, ledger: Path | None = None, told: Told | None = None, root: Path | None = None
+    path: Path, form: str, ledger: Path | None = None, on_progress: OnProgress | None = None, root: Path | None = None
 ) -> Counted:
-    """Count the dataset at a path. ``told`` is called with files, bytes that were read, and samples.
+    """Count the dataset at a path. ``on_progress`` is called with files, bytes that were read, and samples.
 
     With ``root``, no link may lead out of that folder. Raises DatasetError.
     """
     reader = find(form)
     try:
-        with CountCache(ledger, f"{form} {path}") as kept:
-            return _Count(path, reader, kept, told or (lambda _files, _bytes, _samples: None), root).run()
+        with CountCache(ledger, f"{form} {path}") as cache:
+            return _Count(path, reader, cache, on_progress or (lambda _files, _bytes, _samples: None), root).run()
     except FileNotFoundError:
         text = f"{path} does not exist on this node: put it there, or correct spec.url"
         raise DatasetError(NOT_FOUND, text) from None
@@ -83,13 +83,13 @@ class _Count:
     """One count of one dataset."""
 
     def __init__(
-        self, path: Path, reader: DatasetReader, ledger: CountCache, told: Told, root: Path | None = None
+        self, path: Path, reader: DatasetReader, ledger: CountCache, on_progress: OnProgress, root: Path | None = None
     ) -> None:
         self._path = path
         self._root = root
         self._reader = reader
         self._ledger = ledger
-        self._told = told
+        self._on_progress = on_progress
         self._tally = self._current = DatasetCounts()
         self._files = self._bytes = self._size = 0
         self._watch: dict[str, Print] = {}
@@ -100,21 +100,21 @@ class _Count:
 
     def run(self) -> Counted:
         """Count."""
-        found = self._path.stat()
+        status = self._path.stat()
         self._check_inside(Path(os.path.realpath(self._path)), str(self._path))
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             root = self._reader.root(self._path)
             for path in self._walk(root):
-                self._one(path, _shown(path.relative_to(root)), root)
+                self._one(path, _printable(path.relative_to(root)), root)
             if not self._files:
                 endings = ", ".join(sorted(self._reader.suffixes))
                 raise DatasetError(UNREADABLE, f"{root} has no file that ends with {endings}")
             self._whole = False
             for _, name, scope, tally in sorted(self._views, key=lambda view: view[:2]):
                 self._add(name, scope, tally)
-        elif stat.S_ISREG(found.st_mode):
-            self._note(self._path, found)
-            tally, size = self._file(self._path, _shown(Path(self._path.name)), self._path.parent)
+        elif stat.S_ISREG(status.st_mode):
+            self._note(self._path, status)
+            tally, size = self._file(self._path, _printable(Path(self._path.name)), self._path.parent)
             self._tally.add(tally)
             self._size = size
         else:
@@ -124,7 +124,7 @@ class _Count:
 
     def _walk(self, folder: Path, depth: int = 0) -> Iterator[Path]:
         """Yield the files of a folder. Links to folders are not followed: they may form a loop."""
-        inner: list[Path] = []
+        subfolders: list[Path] = []
         self._note(folder, folder.stat())
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -132,11 +132,11 @@ class _Count:
                 if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    inner.append(folder / entry.name)
+                    subfolders.append(folder / entry.name)
                 elif os.path.splitext(entry.name)[1].lower() in self._reader.suffixes:  # noqa: PTH122  # many
                     yield folder / entry.name
-        for each in sorted(inner) if depth < MAX_DEPTH else ():
-            yield from self._walk(each, depth + 1)
+        for subfolder in sorted(subfolders) if depth < MAX_DEPTH else ():
+            yield from self._walk(subfolder, depth + 1)
 
     def _one(self, path: Path, name: str, root: Path) -> None:
         """Count one file of a folder; an unreadable file does not affect the others."""
@@ -157,7 +157,7 @@ class _Count:
             else:
                 self._add(name, scope, tally)
         self._current = DatasetCounts()
-        self._told(self._files, self._bytes, self._tally.samples)
+        self._on_progress(self._files, self._bytes, self._tally.samples)
 
     def _add(self, name: str, scope: str, tally: DatasetCounts) -> None:
         """Add the counts of a file, but not those of another view of samples that are counted already."""
@@ -165,26 +165,26 @@ class _Count:
             self._tally.add(tally)
 
     def _file(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
-        known = self._ledger.get(name)
-        if known is not None and known[0] == print_of(path):
-            return known[1].tally, known[0].size
+        stored = self._ledger.get(name)
+        if stored is not None and stored[0] == print_of(path):
+            return stored[1].tally, stored[0].size
         # non-blocking: a pipe in place of a file must not block the count
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb", buffering=0) as file:
-            found = os.fstat(number)
+            status = os.fstat(number)
             if self._root is not None:
                 self._check_inside(Path(f"/proc/self/fd/{number}").readlink(), name)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 raise DatasetError(UNREADABLE, f"{name}: it is not a regular file")
-            now = _print(found)
-            mark = known[1].mark if known and known[0].inode == now.inode and known[0].size <= now.size else None
-            source = FileBlocks(path, name, file, now.size, came=self._came, mark=mark)
-            self._current = tally = source.mark.tally.copy() if source.mark else DatasetCounts()
-            stands = self._reader.read(source, tally, root)
+            now = _print(status)
+            start = stored[1].start if stored and stored[0].inode == now.inode and stored[0].size <= now.size else None
+            source = FileBlocks(path, name, file, now.size, came=self._came, start=start)
+            self._current = tally = source.start.tally.copy() if source.start else DatasetCounts()
+            is_final = self._reader.read(source, tally, root)
             if not tally.listed and tally.samples and self._reader.has_samples_in_files:
                 tally.listed = source.digest()
-        if stands:
-            self._ledger.put(name, now, CountRecord(tally=tally, mark=source.mark))
+        if is_final:
+            self._ledger.put(name, now, CountRecord(tally=tally, start=source.start))
         return tally, now.size
 
     def _check_inside(self, opened: Path, name: str) -> None:
@@ -195,22 +195,22 @@ class _Count:
 
     def _came(self, number: int) -> None:
         self._bytes += number
-        self._told(self._files, self._bytes, self._tally.samples + self._current.samples)
+        self._on_progress(self._files, self._bytes, self._tally.samples + self._current.samples)
 
-    def _note(self, path: Path, found: os.stat_result) -> None:
+    def _note(self, path: Path, status: os.stat_result) -> None:
         if len(self._watch) < MAX_WATCHED:
-            self._watch[str(path)] = _print(found)
+            self._watch[str(path)] = _print(status)
         else:
             self._whole = False
 
 
-def _shown(path: Path) -> str:
+def _printable(path: Path) -> str:
     """Return a path as printable text, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _print(found: os.stat_result) -> Print:
-    return Print(found.st_size, found.st_mtime_ns, found.st_ino)
+def _print(status: os.stat_result) -> Print:
+    return Print(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 class Print(msgspec.Struct, frozen=True, array_like=True):
@@ -222,10 +222,10 @@ class Print(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CountRecord(msgspec.Struct, kw_only=True):
-    """The counts of a file in that state; ``mark``: the position to continue at if the file grows."""
+    """The counts of a file in that state; ``start``: the position to continue at if the file grows."""
 
     tally: DatasetCounts
-    mark: Mark | None = None
+    start: Mark | None = msgspec.field(default=None, name="mark")
 
 
 _DECODER = msgspec.msgpack.Decoder(CountRecord)
@@ -260,7 +260,7 @@ class CountCache:
         self._db.close()
 
     def get(self, name: str) -> tuple[Print, CountRecord] | None:
-        """Return the stored counts of a file, and mark it as present."""
+        """Return the stored counts of a file, and record that the file exists."""
         row = self._db.execute("SELECT size, mtime, inode, record FROM files WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
 from halimede.datasets.registry import DatasetReader, FileBlocks
-from halimede.datasets.row_ends import count_ends, fits
+from halimede.datasets.row_ends import count_ends, is_faster
 from halimede.sample_files.tables import MAX_ROW, SUFFIXES, TableHead, read_head, whole_rows
 
 #: bytes from which blocks are not halved any more
 SMALL = 4 * 1024
 #: most classes for which searching each is faster than counting the ends of rows, and than splitting the rows
-FEW, SOME = 3, 5
+FEW, SEVERAL = 3, 5
 #: how a field of a row without a class is written
 NO_CLASS = frozenset({b"", b"\r", b'""', b'""\r'})
 #: replacements for separators and newlines inside of quotes while a block is split
@@ -138,11 +138,11 @@ class Rows:
 
     def _search(self, data: bytes, number: int) -> bool:
         """Count rows by the known classes in the last column; return whether all have one of them."""
-        known = tuple(value for value in self._counts if self.sep not in value)
-        if len(known) > FEW and fits(known):
-            classes = count_ends(data, self.sep, known)
-        elif len(known) <= SOME:
-            classes = {value: data.count(self.sep + value + b"\n") for value in known}
+        known_classes = tuple(value for value in self._counts if self.sep not in value)
+        if len(known_classes) > FEW and is_faster(known_classes):
+            classes = count_ends(data, self.sep, known_classes)
+        elif len(known_classes) <= SEVERAL:
+            classes = {value: data.count(self.sep + value + b"\n") for value in known_classes}
         else:
             return False
         if sum(classes.values()) != number:
@@ -184,8 +184,8 @@ class Table(DatasetReader):
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the rows; the last one may have no newline yet."""
-        if source.mark:
-            state = source.mark.state
+        if source.start:
+            state = source.start.state
             head: TableHead | None = TableHead(str(state["first"]), str(state["separator"]))
             begin, line = source.begin, int(state["line"])
         elif (head := read_head(source.blocks(), source.name)) is not None:
@@ -193,31 +193,31 @@ class Table(DatasetReader):
         if head is None:
             return True
         rows = Rows(source, head, tally, line)
-        offset, rest = _count(source, rows, begin)
-        if rest is None:
+        offset, remainder = _count(source, rows, begin)
+        if remainder is None:
             return True
         source.leave(offset, tally, first=head.first, separator=head.separator, line=rows.line)
-        if rest:
-            rows.end(rest)
+        if remainder:
+            rows.end(remainder)
             rows.fold()
         return True
 
 
 def _count(source: FileBlocks, rows: Rows, begin: int) -> tuple[int, bytes | None]:
     """Count whole rows; return their end, and what follows; None: a row has no end within the bound."""
-    offset, rest, tried = begin, b"", 0
+    offset, remainder, tried = begin, b"", 0
     for block in source.blocks(begin=begin):
-        data = rest + block if rest else block
+        data = remainder + block if remainder else block
         used = rows.take(data[: record_end(data, len(data))])
         if not used and len(data) > max(2 * tried, len(block)):  # a quote inside of a field counts as a character
             tried = len(data)
             used = rows.slowly(data[: data.rfind(b"\n") + 1])
         if used:
             tried = 0
-        offset, rest = offset + used, data[used:]
-        if len(rest) > MAX_ROW:
+        offset, remainder = offset + used, data[used:]
+        if len(remainder) > MAX_ROW:
             rows.fold()
             rows.give_up(f"a row of over {MAX_ROW >> 20} MiB: is a quote never closed? What follows is not read")
             return offset, None
     rows.fold()
-    return offset, rest
+    return offset, remainder

@@ -18,7 +18,7 @@ MAGIC = {
     ".gif": (b"GIF87a", b"GIF89a"), ".bmp": (b"BM",), ".webp": (b"RIFF",), ".tif": (b"II*\0", b"MM\0*", b"II+\0"),
     ".tiff": (b"II*\0", b"MM\0*", b"II+\0"), ".ppm": (b"P6", b"P3"), ".pgm": (b"P5", b"P2"),
 }  # fmt: skip
-#: marks near the end of a complete file, for formats that have one, and the distance from the end
+#: bytes near the end of a complete file, for formats that have one, and the distance from the end
 ENDS = {JPEG_MAGIC: END, PNG_MAGIC: b"IEND"}
 NEAR = 4096
 #: most bytes of a picture that is read whole to find its end: pictures with more are refused everywhere
@@ -49,7 +49,7 @@ def _fault(source: FileBlocks) -> str:
     number, head = source.file.fileno(), os.pread(source.file.fileno(), 16, 0)
     expected = MAGIC.get(source.path.suffix.lower(), ())
     # a picture with the suffix of another format can still be decoded
-    magic = next((m for marks in (expected, *MAGIC.values()) for m in marks if head.startswith(m)), None)
+    magic = next((m for beginnings in (expected, *MAGIC.values()) for m in beginnings if head.startswith(m)), None)
     if magic is None:
         return f"no picture: it does not begin as a {source.path.suffix.lower().lstrip('.')} file does"
     end = ENDS.get(magic)

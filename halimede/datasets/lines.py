@@ -40,29 +40,29 @@ class Lines(DatasetReader):
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the lines; the last one may have no newline yet."""
-        offset = source.mark.offset if source.mark else 0
-        line = int(source.mark.state["line"]) if source.mark else 0
-        rest, counts, skipping = b"", Counter[bytes](), False
+        offset = source.start.offset if source.start else 0
+        line = int(source.start.state["line"]) if source.start else 0
+        remainder, counts, skipping = b"", Counter[bytes](), False
         for block in source.blocks():
-            data = rest + block if rest else block
+            data = remainder + block if remainder else block
             end = data.rfind(b"\n") + 1
-            lines, rest = data[:end].split(b"\n")[:-1], data[end:]
+            lines, remainder = data[:end].split(b"\n")[:-1], data[end:]
             if skipping and lines:
                 del lines[0]
                 line, skipping = line + 1, False
-            if len(rest) > MAX_LINE:
+            if len(remainder) > MAX_LINE:
                 if not skipping:
                     tally.fault(source.line(line + len(lines) + 1), f"longer than {MAX_LINE >> 20} MiB")
-                rest, skipping = b"", True
+                remainder, skipping = b"", True
             for number, text in enumerate(lines, line + 1):
                 _take(text, number, source, tally, counts)
-            line, offset = line + len(lines), offset + len(data) - len(rest)
+            line, offset = line + len(lines), offset + len(data) - len(remainder)
             if len(counts) > MAX_CLASSES:
                 _fold(counts, tally)
         _fold(counts, tally)
         if not skipping:
             source.leave(offset, tally, line=line)
-            _take(rest, line + 1, source, tally, counts)
+            _take(remainder, line + 1, source, tally, counts)
             _fold(counts, tally)
         return True
 
@@ -102,7 +102,7 @@ class Text(DatasetReader):
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the lines; one without a newline yet counts, and may continue later."""
-        open_ = bool(source.mark and source.mark.state["open"])
+        open_ = bool(source.start and source.start.state["open"])
         witness: bytes | None = None
         offset, block = source.begin, b""
         for block in source.blocks():

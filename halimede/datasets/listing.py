@@ -31,7 +31,7 @@ BLOCK = 1024 * 1024
 #: reason of a dataset that cannot be copied
 NOT_LISTED = "DatasetNotListed"
 PACK = "pack the files into archives, or name a smaller folder in spec.url"
-Told = Callable[[int, int, int], None]
+OnProgress = Callable[[int, int, int], None]
 
 
 class ListedFile(Struct, frozen=True, array_like=True):
@@ -93,51 +93,51 @@ def read_index(path: Path) -> FileIndex:
         return FileIndex()
 
 
-def write_listing(path: Path, file: Path, told: Told) -> str:
+def write_listing(path: Path, file: Path, report: OnProgress) -> str:
     """Write the listing of the dataset at ``path`` into ``file``, and the index next to it; return its digest.
 
-    ``told`` is called with files and bytes read. Raises DatasetError for a dataset that cannot be copied, and OSError.
+    ``report`` is called with files and bytes read. Raises OSError, and DatasetError if the dataset cannot be copied.
     """
     index = index_of(file)
-    known = read_index(index)
+    old_index = read_index(index)
     single = not path.is_dir()
     folder = path.parent if single else path
-    found: dict[str, tuple[Print, str]] = {}
+    indexed: dict[str, tuple[Print, str]] = {}
     read = 0
     for name in [path.name] if single else _names(folder):
-        _check_name(name, len(found))
-        before = known.files.get(name)
+        _check_name(name, len(indexed))
+        before = old_index.files.get(name)
         now = print_of(folder / name)
         if before is None or before[0] != now:
-            now, digest = _hashed(folder, name, partial(_progress, told, len(found), read))
+            now, digest = _hash(folder, name, partial(_progress, report, len(indexed), read))
             read += now.size
         else:
             now, digest = before
-        found[name] = (now, digest)
-        told(len(found), read, 0)
-    files = [ListedFile(name, at.size, digest) for name, (at, digest) in sorted(found.items())]
+        indexed[name] = (now, digest)
+        report(len(indexed), read, 0)
+    files = [ListedFile(name, at.size, digest) for name, (at, digest) in sorted(indexed.items())]
     data = msgspec.json.encode(Listing(single=single, files=files))
     if len(data) > MAX_BYTES:
         raise DatasetError(NOT_LISTED, f"{path}: the list of its files has over {MAX_BYTES >> 20} MB: {PACK}")
     digest = hashlib.sha256(data).hexdigest()
     write_atomic(file, data)
-    write_atomic(index, msgspec.msgpack.encode(FileIndex(listing=digest, folder=str(folder), files=found)))
+    write_atomic(index, msgspec.msgpack.encode(FileIndex(listing=digest, folder=str(folder), files=indexed)))
     return digest
 
 
 def _names(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the files below a folder, without hidden ones. Links to folders are not followed: they may form a loop."""
     with os.scandir(folder) as entries:
-        found = sorted((each for each in entries if not is_hidden(each.name)), key=lambda each: each.name)
-    for entry in found:
+        visible = sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
+    for entry in visible:
         if not entry.is_dir(follow_symlinks=False):
             yield prefix + entry.name
         elif depth < MAX_DEPTH:
             yield from _names(folder / entry.name, f"{prefix}{entry.name}/", depth + 1)
 
 
-def _progress(told: Told, files: int, before: int, count: int) -> None:
-    told(files, before + count, 0)
+def _progress(report: OnProgress, files: int, before: int, count: int) -> None:
+    report(files, before + count, 0)
 
 
 def _check_name(name: str, count: int) -> None:
@@ -152,19 +152,19 @@ def _check_name(name: str, count: int) -> None:
         raise DatasetError(NOT_LISTED, f"{name[:100]}...: the path has over {MAX_NAME} bytes: shorten it")
 
 
-def _hashed(folder: Path, name: str, came: Callable[[int], None]) -> tuple[Print, str]:
+def _hash(folder: Path, name: str, came: Callable[[int], None]) -> tuple[Print, str]:
     """Return state and digest of a file. It must be in the folder, by its real path: a link could show any file."""
     # non-blocking: a pipe in place of a file must not block
     number = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(number, "rb", buffering=0) as file:
-        found = os.fstat(number)
+        status = os.fstat(number)
         if not Path(f"/proc/self/fd/{number}").readlink().is_relative_to(os.path.realpath(folder)):
             raise DatasetError(NOT_LISTED, f"{name}: the link leads out of the folder: replace it with the file")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise DatasetError(UNREADABLE, f"{name}: it is not a regular file")
         sha256, count = hashlib.sha256(), 0
         while block := file.read(BLOCK):
             sha256.update(block)
             count += len(block)
             came(count)
-    return Print(found.st_size, found.st_mtime_ns, found.st_ino), sha256.hexdigest()
+    return Print(status.st_size, status.st_mtime_ns, status.st_ino), sha256.hexdigest()

@@ -23,8 +23,9 @@ NOT_FOUND = "DatasetNotFound"
 UNREADABLE = "DatasetUnreadable"
 UNSUPPORTED = "UnsupportedFormat"
 NOT_INSTALLED = "NotInstalled"
-#: bytes before the mark that must be unchanged, and of the file's begin
+#: bytes before a position that must be unchanged, and of the file's begin
 TAIL, HEAD = 64 * 1024, 4 * 1024
+CountBytes = Callable[[int], None]
 
 
 class DatasetReader(ABC):
@@ -99,22 +100,22 @@ class Mark(msgspec.Struct, kw_only=True):
 
 
 class FileBlocks:
-    """An open file. ``name`` is for people; ``mark`` is the begin of this read, and then of the next."""
+    """An open file. ``name`` is for people; ``start`` is the begin of this read, and then of the next."""
 
     def __init__(
-        self, path: Path, name: str, file: BinaryIO, size: int, *, came: Callable[[int], None], mark: Mark | None = None
+        self, path: Path, name: str, file: BinaryIO, size: int, *, came: CountBytes, start: Mark | None = None
     ) -> None:
         self.path = path
         self.name = name
         self.file = file
         self.size = size
-        self.mark = mark if mark is not None and mark.digest == _digest(file, mark.offset, size) else None
+        self.start = start if start is not None and start.digest == _digest(file, start.offset, size) else None
         self.came = came
 
     @property
     def begin(self) -> int:
         """The position where reading begins."""
-        return self.mark.offset if self.mark else 0
+        return self.start.offset if self.start else 0
 
     def blocks(self, block: int = BLOCK, *, begin: int | None = None) -> Iterator[bytes]:
         """Yield the blocks to read, independent of other readers of the file."""
@@ -136,7 +137,7 @@ class FileBlocks:
     def leave(self, offset: int, tally: DatasetCounts, **state: int | str | bool) -> None:
         """Remember a position at which reading can continue after the file has grown."""
         digest = _digest(self.file, offset, self.size)
-        self.mark = Mark(offset=offset, digest=digest, tally=tally.copy(), state=state)
+        self.start = Mark(offset=offset, digest=digest, tally=tally.copy(), state=state)
 
 
 def _digest(file: BinaryIO, offset: int, size: int) -> str:
@@ -144,6 +145,6 @@ def _digest(file: BinaryIO, offset: int, size: int) -> str:
     if not 0 < offset <= size:
         return ""
     number = file.fileno()
-    made = hashlib.blake2b(os.pread(number, min(HEAD, offset), 0), digest_size=16)
-    made.update(os.pread(number, min(TAIL, offset), max(0, offset - TAIL)))
-    return made.hexdigest()
+    digest = hashlib.blake2b(os.pread(number, min(HEAD, offset), 0), digest_size=16)
+    digest.update(os.pread(number, min(TAIL, offset), max(0, offset - TAIL)))
+    return digest.hexdigest()

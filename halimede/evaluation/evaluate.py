@@ -16,6 +16,7 @@ from msgspec import Struct
 from halimede.api.class_names import describe_difference
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.box_convention import find_convention
+from halimede.evaluation.costs import check_positive, error_costs
 from halimede.evaluation.curves import Point, at
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.disagreement import Disagreement, most_different
@@ -29,7 +30,15 @@ from halimede.evaluation.region_uploads import (
     has_regions,
     objects_in,
 )
-from halimede.evaluation.rules import calibration_of, decide, needs_answers, orders, parameters_of
+from halimede.evaluation.rules import (
+    calibration_of,
+    decide,
+    final_answers,
+    miner_of,
+    needs_answers,
+    orders,
+    parameters_of,
+)
 from halimede.evaluation.service import Answered, Chain, EvaluatedTier, answered
 from halimede.frames.payloads import ID_BYTES, pack
 from halimede.inference import Array
@@ -41,6 +50,8 @@ from halimede.mining.mixture import mix
 MAX_LABEL = 40
 #: the rule that chooses by chance: its samples are below the mean of random uploads as often as above
 RANDOM = "Random"
+#: the field of the costs of a service's edge
+COSTS = "spec.edgeWorker.costs"
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
 
@@ -80,6 +91,10 @@ class Operating(Struct, kw_only=True):
     bytes_up: float
     bytes_to_cloud: float
     latency_ms: float
+    #: mean cost of a sample, with its upload or audit, if the service has ``costs``
+    cost: float | None = None
+    cost_edge_only: float | None = None
+    cost_cloud_only: float | None = None
 
 
 class Cost(Struct, kw_only=True):
@@ -95,7 +110,7 @@ class EvaluationReport(Struct, kw_only=True):
 
     Of texts it is the share that is exactly right, with ``character_error_rate``.
 
-    ``oracle``: the curve of the samples by their gain, the best possible one except for detectors.
+    ``oracle``: the curve of the samples by their rewards, the best possible one except for detectors.
     ``reference``: the truth, ``labels``, or ``cloud`` for data without labels. ``curves`` are those of the edge's rule;
     the further tiers answer uploads as they are configured.
     """
@@ -159,7 +174,8 @@ def evaluate(
         notes.append(_describe_regions(data, answers, regions))
     onward = _onward(chain, uploaded, hard, sent, link)
     low, up = said[0].predictions, _fused(chain.edge, said[0].predictions, onward.answers)
-    measure = quality(known, low, up)
+    stays = final_answers(miner_of(chain.edge), low)
+    measure = quality(known, stays, up)
     found, left_out = orders(chain.edge, data, low, rules)
     chance = measure.chance()
     curves = {name: measure.curve(order) if order.any() else chance for name, order in found.items()}
@@ -176,11 +192,12 @@ def evaluate(
         for tier, each, came in zip(chain.tiers, said, reached, strict=True)
     ]
     operating = _operating(chain.edge, measure, hard[0], onward, sent[0], edge_ms=said[0].ms, asked=asked)
+    _add_costs(operating, chain.edge, known, hard[0], low=low, stays=stays, up=up)
     return EvaluationReport(
         edge_only=tiers[0].measures["accuracy"],
         cloud_only=tiers[-1].measures["accuracy"],
         curves=curves,
-        oracle=measure.curve(measure.gain()),
+        oracle=measure.curve(measure.rewards()),
         random=chance,
         service=chain.service.metadata.name,
         task="detection" if known.boxes is not None else "text" if known.is_text else "classification",
@@ -335,6 +352,29 @@ def _operating(
         bytes_to_cloud=round(float((hard * onward.bytes_to_cloud).mean()), 1),
         latency_ms=round(edge_ms + float((hard * (asked - spared)).mean()), 3),
     )
+
+
+def _add_costs(
+    point: Operating,
+    edge: EvaluatedTier,
+    data: LabelledPicture,
+    hard: Array,
+    *,
+    low: Sequence[Prediction],
+    stays: Sequence[Prediction],
+    up: Sequence[Prediction],
+) -> None:
+    """Add the mean costs if the service has any: ``low`` are the small model's answers, ``stays`` the edge's."""
+    deferral = edge.deferral
+    if deferral is None or deferral.costs is None:
+        return
+    costs = deferral.costs
+    check_positive(COSTS, costs, data, edge.spec.labels)
+    uploaded = error_costs(data, up, costs) + costs.upload
+    alone = error_costs(data, stays, costs) + deferral.audit_share * costs.upload
+    point.cost = round(float(np.where(hard, uploaded, alone).mean()), 6)
+    point.cost_edge_only = round(float(error_costs(data, low, costs).mean()), 6)
+    point.cost_cloud_only = round(float(uploaded.mean()), 6)
 
 
 def _costs(points: Sequence[Point], hardness: Array, sent: Array, edge_ms: float, asked: Array) -> list[Cost]:

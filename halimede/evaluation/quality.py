@@ -38,7 +38,7 @@ class Quality(Protocol):
         """Return how good both answers to each sample are, ``[2, samples]``: if kept, and if uploaded."""
 
     def gain(self) -> Array:
-        """Return each sample's gain by an upload: the hardness of the oracle, or of detectors' order by gain."""
+        """Return each sample's gain by an upload: in right answers, or in objects found."""
 
     def rewards(self) -> Array:
         """Return what each sample's upload adds to the accuracy of all, times their number: what a rule may learn."""

@@ -17,6 +17,7 @@ from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict, create, judge, names
 from halimede.mining.pre_inference import check_mode, judge_sample, modes_of
 from halimede.mining.random_ import Random
+from halimede.mining.two_thresholds import TwoThresholds
 from halimede.pipeline.upload_policy.replay import replay
 
 FIELD = "--rules"
@@ -81,10 +82,10 @@ def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Pre
     sample that did not reach it is judged by the budget's last cut. Raises InvalidFieldError for a rule that cannot be
     made.
     """
-    if tier.deferral is None:
+    miner = miner_of(tier)
+    if tier.deferral is None or miner is None:
         return np.zeros(len(predictions), bool)
     mining, target = tier.deferral.hard_example_mining, tier.deferral.target_upload_ratio
-    miner = create(mining.name, parameters_of(tier.deferral), tier.calibration)
     check_mode(miner, mining.mode)
     verdicts = judged(miner, mining.mode, data, predictions)
     if target is None:
@@ -95,6 +96,20 @@ def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Pre
     goes = np.array([verdict.hard if played.cut is None else is_above(verdict, played.cut) for verdict in verdicts])
     goes[came] = played.typical()
     return goes
+
+
+def miner_of(tier: EvaluatedTier) -> Miner | None:
+    """Return a tier's rule; None for the last tier. Raises InvalidFieldError for a rule that cannot be made."""
+    if tier.deferral is None:
+        return None
+    return create(tier.deferral.hard_example_mining.name, parameters_of(tier.deferral), tier.calibration)
+
+
+def final_answers(miner: Miner | None, predictions: Sequence[Prediction]) -> Sequence[Prediction]:
+    """Return the edge's answers to samples that are not uploaded: a rule with two thresholds decides their class."""
+    if not isinstance(miner, TwoThresholds):
+        return predictions
+    return [miner.final_answer(prediction) for prediction in predictions]
 
 
 def is_above(verdict: Verdict, cut: float) -> bool:

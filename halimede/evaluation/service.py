@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from halimede.api.relative_paths import resolve
 from halimede.errors import InvalidFieldError, cause_of
 from halimede.evaluation.data import FIELD as DATA
 from halimede.evaluation.data import LabelledPicture, Progress
-from halimede.inference import Model, SampleError, group, isolate, open_model
+from halimede.inference import Model, SampleError, group, isolate, open_committee, open_model
 from halimede.messages import Prediction
 from halimede.models import Cache, fetch, local_path
 from halimede.models.archive import kind_of, model_file, unpack
@@ -122,6 +122,8 @@ class EvaluatedTier:
     path: Path
     deferral: Deferral | None = None
     calibration: Path | None = None
+    #: the further models of its committee
+    committee: tuple[tuple[Path, ModelSpec], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +184,11 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
         *((tier.name, f"spec.tiers[{i}]", tier.model.name, tier) for i, tier in enumerate(spec.tiers)),
         ("cloud", "spec.cloudWorker", _chosen("spec.cloudWorker", spec.cloud_worker.model), None),
     ]
-    tiers = tuple(_tier(*part, models) for part in parts)
-    named = [name for each in tiers for name in (each.model, _calibration_of(each.deferral))]
+    further = [member.name for member in spec.edge_worker.committee]
+    members = [_model_of("spec.edgeWorker.committee", name, models) for name in further]
+    edge, *onward = (_tier(*part, models) for part in parts)
+    tiers = (replace(edge, committee=tuple((path, member) for member, path in members)), *onward)
+    named = [*(name for each in tiers for name in (each.model, _calibration_of(each.deferral))), *further]
     named += [spec.edge_worker.detector.name] if spec.edge_worker.detector else []
     return Chain(
         service=service, tiers=tiers, models=tuple(models[name] for name in dict.fromkeys(named) if name in models)
@@ -210,13 +215,23 @@ def answered(
     tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None, *, timed: int = TIMED
 ) -> Answered:
     """The same, and measure the model's time for a single sample, with decoding and pre-processing."""
-    with open_model(tier.path, tier.spec) as model:
+    with _open(tier) as model:
         found: list[Prediction] = []
         for start in range(0, len(data), CHUNK):
             found += _answer(tier, model, data, range(start, min(start + CHUNK, len(data))))
             if progress:
                 progress(len(found), len(data))
         return Answered(found, _time(model, data, timed))
+
+
+def _open(tier: EvaluatedTier) -> Model:
+    """Open a tier's model, with those of its committee."""
+    model = open_model(tier.path, tier.spec)
+    try:
+        return open_committee(model, tier.committee)
+    except BaseException:
+        model.close()
+        raise
 
 
 def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: range) -> list[Prediction]:
@@ -269,19 +284,23 @@ def _calibration_of(deferral: Deferral | None) -> str:
 def _tier(
     name: str, at: str, model: str, deferral: Deferral | None, models: Mapping[str, Resource[ModelSpec]]
 ) -> EvaluatedTier:
-    if model not in models:
-        raise InvalidFieldError(
-            f"{at}.model.name", model, "there is no such Model in the manifests given: give its, too"
-        )
-    spec = in_force(models[model].spec)
+    spec, path = _model_of(f"{at}.model", model, models)
     calibration = None
     if named := models.get(_calibration_of(deferral)):
         found = file_of(in_force(named.spec))
         calibration = found if found.is_file() else None
+    return EvaluatedTier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
+
+
+def _model_of(at: str, name: str, models: Mapping[str, Resource[ModelSpec]]) -> tuple[ModelSpec, Path]:
+    """Return the spec and the file of a Model that a service names at this path."""
+    if name not in models:
+        raise InvalidFieldError(f"{at}.name", name, "there is no such Model in the manifests given: give its, too")
+    spec = in_force(models[name].spec)
     path = file_of(spec)
     if not path.exists():
-        raise InvalidFieldError(f"{at}.model", str(path), "there is no such file: train or download the model first")
-    return EvaluatedTier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
+        raise InvalidFieldError(at, str(path), "there is no such file: train or download the model first")
+    return spec, path
 
 
 def file_of(spec: ModelSpec) -> Path:

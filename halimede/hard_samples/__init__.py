@@ -4,6 +4,6 @@
 FOLDER = "hard"
 
 
-def kept_by(node: str, namespace: str, service: str) -> tuple[str, ...]:
+def pod_folder(node: str, namespace: str, service: str) -> tuple[str, ...]:
     """Return the steps from the folder of all nodes to that of a service's hard samples, where its worker is a pod."""
     return node, "kept", namespace, service

@@ -23,9 +23,9 @@ QUIET_S, LONGEST_S = 0.5, 5.0
 #: seconds for the reply of one worker that is known to be online
 ANSWER_S = 15.0
 #: most replies to one request that are kept, and their bytes
-MOST, MOST_BYTES = 1024, 64 * 1024 * 1024
+MAX_REPLIES, MAX_BYTES = 1024, 64 * 1024 * 1024
 #: most samples of one worker, as in a service's spec
-MOST_SAMPLES = 1_000_000
+MAX_SAMPLES = 1_000_000
 #: names that a request may contain; its replies must contain the same
 NAMES = ("namespace", "service", "worker", "node")
 NOBODY = (
@@ -43,21 +43,21 @@ class KeptSamples(RpcClient[KeptReply]):
         super().__init__(bus, topics.KEPT_REPLY.at(client=bus.client_id))
         self._to = topics.KEPT_REQUEST.at(client=bus.client_id)
 
-    async def pages(self, wanted: KeptRequest) -> list[KeptReply]:
+    async def pages(self, request: KeptRequest) -> list[KeptReply]:
         """Return the first page of each worker. Raises HalimedeError if no worker stores samples."""
         replies: dict[tuple[str, ...], KeptReply] = {}
-        async for reply in self._replies(wanted, QUIET_S, LONGEST_S):
+        async for reply in self._replies(request, QUIET_S, LONGEST_S):
             replies.setdefault((reply.namespace, reply.service, reply.worker), reply)
-            if wanted.worker:
+            if request.worker:
                 break
         if not replies:
             raise HalimedeError(NOBODY)
         return list(replies.values())
 
-    async def entries(self, first: KeptReply, wanted: KeptRequest) -> AsyncIterator[KeptEntry]:
+    async def entries(self, first: KeptReply, request: KeptRequest) -> AsyncIterator[KeptEntry]:
         """Yield a worker's samples, the newest first, from its first page on. Raises HalimedeError."""
         page = first
-        before, most = wanted.before or None, MOST_SAMPLES
+        before, most = request.before or None, MAX_SAMPLES
         while True:
             if page.error:
                 raise HalimedeError(f"worker {page.worker} on {page.node}: {page.error}")
@@ -69,7 +69,7 @@ class KeptSamples(RpcClient[KeptReply]):
             if (before is not None and page.next >= before) or most <= 0:
                 raise HalimedeError(f"worker {page.worker} on {page.node}: its pages have no end")
             before = page.next
-            page = await self._one(msgspec.structs.replace(_to(first, wanted), before=page.next))
+            page = await self._one(msgspec.structs.replace(_to(first, request), before=page.next))
 
     async def sample(self, entry_id: str, of: KeptReply | None = None) -> KeptReply:
         """Return one sample with its file, from a given worker or any that has it; raises HalimedeError."""
@@ -85,46 +85,46 @@ class KeptSamples(RpcClient[KeptReply]):
             raise HalimedeError(f"worker {reply.worker} on {reply.node}: what it sent is not hard sample {entry_id}")
         return reply
 
-    async def label(self, entry_id: str, given: PersonLabel) -> KeptReply:
+    async def label(self, entry_id: str, label: PersonLabel) -> KeptReply:
         """Store a person's label of a sample, at the worker that has it. Raises HalimedeError."""
         try:
-            reply = await self._one(KeptRequest(id=entry_id, person=given))
+            reply = await self._one(KeptRequest(id=entry_id, person=label))
         except TimeoutError:
             raise HalimedeError(NOT_KEPT.format(id=entry_id)) from None
         if reply.error:
             raise HalimedeError(f"worker {reply.worker} on {reply.node}: {reply.error}")
-        if reply.sample is None or given not in reply.sample.labels:
+        if reply.sample is None or label not in reply.sample.labels:
             raise HalimedeError(f"worker {reply.worker} on {reply.node} did not store the label: update halimede there")
         return reply
 
-    async def _one(self, wanted: KeptRequest) -> KeptReply:
-        limit = ANSWER_S if wanted.worker else LONGEST_S
-        async for reply in self._replies(wanted, limit, limit):
+    async def _one(self, request: KeptRequest) -> KeptReply:
+        limit = ANSWER_S if request.worker else LONGEST_S
+        async for reply in self._replies(request, limit, limit):
             return reply
         raise TimeoutError
 
-    async def _replies(self, wanted: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
+    async def _replies(self, request: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
         """Yield replies until none has arrived for a while; replies over the bounds are dropped."""
-        names = {name: value for name in NAMES if (value := getattr(wanted, name))}
-        left = MOST_BYTES
+        names = {name: value for name in NAMES if (value := getattr(request, name))}
+        free_bytes = MAX_BYTES
 
-        def accept(delivery: Delivery[KeptReply]) -> bool:
-            nonlocal left
+        def accepts(delivery: Delivery[KeptReply]) -> bool:
+            nonlocal free_bytes
             size = len(delivery.packet.payload)
-            if size > left or any(getattr(delivery.body, name) != value for name, value in names.items()):
+            if size > free_bytes or any(getattr(delivery.body, name) != value for name, value in names.items()):
                 return False
-            left -= size
+            free_bytes -= size
             return True
 
         replies = self.gather(
             self._to,
-            wanted,
+            request,
             first_s=longest_s / 2,
             quiet_s=quiet_s,
             longest_s=longest_s,
-            most=1 if wanted.worker or wanted.id else MOST,
+            most=1 if request.worker or request.id else MAX_REPLIES,
             expiry_s=round(longest_s),
-            accept=accept,
+            accept=accepts,
         )
         try:
             async for delivery in replies:
@@ -133,5 +133,5 @@ class KeptSamples(RpcClient[KeptReply]):
             raise HalimedeError(NOBODY) from None
 
 
-def _to(of: KeptReply, wanted: KeptRequest) -> KeptRequest:
-    return msgspec.structs.replace(wanted, worker=of.worker, namespace=of.namespace, service=of.service)
+def _to(of: KeptReply, request: KeptRequest) -> KeptRequest:
+    return msgspec.structs.replace(request, worker=of.worker, namespace=of.namespace, service=of.service)

@@ -37,7 +37,7 @@ class Export:
 
     def __init__(self, folder: Path, by: By, form: Form) -> None:
         self.written: Counter[str] = Counter()
-        self.left_out: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self._folder = folder
         self._by: By = by
         self._form = form
@@ -57,19 +57,19 @@ class Export:
         assert self._manifest is not None  # noqa: S101  # ``open`` was called
         assert reply.sample is not None  # noqa: S101  # the caller requested a sample
         sample = reply.sample
-        said = answer(sample, self._by)
-        reason = self._lacks(sample, said)
-        if reason or said is None:
-            self.left_out[reason] += 1
+        prediction = answer(sample, self._by)
+        reason = self._lacks(sample, prediction)
+        if reason or prediction is None:
+            self.skipped[reason] += 1
             return
         name = sample.id + SUFFIXES[sample.image.form]
-        file = f"{class_folder(said.label or '')}/{name}" if self._form == "folder" else f"{PICTURES}/{name}"
+        file = f"{class_folder(prediction.label or '')}/{name}" if self._form == "folder" else f"{PICTURES}/{name}"
         path = self._folder / file
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(reply.data)
         if self._form == "coco":
-            self._note(sample, said, file)
-        self.written[said.label or ""] += 1
+            self._note(sample, prediction, file)
+        self.written[prediction.label or ""] += 1
         self._manifest.write(json.dumps({"file": file, **as_json(reply)}, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
@@ -81,20 +81,20 @@ class Export:
         elif self._form == "coco":
             (self._folder / ANNOTATIONS).write_text(json.dumps(self._coco(), ensure_ascii=False), encoding="utf-8")
 
-    def _lacks(self, sample: KeptSample, said: Prediction | None) -> str:
-        if said is None:
+    def _lacks(self, sample: KeptSample, prediction: Prediction | None) -> str:
+        if prediction is None:
             return f"the {self._by} gave no answer"
         if self._form == "folder":
-            return "" if said.label else "the answer has no label"
+            return "" if prediction.label else "the answer has no label"
         if sample.image.form == "npy":
             return "it is no picture"
-        return "" if said.boxes is not None else "the answer has no boxes"
+        return "" if prediction.boxes is not None else "the answer has no boxes"
 
-    def _note(self, sample: KeptSample, said: Prediction, file: str) -> None:
+    def _note(self, sample: KeptSample, prediction: Prediction, file: str) -> None:
         number = len(self._images) + 1
         size = {"width": sample.image.width, "height": sample.image.height}
         self._images.append({"id": number, "file_name": file, **size})
-        self._boxes += [(number, box) for box in said.boxes or ()]
+        self._boxes += [(number, box) for box in prediction.boxes or ()]
 
     def _coco(self) -> dict[str, Any]:
         names = sorted({str(box.label) for _, box in self._boxes})
@@ -124,18 +124,18 @@ def answer(sample: KeptSample, by: By) -> Prediction | None:
     if by == "edge":
         return sample.edge
     if by == "person":
-        given = {each.label for each in sample.labels}
-        return Prediction(label=given.pop()) if len(given) == 1 else None
+        labels = {label.label for label in sample.labels}
+        return Prediction(label=labels.pop()) if len(labels) == 1 else None
     return sample.result.prediction if sample.result.by == "cloud" else None
 
 
 def class_folder(label: str) -> str:
     """Return a folder name for a label: invalid characters are replaced, and different labels stay distinct."""
-    kept = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME]
-    kept = kept.encode()[:MOST_NAME_BYTES].decode(errors="ignore").strip(" .")
-    if kept == label and kept not in OURS:
-        return kept
-    return f"{kept or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    name = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME]
+    name = name.encode()[:MOST_NAME_BYTES].decode(errors="ignore").strip(" .")
+    if name == label and name not in OURS:
+        return name
+    return f"{name or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def as_json(reply: KeptReply) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
             "sha256": sample.image.sha256,
             "bytes": sample.image.size,
         },
-        "labels": [{"label": each.label, "by": each.by} for each in sample.labels],
+        "labels": [{"label": label.label, "by": label.by} for label in sample.labels],
         "edge": {
             "worker": reply.worker,
             "model": sample.edge_model,
@@ -180,11 +180,13 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
     }
 
 
-def _as_plain(said: Prediction) -> dict[str, Any]:
+def _as_plain(prediction: Prediction) -> dict[str, Any]:
     boxes = (
-        {"boxes": [[b.x1, b.y1, b.x2, b.y2, b.score, b.label] for b in said.boxes]} if said.boxes is not None else {}
+        {"boxes": [[b.x1, b.y1, b.x2, b.y2, b.score, b.label] for b in prediction.boxes]}
+        if prediction.boxes is not None
+        else {}
     )
-    return {"label": said.label, "score": said.score, **boxes}
+    return {"label": prediction.label, "score": prediction.score, **boxes}
 
 
 def moment(ns: int) -> str:

@@ -51,14 +51,14 @@ from halimede.system.files import write_atomic
 #: files occupy a multiple of this on the disk
 BLOCK = 4096
 #: most documents that are read for one page: a short page has the position of the next one
-READ = 2000
+MAX_READ = 2000
 #: most bytes of a document
-MOST_TEXT = 1024 * 1024
+MAX_TEXT = 1024 * 1024
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
 #: suffix of an incomplete file
 NEW = ".new"
 #: the error of a reply about a sample that was removed
-GONE = "it is no longer kept: newer ones needed the room"
+REMOVED = "it is no longer kept: newer ones needed the room"
 #: no file yet: the writing thread makes it
 NOTHING = KeptImage(form="png", size=0, sha256="0" * 64)
 
@@ -69,7 +69,7 @@ class SampleLocation:
 
     number: int
     form: str
-    room: int
+    disk_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,16 @@ class HardSampleStore:
         self.first_labelled: Callable[[KeptSample], None] | None = None
         self._most_bytes = most_bytes
         self._most_samples = most_samples
-        self._places: OrderedDict[str, SampleLocation] = OrderedDict()
+        self._locations: OrderedDict[str, SampleLocation] = OrderedDict()
         self._next = 1
         self._read = False
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._locations)
 
     def __contains__(self, id_: str) -> bool:
-        return id_ in self._places
+        return id_ in self._locations
 
     def open(self) -> None:
         """Read the folder, remove incomplete samples, and enforce the bounds. Repeated after a failure."""
@@ -115,87 +115,89 @@ class HardSampleStore:
     def add(self, sample: KeptSample, data: bytes) -> None:
         """Store a sample and its picture; replace one of the same id. Raises TooLargeError if it never fits."""
         text = msgspec.json.encode(sample)
-        room = _disk_bytes(len(text)) + _disk_bytes(len(data))
-        if room > self._most_bytes or len(text) > MOST_TEXT:
+        size = _disk_bytes(len(text)) + _disk_bytes(len(data))
+        if size > self._most_bytes or len(text) > MAX_TEXT:
             raise TooLargeError(f"a sample of {len(data)} bytes and {len(text)} about it is too large to be kept")
         with self._lock:
             self._open()
-            if sample.id in self._places:
+            if sample.id in self._locations:
                 self._remove(sample.id)
-            self._evict(room, 1)
-            place = SampleLocation(self._next, sample.image.form, room)
+            self._evict(size, 1)
+            location = SampleLocation(self._next, sample.image.form, size)
             self._read = False  # after an error here, read the folder again
-            write_atomic(self._path(sample.id, place, place.form), data)
-            write_atomic(self._path(sample.id, place, "json"), text)
+            write_atomic(self._path(sample.id, location, location.form), data)
+            write_atomic(self._path(sample.id, location, "json"), text)
             self._read = True
             self._next += 1
-            self._places[sample.id] = place
-            self.bytes += room
+            self._locations[sample.id] = location
+            self.bytes += size
             self.added += 1
 
     def get(self, id_: str) -> tuple[KeptSample, bytes] | None:
         """Return a sample and its picture; None if it does not exist any more."""
         with self._lock:
             self._open()
-            place = self._places.get(id_)
-        if place is None:
+            location = self._locations.get(id_)
+        if location is None:
             return None
-        sample = self._sample(id_, place)
+        sample = self._sample(id_, location)
         if sample is None:
             return None
         try:
-            data = self._path(id_, place, place.form).read_bytes()
+            data = self._path(id_, location, location.form).read_bytes()
         except FileNotFoundError:
             return None
         if hashlib.sha256(data).hexdigest() != sample.image.sha256:
-            self._forget(id_, place)
+            self._forget(id_, location)
             return None
         return sample, data
 
-    def label(self, id_: str, given: PersonLabel) -> KeptSample | None:
+    def label(self, id_: str, label: PersonLabel) -> KeptSample | None:
         """Store a person's label of a sample, in the place of an earlier one; None if the sample does not exist.
 
         Raises TooLargeError for more than MOST_LABELS persons.
         """
         with self._lock:
             self._open()
-            place = self._places.get(id_)
+            location = self._locations.get(id_)
             try:
-                sample = self._read_sample(id_, place) if place else None
+                sample = self._read_sample(id_, location) if location else None
             except msgspec.DecodeError:
                 sample = None
-            if place is None or sample is None:
+            if location is None or sample is None:
                 return None
-            labels = [*(each for each in sample.labels if each.by != given.by), given]
+            labels = [*(other for other in sample.labels if other.by != label.by), label]
             if len(labels) > MOST_LABELS:
                 raise TooLargeError(f"hard sample {id_} has the labels of {MOST_LABELS} persons already")
             labelled = msgspec.structs.replace(sample, labels=labels)
             text = msgspec.json.encode(labelled)
-            more = _disk_bytes(len(text)) + _disk_bytes(sample.image.size) - place.room
-            self._evict(max(0, more), 0)
-            if id_ not in self._places:
+            growth = _disk_bytes(len(text)) + _disk_bytes(sample.image.size) - location.disk_bytes
+            self._evict(max(0, growth), 0)
+            if id_ not in self._locations:
                 return None
-            write_atomic(self._path(id_, place, "json"), text)
-            self._places[id_] = SampleLocation(place.number, place.form, place.room + more)
-            self.bytes += more
+            write_atomic(self._path(id_, location, "json"), text)
+            self._locations[id_] = SampleLocation(location.number, location.form, location.disk_bytes + growth)
+            self.bytes += growth
         if self.first_labelled and not sample.labels:
             self.first_labelled(labelled)
         return labelled
 
-    def page(self, wanted: KeptRequest) -> SamplePage:
+    def page(self, request: KeptRequest) -> SamplePage:
         """Return the newest matching samples, as many as requested or readable in a moment."""
         with self._lock:
             self._open()
-            older = ((i, p) for i, p in reversed(self._places.items()) if not wanted.before or p.number < wanted.before)
-            places = list(islice(older, READ + 1))
+            older = (
+                (i, p) for i, p in reversed(self._locations.items()) if not request.before or p.number < request.before
+            )
+            locations = list(islice(older, MAX_READ + 1))
         entries: list[KeptEntry] = []
-        for id_, place in places[:READ]:
-            sample = self._sample(id_, place)
-            if sample is not None and fits(sample, wanted):
-                entries.append(entry(sample, place.number))
-                if len(entries) == wanted.limit:
-                    return SamplePage(entries, place.number if place.number != places[-1][1].number else 0)
-        return SamplePage(entries, places[READ - 1][1].number if len(places) > READ else 0)
+        for id_, location in locations[:MAX_READ]:
+            sample = self._sample(id_, location)
+            if sample is not None and matches(sample, request):
+                entries.append(entry(sample, location.number))
+                if len(entries) == request.limit:
+                    return SamplePage(entries, location.number if location.number != locations[-1][1].number else 0)
+        return SamplePage(entries, locations[MAX_READ - 1][1].number if len(locations) > MAX_READ else 0)
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -214,58 +216,58 @@ class HardSampleStore:
                     texts[key] = size
                 else:
                     pictures[key] = (match[3], size)
-        self._places = OrderedDict()
+        self._locations = OrderedDict()
         self.bytes = 0
         self._next = max((number for number, _ in [*texts, *pictures]), default=0) + 1
         for key in sorted({*texts, *pictures}):
             (number, id_), text, (form, size) = key, texts.get(key), pictures.get(key, ("", 0))
-            place = SampleLocation(number, form, _disk_bytes(text or 0) + _disk_bytes(size))
-            if text is None or not form or id_ in self._places:
-                self._unlink(id_, place)
+            location = SampleLocation(number, form, _disk_bytes(text or 0) + _disk_bytes(size))
+            if text is None or not form or id_ in self._locations:
+                self._unlink(id_, location)
             else:
-                self._places[id_] = place
-                self.bytes += place.room
+                self._locations[id_] = location
+                self.bytes += location.disk_bytes
         self._evict(0, 0)
         self._read = True
 
-    def _evict(self, room: int, samples: int) -> None:
-        while self._places and (
-            self.bytes + room > self._most_bytes or len(self._places) + samples > self._most_samples
+    def _evict(self, size: int, samples: int) -> None:
+        while self._locations and (
+            self.bytes + size > self._most_bytes or len(self._locations) + samples > self._most_samples
         ):
-            self._remove(next(iter(self._places)))
+            self._remove(next(iter(self._locations)))
 
     def _remove(self, id_: str) -> None:
-        place = self._places[id_]
-        self._unlink(id_, place)
-        del self._places[id_]
-        self.bytes -= place.room
+        location = self._locations[id_]
+        self._unlink(id_, location)
+        del self._locations[id_]
+        self.bytes -= location.disk_bytes
 
-    def _forget(self, id_: str, place: SampleLocation) -> None:
+    def _forget(self, id_: str, location: SampleLocation) -> None:
         """Remove a damaged sample, unless another one has replaced it."""
         with self._lock:
-            if self._places.get(id_) == place:
+            if self._locations.get(id_) == location:
                 self._remove(id_)
 
-    def _unlink(self, id_: str, place: SampleLocation) -> None:
-        self._path(id_, place, "json").unlink(missing_ok=True)
-        if place.form:
-            self._path(id_, place, place.form).unlink(missing_ok=True)
+    def _unlink(self, id_: str, location: SampleLocation) -> None:
+        self._path(id_, location, "json").unlink(missing_ok=True)
+        if location.form:
+            self._path(id_, location, location.form).unlink(missing_ok=True)
 
-    def _sample(self, id_: str, place: SampleLocation) -> KeptSample | None:
+    def _sample(self, id_: str, location: SampleLocation) -> KeptSample | None:
         try:
-            return self._read_sample(id_, place)
+            return self._read_sample(id_, location)
         except msgspec.DecodeError:
-            self._forget(id_, place)
+            self._forget(id_, location)
             return None
 
-    def _read_sample(self, id_: str, place: SampleLocation) -> KeptSample | None:
+    def _read_sample(self, id_: str, location: SampleLocation) -> KeptSample | None:
         try:
-            return msgspec.json.decode(self._path(id_, place, "json").read_bytes(), type=KeptSample)
+            return msgspec.json.decode(self._path(id_, location, "json").read_bytes(), type=KeptSample)
         except FileNotFoundError:
             return None
 
-    def _path(self, id_: str, place: SampleLocation, kind: str) -> Path:
-        return self.folder / f"{place.number:012d}-{id_}.{kind}"
+    def _path(self, id_: str, location: SampleLocation, kind: str) -> Path:
+        return self.folder / f"{location.number:012d}-{id_}.{kind}"
 
 
 def last_stored(folder: Path) -> str:
@@ -294,24 +296,24 @@ def _disk_bytes(size: int) -> int:
 
 def labels(sample: KeptSample) -> Iterator[str]:
     """Yield the labels of the small model's and the final answer; without one, the labels of boxes."""
-    for said in (sample.edge, sample.result.prediction):
-        if said and said.label is not None:
-            yield said.label
-        for box in (said.boxes if said else None) or ():
+    for prediction in (sample.edge, sample.result.prediction):
+        if prediction and prediction.label is not None:
+            yield prediction.label
+        for box in (prediction.boxes if prediction else None) or ():
             yield str(box.label)
 
 
-def fits(sample: KeptSample, wanted: KeptRequest) -> bool:
+def matches(sample: KeptSample, request: KeptRequest) -> bool:
     """Whether a sample matches the filters of a request, except for its owner."""
     result, edge = sample.result, sample.edge
     return (
-        (not wanted.camera or result.camera == wanted.camera)
-        and (not wanted.by or result.by == wanted.by)
-        and (not wanted.reason or result.reason == wanted.reason)
-        and (not wanted.label or wanted.label in labels(sample))
-        and (not wanted.disagree or (edge is not None and edge.label != result.label))
-        and (not wanted.stratum or (wanted.stratum == "easy") == result.audit)
-        and sample.kept_ns >= wanted.since_ns
+        (not request.camera or result.camera == request.camera)
+        and (not request.by or result.by == request.by)
+        and (not request.reason or result.reason == request.reason)
+        and (not request.label or request.label in labels(sample))
+        and (not request.disagree or (edge is not None and edge.label != result.label))
+        and (not request.stratum or (request.stratum == "easy") == result.audit)
+        and sample.kept_ns >= request.since_ns
     )
 
 
@@ -364,7 +366,7 @@ def describe(
 def picture(frame: Frame) -> tuple[KeptImage, bytes]:
     """Return a frame's file and its description. Raises DecodeError if the frame is broken."""
     if frame.encoding == "raw":
-        image, data = _written(decode(frame))
+        image, data = _encode(decode(frame))
     else:
         claimed, data = READERS[frame.encoding](frame.data), bytes(frame.data)
         image = _image(frame.encoding, data, claimed.width, claimed.height)
@@ -372,7 +374,7 @@ def picture(frame: Frame) -> tuple[KeptImage, bytes]:
     return image, data
 
 
-def _written(pixels: Pixels) -> tuple[KeptImage, bytes]:
+def _encode(pixels: Pixels) -> tuple[KeptImage, bytes]:
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
@@ -388,9 +390,9 @@ def _image(form: Literal["png", "jpeg", "npy"], data: bytes, width: int, height:
     return KeptImage(form=form, size=len(data), sha256=digest, width=width, height=height)
 
 
-def _slim(said: Prediction) -> Prediction:
+def _slim(prediction: Prediction) -> Prediction:
     """Remove features: they may take a megabyte."""
-    return msgspec.structs.replace(said, embeddings=None) if said.embeddings else said
+    return msgspec.structs.replace(prediction, embeddings=None) if prediction.embeddings else prediction
 
 
 P = ParamSpec("P")
@@ -428,42 +430,42 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
         self._classes = list(classes)
 
     async def _answer(self, delivery: Delivery[KeptRequest]) -> KeptReply | None:
-        wanted = delivery.body
-        asked = {name: getattr(wanted, name) for name in self._names}
-        if any(value and value != self._names[name] for name, value in asked.items()):
+        request = delivery.body
+        names = {name: getattr(request, name) for name in self._names}
+        if any(value and value != self._names[name] for name, value in names.items()):
             return None
-        return await self._thread.call(self._reply, wanted)
+        return await self._thread.call(self._reply, request)
 
-    def _reply(self, wanted: KeptRequest) -> KeptReply | None:
+    def _reply(self, request: KeptRequest) -> KeptReply | None:
         """Return the reply; None for a sample that is not here, unless this worker was named."""
         try:
-            if not wanted.id:
-                page = self._store.page(wanted)
+            if not request.id:
+                page = self._store.page(request)
                 return self._entry_of(entries=page.entries, next=page.next)
-            if wanted.person:
-                return self._label(wanted.id, wanted.person, named=bool(wanted.worker))
-            found = self._store.get(wanted.id)
+            if request.person:
+                return self._label(request.id, request.person, named=bool(request.worker))
+            sample_and_data = self._store.get(request.id)
         except OSError as error:
             return self._entry_of(error=f"its store cannot be read: {error.strerror or error}")
-        if found:
-            return self._entry_of(sample=found[0], data=found[1])
-        return self._entry_of(error=GONE) if wanted.worker else None
+        if sample_and_data:
+            return self._entry_of(sample=sample_and_data[0], data=sample_and_data[1])
+        return self._entry_of(error=REMOVED) if request.worker else None
 
-    def _label(self, id_: str, given: PersonLabel, *, named: bool) -> KeptReply | None:
+    def _label(self, id_: str, label: PersonLabel, *, named: bool) -> KeptReply | None:
         """Store a person's label. A label that is no class of the model is refused, if the sample is here."""
-        if self._classes and given.label not in self._classes:
+        if self._classes and label.label not in self._classes:
             if id_ not in self._store:
                 return None
-            known = ", ".join(self._classes[:20])
-            return self._entry_of(error=f"label {given.label[:64]!r} is no class of the model: use one of {known}")
+            classes = ", ".join(self._classes[:20])
+            return self._entry_of(error=f"label {label.label[:64]!r} is no class of the model: use one of {classes}")
         try:
-            sample = self._store.label(id_, given)
+            sample = self._store.label(id_, label)
         except TooLargeError as error:
             return self._entry_of(error=str(error))
         if sample is None:
-            return self._entry_of(error=GONE) if named else None
+            return self._entry_of(error=REMOVED) if named else None
         return self._entry_of(sample=sample)
 
-    def _entry_of(self, **said: Any) -> KeptReply:
+    def _entry_of(self, **fields: Any) -> KeptReply:
         names: Mapping[str, Any] = self._names
-        return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **said)
+        return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **fields)

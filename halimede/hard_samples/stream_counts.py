@@ -21,7 +21,7 @@ from halimede.system.files import write_atomic
 
 STREAM, MINING = "stream.jsonl", "mining.settings"
 #: most bytes of the counts: nine days of intervals with samples
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 
 Number = Annotated[int, Meta(ge=0)]
 
@@ -92,9 +92,9 @@ class StreamCounts:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._path.open("ab") as file:
-                file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in intervals.values()))
+                file.write(b"".join(msgspec.json.encode(interval) + b"\n" for interval in intervals.values()))
                 size = file.tell()
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 content = self._path.read_bytes()
                 write_atomic(self._path, content[content.find(b"\n", len(content) // 2) + 1 :])
         except OSError:

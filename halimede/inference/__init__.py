@@ -6,12 +6,15 @@ It uses no bus, no frames and no files except the model's own, and loads no cust
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Fit, Letterbox, Resize, scripts_of
 from halimede.errors import InvalidFieldError
 from halimede.inference.batching import group, isolate, signature
+from halimede.inference.ensemble import EnsembleModel
 from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
 from halimede.inference.file_model import open_file
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
@@ -20,6 +23,7 @@ from halimede.inference.postprocess import pack, unit, unpack
 
 __all__ = [
     "Array",
+    "EnsembleModel",
     "Model",
     "ModelError",
     "SampleError",
@@ -27,12 +31,27 @@ __all__ = [
     "group",
     "isolate",
     "load_estimator",
+    "open_committee",
     "open_model",
     "pack",
     "signature",
     "unit",
     "unpack",
 ]
+
+
+def open_committee(model: Model, further: Sequence[tuple[Path | str, ModelSpec]], *, threads: int = 1) -> Model:
+    """Open further models that answer together with ``model``, by path and spec; without any, return it alone.
+
+    Raises ModelError, InvalidFieldError; then ``model`` stays open.
+    """
+    if not further:
+        return model
+    with ExitStack() as stack:
+        members = [stack.enter_context(open_model(path, spec, threads=threads)) for path, spec in further]
+        ensemble = EnsembleModel([model, *members])
+        stack.pop_all()
+        return ensemble
 
 
 def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = None, *, threads: int = 1) -> Model:

@@ -29,7 +29,7 @@ from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import BrokerNameError, DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
-from halimede.inference import Model, ModelError, open_model
+from halimede.inference import Model, ModelError, open_committee, open_model
 from halimede.joint_model.answer import Answer
 from halimede.joint_model.in_process_edge import CREDENTIALS, InProcessEdge, closed
 from halimede.joint_model.tiers import Rule, RunnableTier, TierPlan
@@ -243,6 +243,7 @@ class BackgroundLoop:
             target_upload_ratio=rule.target_upload_ratio,
             audit_share=rule.audit_share,
             fusion=rule.fusion,
+            costs=rule.costs,
             tier=stage.name if named else "",
             next_tier=asked if named and stage.rule else "",
             deadline_s=plan.deadline_s,
@@ -269,7 +270,12 @@ class Here(ModelOpener):
 
 
 def _open(stage: RunnableTier) -> Model:
-    return stage.opened or open_model(stage.path, stage.spec, stage.estimator)
+    model = stage.opened or open_model(stage.path, stage.spec, stage.estimator)
+    try:
+        return open_committee(model, stage.committee)
+    except BaseException:
+        model.close()
+        raise
 
 
 def _in_memory(

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from halimede.api.base import convert
-from halimede.api.deferral import Deferral, check_deferral
+from halimede.api.deferral import Costs, Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.model_formats import SAVED_MODEL
@@ -52,6 +53,7 @@ class Rule:
     target_upload_ratio: float | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
+    costs: Costs | None = None
 
     def check(self, at: str) -> None:
         """Raise InvalidFieldError for values that a service would refuse as well."""
@@ -62,6 +64,7 @@ class Rule:
             "fusion": self.fusion,
             **({"targetUploadRatio": self.target_upload_ratio} if self.target_upload_ratio is not None else {}),
             **({"calibration": {"name": "calibration"}} if self.calibration else {}),
+            **({"costs": msgspec.to_builtins(self.costs)} if self.costs else {}),
         }
         check_deferral(at, convert(told, Deferral, at))
         if self.calibration and not self.calibration.is_file():
@@ -107,6 +110,7 @@ class RunnableTier:
     opened: Model | None = None
     rule: Rule | None = None
     version: str = ""
+    committee: tuple[tuple[Path, ModelSpec], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,16 @@ def _stages(found: Chain) -> list[RunnableTier]:
                 fix = "give the manifest of that Model, too, with its file at hand"
                 raise InvalidFieldError(f"tiers[{i}].calibration", tier.deferral.calibration.name, fix)
         version = tier.spec.target_version or ""
-        stages.append(RunnableTier(name=tier.name, spec=tier.spec, path=str(tier.path), rule=rule, version=version))
+        stages.append(
+            RunnableTier(
+                name=tier.name,
+                spec=tier.spec,
+                path=str(tier.path),
+                rule=rule,
+                version=version,
+                committee=tier.committee,
+            )
+        )
     return stages
 
 
@@ -231,6 +244,7 @@ def _rule(said: Deferral, calibration: Path | None) -> Rule:
         target_upload_ratio=said.target_upload_ratio,
         audit_share=said.audit_share,
         fusion=said.fusion,
+        costs=said.costs,
     )
 
 

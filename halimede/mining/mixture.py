@@ -13,6 +13,7 @@ from halimede.messages import Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.mining.miner import MiningError
 from halimede.mining.scores import distribution
+from halimede.mining.two_thresholds import TWO_THRESHOLDS
 
 #: share of each distribution that is spread over all classes: no model alone can exclude a class
 DOUBT = 1e-4
@@ -33,7 +34,10 @@ def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Predi
         return cloud
     if len(small) != len(big) or (artefact.labels and len(artefact.labels) != len(big)):
         return cloud
-    if artefact.labels and not (_named(artefact.labels, edge, small) and _named(artefact.labels, cloud, big)):
+    answers = [(edge, small), (cloud, big)]
+    if artefact.rule == TWO_THRESHOLDS:  # it may give the class that is not the best
+        answers = answers[1:]
+    if artefact.labels and not all(_named(artefact.labels, answer, classes) for answer, classes in answers):
         return cloud
     mixed = pool(rule, tempered(small, artefact.temperature_edge), tempered(big, artefact.temperature_cloud))
     best = max(range(len(mixed)), key=mixed.__getitem__)

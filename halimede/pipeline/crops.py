@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-import numpy as np
 import structlog
 
 from halimede.api.jointinference import Detector
@@ -222,7 +221,14 @@ class CropRecognition:
         return FrameConclusion(outcome, crops=crops)
 
     async def _answers(self, sample: Sample, boxes: Sequence[Box]) -> list[CropAnswer]:
-        """Cut the crops of a frame, and return their answers in the order of the boxes."""
+        """Return the answers to the crops of a frame in the order of the boxes; its picture is released before."""
+        requests = await self._submit(sample, boxes)
+        return [CropAnswer(box, *await request) for box, request in requests]
+
+    async def _submit(
+        self, sample: Sample, boxes: Sequence[Box]
+    ) -> list[tuple[Box, asyncio.Future[tuple[Result, Done]]]]:
+        """Cut the crops of a frame and submit them; return the future result of each."""
         requests: list[tuple[Box, asyncio.Future[tuple[Result, Done]]]] = []
         await self._memory.take(sample.pixels)
         try:
@@ -239,7 +245,7 @@ class CropRecognition:
                 self._pipeline.submit(admitted)
         finally:
             self._memory.give(sample.pixels)
-        return [CropAnswer(box, *await request) for box, request in requests]
+        return requests
 
 
 class FrameResponder(ResultResponder):
@@ -333,7 +339,7 @@ def _corners(box: Box) -> list[PicturePoint]:
 def crop_of(frame: Frame, number: int, picture: Pixels, corners: tuple[int, int, int, int]) -> Frame:
     """Return a copy of these pixels as a frame, whose id is the same whenever the frame is cropped."""
     x1, y1, x2, y2 = corners
-    part = np.ascontiguousarray(picture[y1:y2, x1:x2])
+    part = picture[y1:y2, x1:x2].copy()  # a view would keep the whole picture in memory
     id_ = hashlib.blake2b(frame.id + number.to_bytes(2), digest_size=16).digest()
     return msgspec.structs.replace(
         frame, id=id_, encoding="raw", dtype=part.dtype.name, shape=list(part.shape), data=part.data.cast("B")

@@ -17,13 +17,14 @@ import msgspec
 import structlog
 
 from halimede.errors import shorten_middle
+from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
 from halimede.offload.errors import OVERLOAD, UNANSWERED, OffloadError, OffloadReason
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
-from halimede.pipeline.transcode import UploadEncoder
+from halimede.pipeline.transcode import Upload, UploadEncoder
 from halimede.pipeline.upload_policy.overload import HardTotals
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
 from halimede.stats.ledger import Ledger
@@ -86,6 +87,7 @@ class Escalation:
         self._ledger = ledger
         self._encoder = encoder
         self._audited = audited
+        self._limited_log = RateLimitedLogger()
         #: hard samples for which the next tier was requested, its answers, those that it did not take, and those
         #: without an answer although it was up
         self._requested = self._answered = self._refused = self._unanswered = 0
@@ -127,7 +129,10 @@ class Escalation:
         if sample.decision:
             return sample.decision
         left_s = self.time_left(sample, now)
-        return policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
+        decision = policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
+        if decision.draw:
+            outcome.prediction = decision.draw.prediction
+        return decision
 
     def forget(self, decision: UploadDecision) -> None:
         """Undo a decision: the sample was not accepted, or no request was sent."""
@@ -163,11 +168,11 @@ class Escalation:
                     number = len(upload.regions.layout.placements)
                     trace.step((REGIONS, began, time.monotonic(), number, sample.uploaded))
                 reply = await self._client.ask(upload.frame, left_s, trace)
-                concluded.reply = upload.read(reply)
+                concluded.reply = self._read(upload, reply, concluded)
             concluded.reason, concluded.sent = "", True
             self._answered += hard
         except OffloadError as error:
-            concluded.reason, concluded.sent = error.reason, error.sent
+            concluded.reason, concluded.sent = error.reason, concluded.sent or error.sent
             self._refused += hard and error.reason in OVERLOAD
             self._unanswered += hard and error.is_up and error.reason in UNANSWERED
             log.debug(
@@ -193,9 +198,20 @@ class Escalation:
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
             trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))
+        if self.policy and decision.draw and concluded.reply and concluded.reply.prediction:
+            self.policy.learn(decision, concluded.reply.prediction)
         if self.policy and self.policy.mixture and not decision.audit:
             self._mix(sample, concluded)
         return concluded
+
+    def _read(self, upload: Upload, reply: Reply, concluded: Conclusion) -> Reply:
+        """Return an answer in the pixels of the frame. Raises OffloadError for one that cannot be used."""
+        concluded.sent = True
+        try:
+            return upload.read(reply)
+        except OffloadError as error:
+            self._limited_log.warning("answer of the next tier not used", detail=error.detail)
+            raise
 
     async def audit(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
         """Request an answer to a sample that this worker has answered, to compare both answers."""

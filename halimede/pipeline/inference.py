@@ -19,6 +19,7 @@ from halimede.inference import Array, Model, SampleError, group, isolate
 from halimede.inference.geometry import scale_of
 from halimede.messages import Frame, Prediction
 from halimede.mining import Miner, Verdict, is_ours, judge, judge_sample
+from halimede.mining.two_thresholds import TwoThresholds
 
 log = structlog.get_logger()
 
@@ -178,4 +179,6 @@ class Inference:
             if self.miners and model is not None:
                 miner = self.miners.get(model, miner)
             outcome.verdict = judge(miner, outcome.prediction) if outcome.prediction is not None else HARD
+            if isinstance(miner, TwoThresholds) and outcome.prediction is not None:
+                outcome.prediction = miner.final_answer(outcome.prediction)
             outcome.mined = (began, time.monotonic())

@@ -140,7 +140,7 @@ class UploadEncoder:
         is_ready = fits and (self._as_it_came or self._wish.met(frame.encoding, frame.data.nbytes))
         rule = None if whole else self.regions
         if rule is None and is_ready:
-            return self._keep(frame)
+            return self._keep(frame, whole=whole)
         if self._circuit and self._circuit.refuses(asyncio.get_running_loop().time()):
             raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         try:
@@ -148,7 +148,7 @@ class UploadEncoder:
                 format_ = self._wish.within_packet(max_packet) if max_packet else self._wish
                 made = await self._thread.call(write_regions, frame, format_, self._densities, rule) if rule else None
                 if made is None and is_ready:
-                    return self._keep(frame)
+                    return self._keep(frame, whole=whole)
                 if made is None:
                     made = await self._thread.call(write, frame, format_, self._densities)
         except TimeoutError:
@@ -162,18 +162,20 @@ class UploadEncoder:
         self.before += frame.data.nbytes
         self.after += size
         self.times.record(made.ms)
-        self._learn(size)
+        self._learn(size, whole=whole)
         return made
 
-    def _keep(self, frame: Frame) -> Upload:
+    def _keep(self, frame: Frame, *, whole: bool) -> Upload:
         """Return a frame as received."""
         self.ready[frame.encoding, "none"] += 1
         if self.regions:
-            self._learn(frame.data.nbytes)
+            self._learn(frame.data.nbytes, whole=whole)
         return Upload(frame)
 
-    def _learn(self, size: int) -> None:
-        """Record the size of an upload, for later estimates."""
+    def _learn(self, size: int, *, whole: bool) -> None:
+        """Record the size of an upload, for later estimates; that of a whole frame says nothing about regions."""
+        if whole and self.regions:
+            return
         self._mean = KEPT * self._mean + (1 - KEPT) * size if self._mean else float(size)
 
     def _refuse(self, error: OffloadError) -> None:

@@ -66,9 +66,9 @@ class BoundedRequests:
         self._count += 1
         try:
             with Charge(self.budget) as charge:
-                answer = made = await infer(request, await self._read(request, charge), charge)
-                if isinstance(made.body, bytes) and len(made.body) > SMALL:
-                    return await self._sent(request, made, made.body)
+                answer = response = await infer(request, await self._read(request, charge), charge)
+                if isinstance(response.body, bytes) and len(response.body) > SMALL:
+                    return await self._send_large(request, response, response.body)
         except ServeError as error:
             answer = refuse(error.status, str(error))
             if isinstance(error, OverloadedError):
@@ -98,7 +98,7 @@ class BoundedRequests:
             return False
         return True
 
-    async def _sent(self, request: web.Request, answer: web.Response, body: bytes) -> web.StreamResponse:
+    async def _send_large(self, request: web.Request, answer: web.Response, body: bytes) -> web.StreamResponse:
         """Send a large answer, and return it without its body: an idle connection keeps its last answer."""
         sent = web.StreamResponse(status=answer.status, headers=answer.headers)
         sent.content_length = len(body)
@@ -119,27 +119,27 @@ class BoundedRequests:
         size = request.content_length
         if size is not None and size > self._most:
             raise TooMuchError(f"a body of {size} bytes is more than {self._most}")
-        folded = size is None or "Content-Encoding" in request.headers
-        if not folded and request.content.is_eof():  # it has arrived completely, as most do
+        has_unknown_size = size is None or "Content-Encoding" in request.headers
+        if not has_unknown_size and request.content.is_eof():  # it has arrived completely, as most do
             charge.take(size or 0)
             return request.content.read_nowait()
         try:
             async with asyncio.timeout(ARRIVAL_S):
-                if folded:
-                    return await self._unfolded(request, charge)
+                if has_unknown_size:
+                    return await self._read_unknown_size(request, charge)
                 charge.take(size or 0)
                 return await request.content.read()  # a request's own read would keep it while the connection idles
         except TimeoutError:
             raise SlowRequestError(f"the body has not arrived within {ARRIVAL_S:g} s") from None
         except web.RequestPayloadError:
             encoding = request.headers.get("Content-Encoding", "")
-            form = shorten_middle(encoding, MAX_ENCODING) if encoding else "HTTP"
+            encoding_name = shorten_middle(encoding, MAX_ENCODING) if encoding else "HTTP"
             request.content.feed_eof()  # aiohttp would read on, and log the same error with its traceback
             raise UnreadableBodyError(
-                f"the body cannot be read: it is not valid {form}: correct it, or the header Content-Encoding"
+                f"the body cannot be read: it is not valid {encoding_name}: correct it, or the header Content-Encoding"
             ) from None
 
-    async def _unfolded(self, request: web.Request, charge: Charge) -> bytes:
+    async def _read_unknown_size(self, request: web.Request, charge: Charge) -> bytes:
         parts, size = [], 0
         while part := await request.content.readany():
             size += len(part)

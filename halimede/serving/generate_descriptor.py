@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PROTO, MADE = HERE / "open_inference.proto", HERE / "descriptor.py"
+PROTO, DESCRIPTOR = HERE / "open_inference.proto", HERE / "descriptor.py"
 
 
 def make() -> str:
@@ -25,8 +25,8 @@ def make() -> str:
         out = Path(folder) / "set"
         if protoc.main(["protoc", f"-I{HERE}", f"--descriptor_set_out={out}", str(PROTO)]):
             raise SystemExit(f"{PROTO.name} cannot be read: the lines above say why")
-        found = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
-    (file,) = found.file
+        descriptors = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
+    (file,) = descriptors.file
     data = file.SerializeToString(deterministic=True).hex()
     lines = [f'    "{data[at : at + 112]}"' for at in range(0, len(data), 112)]
     return "\n".join(
@@ -52,9 +52,9 @@ def main() -> int:
     arguments = parser.parse_args()
     text = make()
     if arguments.write:
-        MADE.write_text(text)
-    elif not MADE.exists() or MADE.read_text() != text:
-        print(f"{MADE.name} is not what {PROTO.name} says: run make contract", file=sys.stderr)
+        DESCRIPTOR.write_text(text)
+    elif not DESCRIPTOR.exists() or DESCRIPTOR.read_text() != text:
+        print(f"{DESCRIPTOR.name} is not what {PROTO.name} says: run make contract", file=sys.stderr)
         return 1
     return 0
 

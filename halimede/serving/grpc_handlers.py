@@ -131,7 +131,7 @@ class GrpcHandlers:
 
     async def _model_ready(self, _: object, context: grpc.aio.ServicerContext) -> Message:
         try:
-            request = _named(await self._receive(context))
+            request = _parse_model_request(await self._receive(context))
             self._repository.get(request.name).choose(request.version)
         except ServeError as error:
             if error.status != 503 or isinstance(error, OverloadedError):
@@ -141,12 +141,12 @@ class GrpcHandlers:
 
     async def _model(self, _: object, context: grpc.aio.ServicerContext) -> Message:
         try:
-            request = _named(await self._receive(context))
-            found = rest_handlers.metadata(self._repository, request.name, request.version)
+            request = _parse_model_request(await self._receive(context))
+            fields = rest_handlers.metadata(self._repository, request.name, request.version)
         except ServeError as error:
             await _abort(context, error)
             raise
-        return message("ModelMetadataResponse")(**found)
+        return message("ModelMetadataResponse")(**fields)
 
     async def _infer(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
@@ -162,20 +162,20 @@ class GrpcHandlers:
             data = await self._receive(context)
             charge.take(len(data))
             if len(data) <= SMALL:
-                asked = parse(data, ())
+                request = parse(data, ())
             else:
                 typed, raw = parts_of(data)
-                asked = await charge.convert(len(typed), COPIES * len(typed), lambda: parse(typed, raw))
-            charge.take_tensors(asked.tensors, len(data))
+                request = await charge.convert(len(typed), COPIES * len(typed), lambda: parse(typed, raw))
+            charge.take_tensors(request.tensors, len(data))
             remaining = context.time_remaining()
-            left = asked.timeout_s if remaining is None else min(asked.timeout_s, remaining)
+            timeout_s = request.timeout_s if remaining is None else min(request.timeout_s, remaining)
             used, answers = await self._repository.infer(
-                asked.model, asked.version, asked.tensors, asked.wanted, time.monotonic() + left
+                request.model, request.version, request.tensors, request.outputs, time.monotonic() + timeout_s
             )
             size = charge.take_tensors(answers)
             if size <= SMALL:
-                return write(asked, used.version, answers)
-            answer = await charge.convert(size, size, lambda: write(asked, used.version, answers))
+                return write(request, used.version, answers)
+            answer = await charge.convert(size, size, lambda: write(request, used.version, answers))
         if len(answer) > SMALL:  # the answer stays in memory until the client has read it
             sent = Charge(self._budget)
             sent.take(len(answer))
@@ -186,7 +186,7 @@ class GrpcHandlers:
         """Raise UnauthorizedError for a client without the token."""
         if self._access.token:
             shown = dict(context.invocation_metadata() or ()).get("authorization", "")
-            if not self._access.admits(str(shown)):
+            if not self._access.is_admitted(str(shown)):
                 raise UnauthorizedError(UNAUTHORIZED)
 
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
@@ -251,7 +251,7 @@ def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
     return InferenceRequest(
         id=request.id,
         tensors=tensors_of(request, contents),
-        wanted=[output.name for output in request.outputs],
+        outputs=[output.name for output in request.outputs],
         binary=bool(contents) or not request.inputs,
         binary_of={},
         timeout_s=timeout_of(_parameters(request.parameters)) if request.parameters else math.inf,
@@ -260,7 +260,7 @@ def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
     )
 
 
-def _named(data: bytes) -> Message:
+def _parse_model_request(data: bytes) -> Message:
     """Parse a request that names a model: those of readiness and metadata are equal. Raises ServeError."""
     if len(data) > SMALL:
         raise TooMuchError(f"a message of {len(data)} bytes is more than {SMALL}")
@@ -278,16 +278,16 @@ def tensors_of(request: Message, raw: Sequence[bytes | memoryview]) -> list[Tens
         raise ServeError(f"there are {len(inputs)} inputs and {len(raw)} raw_input_contents: give one each, or none")
     if raw:
         return [from_bytes(i.name, i.datatype, list(i.shape), data) for i, data in zip(inputs, raw, strict=True)]
-    return [_typed(given) for given in inputs]
+    return [_typed_tensor(header) for header in inputs]
 
 
-def _typed(given: Message) -> Tensor:
-    name = CONTENTS.get(given.datatype)
+def _typed_tensor(header: Message) -> Tensor:
+    name = CONTENTS.get(header.datatype)
     if name is None:
-        raise ServeError(f"tensor {given.name[:80]}: {given.datatype[:32]!r} has no typed contents: send it raw")
-    values = getattr(given.contents, name)
-    check_count(given.name, len(values))
-    return from_values(given.name, given.datatype, list(given.shape), list(values))
+        raise ServeError(f"tensor {header.name[:80]}: {header.datatype[:32]!r} has no typed contents: send it raw")
+    values = getattr(header.contents, name)
+    check_count(header.name, len(values))
+    return from_values(header.name, header.datatype, list(header.shape), list(values))
 
 
 def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) -> bytes:
@@ -336,9 +336,10 @@ def options(max_request: int) -> list[tuple[str, int]]:
     ]
 
 
-def _parameters(given: Mapping[str, Message]) -> dict[str, Any]:
+def _parameters(parameters: Mapping[str, Message]) -> dict[str, Any]:
     return {
-        name: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for name, value in given.items()
+        name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
+        for name, value in parameters.items()
     }
 
 

@@ -105,15 +105,17 @@ class Loaded:
         self._engine = BatchExecutor(name, self._run, self._most, instances, ran, policy, self._confine)
         self._engine.start()
 
-    async def infer(self, given: Sequence[Tensor], wanted: Sequence[str], until: float = float("inf")) -> list[Tensor]:
+    async def infer(
+        self, tensors: Sequence[Tensor], outputs: Sequence[str], until: float = float("inf")
+    ) -> list[Tensor]:
         """Answer one request; without ``wanted`` with all outputs. Raises ServeError."""
         assert self._engine is not None, "started"  # noqa: S101 - for the type checker
-        if self.takes_pictures and any(tensor.name == self.image for tensor in given):
-            frames = self._frames(given, wanted)
-            said: list[Prediction] = await self._engine.submit(frames, max(1, len(frames)), until)
-            texts = [msgspec.json.encode(prediction) for prediction in said]
+        if self.takes_pictures and any(tensor.name == self.image for tensor in tensors):
+            frames = self._frames(tensors, outputs)
+            predictions: list[Prediction] = await self._engine.submit(frames, max(1, len(frames)), until)
+            texts = [msgspec.json.encode(prediction) for prediction in predictions]
             return [Tensor(self.prediction, BYTES, objects(texts, [len(texts)]))]
-        work = self._work(given, wanted)
+        work = self._work(tensors, outputs)
         arrays: list[Array]
         if self._tensors and self._engine.is_quick(work.rows):
             model = self._tensors
@@ -138,44 +140,44 @@ class Loaded:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _work(self, given: Sequence[Tensor], wanted: Sequence[str]) -> Work:
+    def _work(self, tensors: Sequence[Tensor], outputs: Sequence[str]) -> Work:
         """Check a request against the model's declared inputs and outputs."""
         ports = self.inputs
         feeds: dict[str, Array] = {}
-        for tensor in given:
+        for tensor in tensors:
             port = ports.get(tensor.name)
             if port is None:
-                raise ServeError(f"there is no input {tensor.name[:80]!r}: this model takes {self._listed()}")
+                raise ServeError(f"there is no input {tensor.name[:80]!r}: this model takes {self._inputs_text()}")
             array = tensor.array
             if tensor.datatype != port.datatype:
                 raise ServeError(f"input {port.name} is {port.datatype}, not {tensor.datatype}")
             if not port.takes(array.shape):
                 raise ServeError(f"input {port.name} has shape {list(port.shape or ())}, not {list(array.shape)}")
             feeds[port.name] = _text(port.name, array) if port.datatype == BYTES else array
-        if len(feeds) != len(ports) or len(given) != len(ports):
-            raise ServeError(f"give each input once: this model takes {self._listed()}")
-        for name in wanted:
+        if len(feeds) != len(ports) or len(tensors) != len(ports):
+            raise ServeError(f"give each input once: this model takes {self._inputs_text()}")
+        for name in outputs:
             if name not in self.outputs:
-                known = [*self.outputs, *([f"{self.prediction} (for {self.image})"] if self.takes_pictures else [])]
-                raise ServeError(f"there is no output {name[:80]!r}: this model has {', '.join(known)}")
+                existing = [*self.outputs, *([f"{self.prediction} (for {self.image})"] if self.takes_pictures else [])]
+                raise ServeError(f"there is no output {name[:80]!r}: this model has {', '.join(existing)}")
         rows = 1
         if self.batched:
             rows = len(next(iter(feeds.values())))
             if any(len(array) != rows for array in feeds.values()):
                 raise ServeError("the first axis of all inputs counts the rows: give as many of each")
-        return Work(feeds, wanted or self._all, rows)
+        return Work(feeds, outputs or self._all, rows)
 
-    def _listed(self) -> str:
+    def _inputs_text(self) -> str:
         own = ", ".join(f"{port.name} ({port.datatype} {list(port.shape or ())})" for port in self.inputs.values())
         pictures = f"{self.image} (BYTES [-1]: JPEG or PNG files) as the only input" if self.takes_pictures else ""
         return " or ".join(filter(None, (own, pictures)))
 
-    def _frames(self, given: Sequence[Tensor], wanted: Sequence[str]) -> list[Frame]:
+    def _frames(self, tensors: Sequence[Tensor], outputs: Sequence[str]) -> list[Frame]:
         """Make frames from a request's pictures. They are decoded in the model's thread."""
-        (tensor, *others) = given
-        if others or tensor.datatype != BYTES or tensor.array.ndim != 1:
+        (tensor, *further) = tensors
+        if further or tensor.datatype != BYTES or tensor.array.ndim != 1:
             raise ServeError(f"input {self.image} must be the only input, BYTES with one axis")
-        if wanted and list(wanted) != [self.prediction]:
+        if outputs and list(outputs) != [self.prediction]:
             raise ServeError(f"input {self.image} has only the output {self.prediction}")
         return [_frame(self.image, item) for item in tensor.array]
 
@@ -194,12 +196,12 @@ class Loaded:
         for members in alike.values():
             for part in _parts(members, [work.rows if isinstance(work, Work) else 0 for work in jobs], self._most):
                 batch = [job for i in part if isinstance(job := jobs[i], Work)]
-                for i, found in zip(part, isolate(batch, self._together), strict=True):
-                    answers[i] = found
-        for i, found in zip(
+                for i, answer in zip(part, isolate(batch, self._together), strict=True):
+                    answers[i] = answer
+        for i, answer in zip(
             pictures, self._answer_pictures([job for job in jobs if isinstance(job, list)]), strict=True
         ):
-            answers[i] = found
+            answers[i] = answer
         return answers
 
     def _together(self, batch: Sequence[Work]) -> list[list[Array]]:
@@ -359,10 +361,10 @@ class Served:
         self._share -= ALL_PERCENT
         return canary
 
-    def opened(self) -> list[ModelVersionState]:
+    def open_versions(self) -> list[ModelVersionState]:
         """Return the open versions: the current one and the canary."""
         return [one for one in (self.rollout.current, self.rollout.canary) if one]
 
     def versions(self) -> list[str]:
         """Return the names of the versions that a request can name."""
-        return [one.version for one in self.opened() if one.version]
+        return [one.version for one in self.open_versions() if one.version]

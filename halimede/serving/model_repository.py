@@ -64,9 +64,9 @@ class Repository:
 
     settings: RepositorySettings = field(default_factory=RepositorySettings)
     attempt: Try = try_model
-    said: Callable[[], None] = field(default=lambda: None)
+    on_retry: Callable[[], None] = field(default=lambda: None)
     _models: dict[str, Served] = field(default_factory=dict)
-    _wish: Desired | None = None
+    _desired: Desired | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -80,24 +80,24 @@ class Repository:
         for task in list(self._tasks):
             task.cancel()
         for served in self._models.values():
-            for version in served.opened():
+            for version in served.open_versions():
                 if not version.loaded.waiting:
                     await version.loaded.retire()
         self._models.clear()
 
     async def apply(self, desired: Desired) -> None:
         """Apply a desired state; returns when it is applied or refused. Raises InvalidFieldError if invalid."""
-        names = [wish.name for wish in desired.models]
+        names = [model.name for model in desired.models]
         if len(set(names)) < len(names):
             raise InvalidFieldError("models", names, "name each model once")
         async with self._lock:
-            self._wish = desired
+            self._desired = desired
             for name in set(self._models) - set(names):
-                self._retire(self._models.pop(name).opened())
+                self._retire(self._models.pop(name).open_versions())
             async with asyncio.TaskGroup() as group:
-                for wish in desired.models:
-                    served = self._models.setdefault(wish.name, Served(wish.name))
-                    group.create_task(self._follow(served, wish), name=f"model {wish.name}")
+                for model in desired.models:
+                    served = self._models.setdefault(model.name, Served(model.name))
+                    group.create_task(self._follow(served, model), name=f"model {model.name}")
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Repository:
 
     def not_ready(self) -> str:
         """Return which models cannot answer yet, empty if all can."""
-        if self._wish is None:
+        if self._desired is None:
             return "no model is loaded yet"
         waiting = [served for served in self._models.values() if served.rollout.current is None]
         return "; ".join(f"{one.name}: {one.rollout.reason or 'loading'}" for one in waiting)
@@ -125,29 +125,29 @@ class Repository:
 
     def busy_s(self) -> float:
         """Seconds since the start of the longest running model call. Any thread may call this."""
-        versions = [one for served in list(self._models.values()) for one in served.opened()]
+        versions = [one for served in list(self._models.values()) for one in served.open_versions()]
         return max((one.loaded.busy_s for one in versions), default=0.0)
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of all models."""
 
-        def each(value: Callable[[Served], float]) -> list[tuple[dict[str, str], float]]:
+        def by(value: Callable[[Served], float]) -> list[tuple[dict[str, str], float]]:
             return [({"model": name}, value(served)) for name, served in self._models.items()]
 
-        yield counter("serve_requests", "Requests for a model.", each(lambda s: s.counts.requests))
-        yield counter("serve_failures", "Failed requests, including invalid ones.", each(lambda s: s.counts.failures))
+        yield counter("serve_requests", "Requests for a model.", by(lambda s: s.counts.requests))
+        yield counter("serve_failures", "Failed requests, including invalid ones.", by(lambda s: s.counts.failures))
         yield counter(
-            "serve_rollouts", "Versions that became current, the first one included.", each(lambda s: s.counts.rollouts)
+            "serve_rollouts", "Versions that became current, the first one included.", by(lambda s: s.counts.rollouts)
         )
         yield counter(
             "serve_refused_versions",
             "Refused versions; the log and the worker's report have the reason.",
-            each(lambda s: s.counts.refusals),
+            by(lambda s: s.counts.refusals),
         )
         yield gauge(
             "serve_waiting_requests",
             "Open requests.",
-            each(lambda s: sum(one.loaded.waiting for one in s.opened())),
+            by(lambda s: sum(one.loaded.waiting for one in s.open_versions())),
         )
         versions = GaugeMetricFamily(
             f"{PREFIX}serve_version_info",
@@ -159,22 +159,22 @@ class Repository:
                 if one:
                     versions.add_metric([name, one.version, one.digest[:12], role], 1)
         yield versions
-        found = {name: served.times for name, served in self._models.items() if served.counts.rollouts}
+        times_by_model = {name: served.times for name, served in self._models.items() if served.counts.rollouts}
         steps = [
             ({"model": name, "step": step}, one.histogram, one.total)
-            for name, t in found.items()
+            for name, t in times_by_model.items()
             for step, one in (("queue", t.queue), ("compute", t.compute), ("total", t.request))
         ]
         yield times("serve_seconds", "Time of a step of requests: queue, compute (a call), total.", steps)
-        rows = [({"model": name}, t.batch.histogram, t.batch.total) for name, t in found.items()]
+        rows = [({"model": name}, t.batch.histogram, t.batch.total) for name, t in times_by_model.items()]
         yield sizes("serve_batch_samples", "Rows in one call of a model.", rows)
 
     async def infer(
         self,
         name: str,
         version: str,
-        given: Sequence[Tensor],
-        wanted: Sequence[str] = (),
+        tensors: Sequence[Tensor],
+        outputs: Sequence[str] = (),
         until: float = float("inf"),
     ) -> tuple[ModelVersionState, list[Tensor]]:
         """Answer one request; return the version that answered. Raises ServeError."""
@@ -183,7 +183,7 @@ class Repository:
         served.counts.requests += 1
         began = time.monotonic()
         try:
-            answers = await chosen.loaded.infer(given, wanted, until)
+            answers = await chosen.loaded.infer(tensors, outputs, until)
         except ServeError as error:
             # a canary's error must not reach the client: the current version answers
             current = served.rollout.current
@@ -191,7 +191,7 @@ class Repository:
                 served.counts.failures += 1
                 raise
             try:
-                answers = await current.loaded.infer(given, wanted, until)
+                answers = await current.loaded.infer(tensors, outputs, until)
             except ServeError:
                 served.counts.failures += 1
                 raise
@@ -202,29 +202,29 @@ class Repository:
 
     # --- rollout --------------------------------------------------------------------------------------------------
 
-    async def _follow(self, served: Served, wish: DesiredModel) -> None:
+    async def _follow(self, served: Served, desired: DesiredModel) -> None:
         rollout = served.rollout
-        step, canary = rollout.step(wish), rollout.canary
+        step, canary = rollout.step(desired), rollout.canary
         if step == "load":
             rollout.forgive()
-            await self._take(served, wish)
+            await self._load(served, desired)
         elif step == "withdraw":
             rollout.forgive()
             self._retire(rollout.withdraw())
         elif canary and step in {"share", "promote"}:
-            self._use(served, canary, wish.canary_percent)
-        rollout.settle(wish)
+            self._use(served, canary, desired.canary_percent)
+        rollout.settle(desired)
 
-    async def _take(self, served: Served, wish: DesiredModel) -> None:
+    async def _load(self, served: Served, desired: DesiredModel) -> None:
         """Try, open and use a new version, or record why not."""
-        digest = wish.digest
+        digest = desired.digest
         try:
-            spec = spec_of(wish, "spec")
-            path = model_file(Path(wish.path), format_of(spec.format) or ONNX)
+            spec = spec_of(desired, "spec")
+            path = model_file(Path(desired.path), format_of(spec.format) or ONNX)
             digest = digest or await asyncio.to_thread(_digest, path)
-            trial = Trial(skipped=True) if wish.tried else await self._tried(path, spec)
+            trial = Trial(skipped=True) if desired.tried else await self._try(path, spec)
             if trial.reason:
-                self._refuse(served, wish, digest, trial.reason, trial.message)
+                self._refuse(served, desired, digest, trial.reason, trial.message)
                 return
             async with ModelThread("open") as thread:  # a thread that opens a script loses rights
                 loaded = await thread.call(self._open, path, spec)
@@ -233,23 +233,25 @@ class Repository:
                 reason = str(error.reason)
             else:
                 reason = TrialReason.INVALID if isinstance(error, InvalidFieldError) else UNREADABLE
-            self._refuse(served, wish, digest, reason, str(error))
+            self._refuse(served, desired, digest, reason, str(error))
             return
         except MemoryError:
-            self._refuse(served, wish, digest, TrialReason.MEMORY, "there is no memory for it beside the one in use")
+            self._refuse(served, desired, digest, TrialReason.MEMORY, "there is no memory for it beside the one in use")
             return
         except Exception as error:  # any error that a file causes in a library must leave the current version in use
             log.exception("model not loaded", model=served.name)
-            self._refuse(served, wish, digest, TrialReason.INVALID, f"it cannot be opened: {describe_exception(error)}")
+            self._refuse(
+                served, desired, digest, TrialReason.INVALID, f"it cannot be opened: {describe_exception(error)}"
+            )
             return
         name = served.name
         loaded.start(name, instances=self.settings.instances, ran=served.times.ran)
-        new = ModelVersionState(wish, wish.version, digest, loaded)
-        self._use(served, new, wish.canary_percent)
+        new = ModelVersionState(desired, desired.version, digest, loaded)
+        self._use(served, new, desired.canary_percent)
         if served.rollout.canary is new:
-            log.info("canary takes requests", model=name, version=wish.version, percent=wish.canary_percent)
+            log.info("canary takes requests", model=name, version=desired.version, percent=desired.canary_percent)
 
-    async def _tried(self, path: Path, spec: ModelSpec) -> Trial:
+    async def _try(self, path: Path, spec: ModelSpec) -> Trial:
         if self.settings.estimator is not None:
             return Trial(skipped=True)
         return await self.attempt(path, msgspec.json.encode(spec).decode())
@@ -270,16 +272,16 @@ class Repository:
 
     def _strike(self, served: Served, canary: ModelVersionState, error: ServeError) -> None:
         if served.rollout.strike(canary, f"it failed where its predecessor did: {error}"):
-            self._refused(served)
+            self._record_refusal(served)
             self._retire([canary])
 
-    def _refuse(self, served: Served, wish: DesiredModel, digest: str, reason: str, message: str) -> None:
-        served.rollout.refuse(reason, message, wish, digest)
-        self._refused(served)
+    def _refuse(self, served: Served, desired: DesiredModel, digest: str, reason: str, message: str) -> None:
+        served.rollout.refuse(reason, message, desired, digest)
+        self._record_refusal(served)
         if reason in PASSING:
-            self._start(self._again(served, wish), "try a model again")
+            self._start(self._retry(served, desired), "try a model again")
 
-    def _refused(self, served: Served) -> None:
+    def _record_refusal(self, served: Served) -> None:
         """Count and log the latest refusal."""
         served.counts.refusals += 1
         rollout = served.rollout
@@ -292,12 +294,12 @@ class Repository:
         for version in versions:
             self._start(version.loaded.retire(), "retire a model")
 
-    async def _again(self, served: Served, wish: DesiredModel) -> None:
+    async def _retry(self, served: Served, desired: DesiredModel) -> None:
         await asyncio.sleep(RETRY_S)
-        if served.rollout.refused is wish and self._wish is not None:
+        if served.rollout.refused is desired and self._desired is not None:
             served.rollout.retry()
-            await self.apply(self._wish)
-            self.said()
+            await self.apply(self._desired)
+            self.on_retry()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -308,8 +310,8 @@ class Repository:
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file; of a folder that of its files' names and digests."""
     if path.is_dir():
-        files = sorted(each for each in path.rglob("*") if each.is_file())
-        listed = "".join(f"{_digest(each)}  {each.relative_to(path)}\n" for each in files)
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        listed = "".join(f"{_digest(file)}  {file.relative_to(path)}\n" for file in files)
         return hashlib.sha256(listed.encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -75,7 +75,7 @@ class RequestBudget:
 
     def __init__(self, largest: int) -> None:
         self.memory = max(MEMORY, 2 * largest)
-        self.held = 0
+        self.used = 0
         self._arriving = asyncio.Semaphore(max(1, ARRIVING // largest))
         self._waits, self._arrivals = SharedTimeout(WAIT_S), SharedTimeout(ARRIVAL_S)
         #: held during the conversion of a large request or answer
@@ -101,29 +101,29 @@ class RequestBudget:
 class Charge:
     """The share of one request in a budget; the end of ``with`` returns it."""
 
-    __slots__ = ("_budget", "_taken")
+    __slots__ = ("_budget", "_charged")
 
     def __init__(self, budget: RequestBudget) -> None:
         self._budget = budget
-        self._taken = 0
+        self._charged = 0
 
     def __enter__(self) -> Self:
         return self
 
     def release(self, *_: object) -> None:
         """Return the whole share."""
-        self._budget.held -= self._taken
-        self._taken = 0
+        self._budget.used -= self._charged
+        self._charged = 0
 
     __exit__ = release
 
     def take(self, size: int) -> None:
         """Take ``size`` bytes. Raises OverloadedError."""
         budget = self._budget
-        if budget.held + size > budget.memory:
+        if budget.used + size > budget.memory:
             raise OverloadedError("other requests take the memory that this one needs: try again later")
-        budget.held += size
-        self._taken += size
+        budget.used += size
+        self._charged += size
 
     def take_tensors(self, tensors: Iterable[Tensor], body: int = 0) -> int:
         """Take the memory of tensors beyond the body that may contain them; return it. Raises OverloadedError."""

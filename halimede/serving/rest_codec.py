@@ -114,7 +114,7 @@ class Request:
 
     id: str
     tensors: list[Tensor]
-    wanted: list[str]
+    outputs: list[str]
     binary: bool
     binary_of: dict[str, bool]
     timeout_s: float
@@ -150,19 +150,19 @@ def parse(body: bytes, end: int) -> Request:
     if len(header.outputs) > MAX_TENSORS:
         raise TooMuchError(f"more than {MAX_TENSORS} outputs")
     tensors, at = [], end
-    for given in header.inputs:
-        size = given.parameters.get(BINARY_SIZE) if given.parameters else None
+    for tensor in header.inputs:
+        size = tensor.parameters.get(BINARY_SIZE) if tensor.parameters else None
         if size is None:
-            if given.data is UNSET:
-                raise ServeError(f"tensor {given.name[:80]}: it has neither data nor a {BINARY_SIZE}")
-            read = from_json if isinstance(given.data, Raw) else from_values
-            tensors.append(read(given.name, given.datatype, given.shape, given.data))
+            if tensor.data is UNSET:
+                raise ServeError(f"tensor {tensor.name[:80]}: it has neither data nor a {BINARY_SIZE}")
+            read = from_json if isinstance(tensor.data, Raw) else from_values
+            tensors.append(read(tensor.name, tensor.datatype, tensor.shape, tensor.data))
             continue
-        if given.data is not UNSET:
-            raise ServeError(f"tensor {given.name[:80]}: it has both data and a {BINARY_SIZE}")
+        if tensor.data is not UNSET:
+            raise ServeError(f"tensor {tensor.name[:80]}: it has both data and a {BINARY_SIZE}")
         if type(size) is not int or size < 0 or at + size > len(body):
-            raise ServeError(f"tensor {given.name[:80]}: {BINARY_SIZE} {_shown(size)} goes beyond the body's end")
-        tensors.append(from_bytes(given.name, given.datatype, given.shape, view[at : at + size]))
+            raise ServeError(f"tensor {tensor.name[:80]}: {BINARY_SIZE} {_short_text(size)} goes beyond the body's end")
+        tensors.append(from_bytes(tensor.name, tensor.datatype, tensor.shape, view[at : at + size]))
         at += size
     if at != len(body):
         raise ServeError(f"the body has {len(body) - at} bytes that belong to no tensor")
@@ -181,18 +181,18 @@ def _large_header(body: bytes, end: int) -> RequestHeader:
     if body.count(b"{", 0, end) > MAX_OBJECTS:
         raise TooMuchError(f"more than {MAX_OBJECTS} objects in its JSON: send large tensors as binary data")
     large = _large_requests.decode(memoryview(body)[:end])
-    around = [part for given in large.inputs for part in (given.shape, given.parameters)]
+    around = [part for tensor in large.inputs for part in (tensor.shape, tensor.parameters)]
     if sum(len(bytes(part)) for part in (large.parameters, large.outputs, *around)) > WHOLE:
         raise TooMuchError(f"its shapes, parameters and outputs have more than {WHOLE} bytes")
     inputs = [
         TensorHeader(
-            given.name,
-            msgspec.json.decode(given.shape, type=list[int]),
-            given.datatype,
-            msgspec.json.decode(given.parameters, type=Parameters),
-            given.data,
+            tensor.name,
+            msgspec.json.decode(tensor.shape, type=list[int]),
+            tensor.datatype,
+            msgspec.json.decode(tensor.parameters, type=Parameters),
+            tensor.data,
         )
-        for given in large.inputs
+        for tensor in large.inputs
     ]
     parameters = msgspec.json.decode(large.parameters, type=Parameters)
     return RequestHeader(inputs, large.id, parameters, msgspec.json.decode(large.outputs, type=list[OutputHeader]))
@@ -200,15 +200,15 @@ def _large_header(body: bytes, end: int) -> RequestHeader:
 
 def timeout_of(parameters: Mapping[str, Any]) -> float:
     """Return the seconds of a client's ``timeout`` (microseconds); infinity without one."""
-    given = parameters.get("timeout", 0)
-    if type(given) is str and given.isascii() and given.isdigit() and len(given) < 20:
-        given = int(given)
-    if type(given) is not int or not 0 <= given < MAX_TIMEOUT:
-        raise ServeError(f"timeout {_shown(given)} is invalid: give microseconds, fewer than {MAX_TIMEOUT}")
-    return given / 1e6 if given else float("inf")
+    timeout = parameters.get("timeout", 0)
+    if type(timeout) is str and timeout.isascii() and timeout.isdigit() and len(timeout) < 20:
+        timeout = int(timeout)
+    if type(timeout) is not int or not 0 <= timeout < MAX_TIMEOUT:
+        raise ServeError(f"timeout {_short_text(timeout)} is invalid: give microseconds, fewer than {MAX_TIMEOUT}")
+    return timeout / 1e6 if timeout else float("inf")
 
 
-def _shown(value: object) -> str:
+def _short_text(value: object) -> str:
     """Return the start of a value as text; a number of a thousand digits is not even converted."""
     return f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 99 else f"{value!r:.40}"
 

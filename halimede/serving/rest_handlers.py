@@ -44,7 +44,7 @@ def accepts(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCE
         connections=CONNECTIONS,
         refuse=refuse,
         closing_s=closing_s,
-        admits=lambda request: request.path in OPEN or access.admits(request.headers.get("Authorization", "")),
+        admits=lambda request: request.path in OPEN or access.is_admitted(request.headers.get("Authorization", "")),
         tls=access.tls,
     )
 
@@ -82,20 +82,20 @@ class RestHandlers(BoundedRequests):
         """Answer a request. Raises ServeError."""
         end = rest_codec.json_length(body, request.headers.get(rest_codec.HEADER_LENGTH))
         if end <= SMALL:
-            asked = rest_codec.parse(body, end)
+            query = rest_codec.parse(body, end)
         else:
-            asked = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
-        charge.take_tensors(asked.tensors, len(body))
+            query = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
+        charge.take_tensors(query.tensors, len(body))
         names = request.match_info
-        until = time.monotonic() + asked.timeout_s
+        until = time.monotonic() + query.timeout_s
         version, answers = await self._repository.infer(
-            names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
+            names["model"], names.get("version", ""), query.tensors, query.outputs, until
         )
         size = charge.take_tensors(answers)
         model = names["model"]
         if size <= SMALL:
-            return tensor_response(*rest_codec.write(asked, model, version.version, answers))
-        body, head = await charge.convert(size, size, lambda: rest_codec.write(asked, model, version.version, answers))
+            return tensor_response(*rest_codec.write(query, model, version.version, answers))
+        body, head = await charge.convert(size, size, lambda: rest_codec.write(query, model, version.version, answers))
         return tensor_response(body, head)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
@@ -120,12 +120,12 @@ class RestHandlers(BoundedRequests):
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         try:
-            return json_response(metadata(self._repository, *_named(request)))
+            return json_response(metadata(self._repository, *_model_of(request)))
         except ServeError as error:
             return refuse(error.status, str(error))
 
     async def _model_ready(self, request: web.Request) -> web.StreamResponse:
-        name, version = _named(request)
+        name, version = _model_of(request)
         try:
             self._repository.get(name).choose(version)
         except ServeError as error:
@@ -136,8 +136,8 @@ class RestHandlers(BoundedRequests):
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
     """Return the inputs and outputs of a model. Raises ServeError."""
     served = repository.get(name)
-    found: ModelVersionState = served.choose(version)
-    loaded = found.loaded
+    version_state: ModelVersionState = served.choose(version)
+    loaded = version_state.loaded
     return {
         "name": name,
         "versions": served.versions(),
@@ -152,17 +152,17 @@ def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
     """Return a model's inputs or outputs; without tensors of its own ``image`` or ``prediction``."""
     if not loaded.inputs:
         return [{"name": loaded.image if inputs else loaded.prediction, "datatype": BYTES, "shape": [-1]}]
-    found = loaded.inputs if inputs else loaded.outputs
-    return [{"name": p.name, "datatype": p.datatype, "shape": list(p.shape or ())} for p in found.values()]
+    by_name = loaded.inputs if inputs else loaded.outputs
+    return [{"name": p.name, "datatype": p.datatype, "shape": list(p.shape or ())} for p in by_name.values()]
 
 
 def properties(loaded: Loaded) -> dict[str, str]:
     """Return properties for which the protocol has no field."""
-    found = {"batched": str(loaded.batched).lower()}
+    fields = {"batched": str(loaded.batched).lower()}
     if loaded.takes_pictures:
-        found |= {"image_input": loaded.image, "prediction_output": loaded.prediction}
-    return found
+        fields |= {"image_input": loaded.image, "prediction_output": loaded.prediction}
+    return fields
 
 
-def _named(request: web.Request) -> tuple[str, str]:
+def _model_of(request: web.Request) -> tuple[str, str]:
     return request.match_info["model"], request.match_info.get("version", "")

@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
-        told = settings.reports
-        logging.configure(service="serve", **({"node": told.node, "worker": told.worker} if told else {}))
+        reports = settings.reports
+        logging.configure(service="serve", **({"node": reports.node, "worker": reports.worker} if reports else {}))
         asyncio.run(serve(settings))
     except InvalidFieldError as error:
         sys.stderr.write(f"halimede serve: {error}\n")
@@ -62,11 +62,11 @@ async def serve(settings: ServerSettings) -> None:
         stack.enter_context(LoopWatchdog(models.busy_s, settings.model_timeout_s, text=stuck, code=CRASH))
         await stack.enter_async_context(models)
         budget = RequestBudget(settings.max_request)
-        rest = RestHandlers(models, max_request=settings.max_request, budget=budget)
-        shown = await stack.enter_async_context(_http(settings, models, rest, stop))
+        api = RestHandlers(models, max_request=settings.max_request, budget=budget)
+        shown = await stack.enter_async_context(_http(settings, models, api, stop))
         at = await stack.enter_async_context(_grpc(settings, models, budget))
-        reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
-        models.said = lambda: _report_ready(models, reporter)
+        reporter = await stack.enter_async_context(_report(settings, models, shown.url))
+        models.on_retry = lambda: _report_ready(models, reporter)
         log.info("serving", http=shown.url, grpc=at)
         work = asyncio.ensure_future(_follow(settings, models, reporter))
         ending = asyncio.ensure_future(stop.wait())
@@ -75,7 +75,7 @@ async def serve(settings: ServerSettings) -> None:
             if work.done():
                 work.result()
             shown.stop_listening()
-            if not await rest.drain(settings.grace_s):
+            if not await api.drain(settings.grace_s):
                 log.warning("requests not answered in the grace period")
         finally:
             work.cancel()
@@ -97,22 +97,22 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
             log.warning("no models yet: the server waits for its file", file=str(settings.file))
         while True:
             try:
-                async for wish in desired_state.changes(settings.file, "--file"):
-                    await models.apply(wish)
+                async for desired in desired_state.changes(settings.file, "--file"):
+                    await models.apply(desired)
                     _report_ready(models, reporter)
                     _settle()
                     if settings.strict and models.not_ready():
-                        raise HalimedeError(f"a model is not there: {_refused(models)}")
+                        raise HalimedeError(f"a model is not there: {_refusal_text(models)}")
             except InvalidFieldError as error:
                 # its author may correct it; the served models stay in use
                 log.warning("desired model not loaded", error=str(error))
                 await asyncio.sleep(desired_state.LOOK_S * 4)
 
 
-def _refused(models: Repository) -> str:
+def _refusal_text(models: Repository) -> str:
     """Return why models are not ready."""
-    found = (": ".join(filter(None, (one.reason, one.message))) for one in models.in_use().values() if one.reason)
-    return "; ".join(found)
+    reasons = (": ".join(filter(None, (one.reason, one.message))) for one in models.in_use().values() if one.reason)
+    return "; ".join(reasons)
 
 
 def _settle() -> None:
@@ -133,7 +133,7 @@ def _report_ready(models: Repository, reporter: StatusReporter | None) -> None:
 
 @contextlib.asynccontextmanager
 async def _http(
-    settings: ServerSettings, models: Repository, rest: RestHandlers, stop: asyncio.Event
+    settings: ServerSettings, models: Repository, api: RestHandlers, stop: asyncio.Event
 ) -> AsyncIterator[HttpServer]:
     health = Health()
     health.live("model", lambda: _stuck(models.busy_s(), settings.model_timeout_s))
@@ -141,7 +141,7 @@ async def _http(
     health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
     metrics = registry("serve", models.metrics)
     lets_in = accepts(settings.max_request, settings.grace_s, settings.access)
-    async with HttpServer(settings.http, health=health, registry=metrics, routes=rest.add_to, accepts=lets_in) as shown:
+    async with HttpServer(settings.http, health=health, registry=metrics, routes=api.add_to, accepts=lets_in) as shown:
         yield shown
 
 
@@ -180,21 +180,21 @@ async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBud
 
 
 @contextlib.asynccontextmanager
-async def _reporting(settings: ServerSettings, models: Repository, http: str) -> AsyncIterator[StatusReporter | None]:
+async def _report(settings: ServerSettings, models: Repository, http: str) -> AsyncIterator[StatusReporter | None]:
     """Report to the local controller, if there is one."""
-    told = settings.reports
-    if told is None:
+    identity = settings.reports
+    if identity is None:
         yield None
         return
-    broker = MqttSettings.from_url(told.broker, credentials=told.credentials)
-    async with MqttBus(check_name("WORKER_NAME", f"worker.{told.namespace}.{told.worker}"), broker) as bus:
-        bus.node = told.node
-        reporter = StatusReporter(bus, told, owner_kind="inferencemodel")
+    broker = MqttSettings.from_url(identity.broker, credentials=identity.credentials)
+    async with MqttBus(check_name("WORKER_NAME", f"worker.{identity.namespace}.{identity.worker}"), broker) as bus:
+        bus.node = identity.node
+        reporter = StatusReporter(bus, identity, owner_kind="inferencemodel")
         reporter.http = http
         reporter.model = lambda: next(iter(models.in_use().values()), ModelInUse())
         scheme, _, at = http.partition("://")
         host, port = parse_bind(at) or ("", 0)
-        reporter.url = f"{scheme}://{reachable(host, told.broker)}:{port}"
+        reporter.url = f"{scheme}://{reachable(host, identity.broker)}:{port}"
         reports = asyncio.ensure_future(reporter.run())
         try:
             yield reporter

@@ -27,7 +27,7 @@ class ServerAccess:
     key: bytes = b""
     tls: ssl.SSLContext | None = None
 
-    def admits(self, authorization: str) -> bool:
+    def is_admitted(self, authorization: str) -> bool:
         """Whether an ``Authorization`` header, or its metadata in gRPC, is correct."""
         return not self.token or hmac.compare_digest(authorization.encode(), b"Bearer " + self.token)
 

@@ -84,13 +84,13 @@ class ServerSettings:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede serve",
         description="Answer requests by the Open Inference Protocol (KServe V2), over REST and gRPC.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add = command.add_argument
     add(
         "models",
         nargs="*",
@@ -111,38 +111,40 @@ def parser() -> argparse.ArgumentParser:
     add("--tls-cert", metavar="FILE", help="HTTPS, and gRPC over TLS, with this certificate chain (PEM)")
     add("--tls-key", metavar="FILE", help="its key (PEM)")
     add("--version", action="version", version=__version__)
-    return made
+    return command
 
 
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> ServerSettings:
     """Read command line and environment. Raises InvalidFieldError, or SystemExit as argparse does."""
-    given = parser().parse_args(arguments)
-    if bool(given.models) == bool(given.file):
-        raise InvalidFieldError("MODEL", " ".join(given.models), "give models, or --file with the file that names them")
+    options = parser().parse_args(arguments)
+    if bool(options.models) == bool(options.file):
+        raise InvalidFieldError(
+            "MODEL", " ".join(options.models), "give models, or --file with the file that names them"
+        )
     for option in ("http", "grpc"):
-        parse_bind(getattr(given, option), f"--{option}")
-    if parse_bind(given.http, "--http") is None:
-        raise InvalidFieldError("--http", given.http, "it is where the server's health is: write host:port")
-    if given.file and (given.spec or given.estimator):
-        raise InvalidFieldError("--file", str(given.file), "its models bring their own specs: leave out --spec")
+        parse_bind(getattr(options, option), f"--{option}")
+    if parse_bind(options.http, "--http") is None:
+        raise InvalidFieldError("--http", options.http, "it is where the server's health is: write host:port")
+    if options.file and (options.spec or options.estimator):
+        raise InvalidFieldError("--file", str(options.file), "its models bring their own specs: leave out --spec")
     return ServerSettings(
-        desired=read(given.file, "--file") or Desired() if given.file else _desired(given.models, given.spec),
-        file=given.file,
-        strict=given.strict,
-        http=given.http,
-        grpc=given.grpc,
-        most=given.max_batch,
-        threads=given.threads,
-        instances=given.instances,
-        max_request=given.max_request * MEGABYTE,
-        estimator=given.estimator,
+        desired=read(options.file, "--file") or Desired() if options.file else _state_of(options.models, options.spec),
+        file=options.file,
+        strict=options.strict,
+        http=options.http,
+        grpc=options.grpc,
+        most=options.max_batch,
+        threads=options.threads,
+        instances=options.instances,
+        max_request=options.max_request * MEGABYTE,
+        estimator=options.estimator,
         grace_s=seconds(environ, "GRACE_S", 10.0),
         model_timeout_s=seconds(environ, "MODEL_TIMEOUT_S", 60.0),
         reports=_reports(environ),
         access=read_access(
-            given.token_file or environ.get("SERVE_TOKEN_FILE", ""),
-            given.tls_cert or environ.get("SERVE_TLS_CERT", ""),
-            given.tls_key or environ.get("SERVE_TLS_KEY", ""),
+            options.token_file or environ.get("SERVE_TOKEN_FILE", ""),
+            options.tls_cert or environ.get("SERVE_TLS_CERT", ""),
+            options.tls_key or environ.get("SERVE_TLS_KEY", ""),
             environ.get("SERVE_TOKEN", ""),
         ),
     )
@@ -152,13 +154,13 @@ def reachable(host: str, broker: str) -> str:
     """Return a reachable host for a listening one: for "all addresses", the address towards the broker."""
     if host and not _is_any(host):
         return f"[{host}]" if ":" in host else host
-    found = re.fullmatch(r"(?:\w+://)?(?:[^@/]*@)?(\[[^\]]+\]|[^:/]+)(?::(\d+))?/?.*", broker)
+    match = re.fullmatch(r"(?:\w+://)?(?:[^@/]*@)?(\[[^\]]+\]|[^:/]+)(?::(\d+))?/?.*", broker)
     try:
-        where = (found[1].strip("[]"), int(found[2] or 1883)) if found else ("192.0.2.1", 9)
+        where = (match[1].strip("[]"), int(match[2] or 1883)) if match else ("192.0.2.1", 9)
         family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as way:
-            way.connect(address)  # sends nothing
-            own: str = way.getsockname()[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            own: str = probe.getsockname()[0]
     except OSError:
         return socket.gethostname()
     return f"[{own}]" if ":" in own else own
@@ -171,7 +173,7 @@ def _is_any(host: str) -> bool:
         return False
 
 
-def _desired(models: Sequence[str], spec_file: Path | None) -> Desired:
+def _state_of(models: Sequence[str], spec_file: Path | None) -> Desired:
     spec = {}
     if spec_file:
         try:
@@ -180,19 +182,19 @@ def _desired(models: Sequence[str], spec_file: Path | None) -> Desired:
             fix = f"give a file with a Model's spec as JSON: {error}"
             raise InvalidFieldError("--spec", str(spec_file), fix) from error
         convert({"url": "/", "format": "onnx", **spec}, ModelSpec, "--spec")
-    wished: dict[str, DesiredModel] = {}
+    models_by_name: dict[str, DesiredModel] = {}
     for text in models:
-        given, equals, file = text.partition("=")
+        prefix, equals, file = text.partition("=")
         path = Path(file if equals else text).absolute()
-        name = given if equals else path.stem
+        name = prefix if equals else path.stem
         if not NAME.fullmatch(name):
             raise InvalidFieldError("MODEL", text, "put NAME= before it: letters, digits, '.', '_' and '-'")
         if not path.exists():
             raise InvalidFieldError("MODEL", text, "there is no such file")
-        if name in wished:
+        if name in models_by_name:
             raise InvalidFieldError("MODEL", text, f"there are two models {name}: put NAME= before one")
-        wished[name] = DesiredModel(name=name, path=str(path), spec={"format": format_at(path).name, **spec})
-    return Desired(models=list(wished.values()))
+        models_by_name[name] = DesiredModel(name=name, path=str(path), spec={"format": format_at(path).name, **spec})
+    return Desired(models=list(models_by_name.values()))
 
 
 def _count(least: int, most: int) -> Callable[[str], int]:
@@ -211,16 +213,16 @@ def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
 
 def _reports(environ: Mapping[str, str]) -> ReportSettings | None:
     """Return its identity; None without a local controller."""
-    told = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
-    if not all(told.values()):
+    names = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
+    if not all(names.values()):
         return None
     return ReportSettings(
-        broker=told["HALIMEDE_BROKER"],
+        broker=names["HALIMEDE_BROKER"],
         credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
         namespace=check_label("NAMESPACE", environ.get("NAMESPACE") or "default"),
-        service=check_name("SERVICE_NAME", told["SERVICE_NAME"]),
+        service=check_name("SERVICE_NAME", names["SERVICE_NAME"]),
         uid=environ.get("SERVICE_UID", "")[:64],
-        worker=check_name("WORKER_NAME", told["WORKER_NAME"]),
-        node=check_name("NODE_NAME", told["NODE_NAME"]),
+        worker=check_name("WORKER_NAME", names["WORKER_NAME"]),
+        node=check_name("NODE_NAME", names["NODE_NAME"]),
         period_s=seconds(environ, "LC_PERIOD", 1.0) or 1.0,
     )

@@ -64,9 +64,9 @@ def check_inputs(inputs: Sequence[Any]) -> None:
     if len(inputs) > MAX_TENSORS:
         raise TooMuchError(f"more than {MAX_TENSORS} tensors")
     texts = 0
-    for given in inputs:
-        if given.datatype == BYTES:
-            texts += count_of(given.name, given.shape)
+    for header in inputs:
+        if header.datatype == BYTES:
+            texts += count_of(header.name, header.shape)
     if texts > MAX_TEXTS:
         raise TooMuchError(f"{texts} elements of {BYTES} are more than {MAX_TEXTS} in a request")
 
@@ -110,10 +110,10 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
     # both sides of 2**63 would become doubles
     wide = kinds == {int} and dtype == np.uint64 and min(flat) >= 0 and max(flat) < 2**64
     try:
-        found = np.array(flat, np.uint64 if wide else None) if flat else np.zeros(0, dtype)
+        array = np.array(flat, np.uint64 if wide else None) if flat else np.zeros(0, dtype)
     except OverflowError:
         raise ServeError(f"tensor {name}: a number of its data is too large for {datatype}") from None
-    return Tensor(name, datatype, _cast(name, datatype, dtype, found).reshape(shape))
+    return Tensor(name, datatype, _cast(name, datatype, dtype, array).reshape(shape))
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> Tensor:
@@ -206,19 +206,19 @@ def _dtype(name: str, datatype: str) -> np.dtype[Any]:
     return dtype
 
 
-def _cast(name: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array:
+def _cast(name: str, datatype: str, dtype: np.dtype[Any], array: Array) -> Array:
     """Convert numbers to their declared type, if only precision is lost."""
-    kind = found.dtype.kind
+    kind = array.dtype.kind
     if dtype.kind == "b":
-        if kind == "b" or (kind in "iu" and found.size and found.min() >= 0 and found.max() <= 1) or not found.size:
-            return found.astype(np.bool_)
+        if kind == "b" or (kind in "iu" and array.size and array.min() >= 0 and array.max() <= 1) or not array.size:
+            return array.astype(np.bool_)
     elif kind in "iuf" and (dtype.kind == "f" or datatype == BF16):
         with np.errstate(over="ignore"):
-            return bits_of(found) if datatype == BF16 else found.astype(dtype)
-    elif kind in "iu" or not found.size:
+            return bits_of(array) if datatype == BF16 else array.astype(dtype)
+    elif kind in "iu" or not array.size:
         bounds = np.iinfo(dtype)
-        if not found.size or (int(found.min()) >= bounds.min and int(found.max()) <= bounds.max):
-            return found.astype(dtype)
+        if not array.size or (int(array.min()) >= bounds.min and int(array.max()) <= bounds.max):
+            return array.astype(dtype)
         raise ServeError(f"tensor {name}: {datatype} holds {bounds.min} to {bounds.max}, and data goes beyond")
     raise ServeError(f"tensor {name}: data has elements that are not {datatype}")
 

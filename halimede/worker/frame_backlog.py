@@ -10,8 +10,9 @@ import asyncio
 
 from halimede.bus import Bus
 
-#: share of the receive maximum from which frames may wait at the broker: a batch frees several at once
-CROWDED = 0.5
+#: share of the receive maximum from which frames may wait at the broker: a batch frees several at once. It is more than
+#: hard samples that wait for the next tier can have (``OffloadClient``): a slow tier is not a slow model
+CROWDED = 0.9
 #: seconds for which the worker has so many, before it reports this: a burst of pictures is no trouble
 BACKLOG_S = 15.0
 TOO_SLOW = (

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 
 from halimede import topics
 from halimede.api.mining import BEFORE
+from halimede.inference import Model, open_committee
+from halimede.inference.scripts import confine
 from halimede.messages import Count
 from halimede.mining import create as create_miner
 from halimede.offload import OffloadClient
@@ -28,6 +31,7 @@ from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.status_reporter import CALIBRATION_DIFFERS, CALIBRATION_INVALID
+from halimede.worker.threshold_file import keeping_thresholds, read_thresholds
 from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
 
 #: most camera frames in flight to a worker: each is acknowledged when it is answered
@@ -38,9 +42,16 @@ def joint_inference(settings: WorkerSettings) -> RoleJob:
     """Return the job of a worker of a joint inference service."""
     if settings.role == "edge":
         gone = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
-        return RoleJob(_edge, lambda: gone)
+        return RoleJob(_edge, lambda: gone, compose=partial(_with_committee, settings))
     will = load_will(settings.namespace, settings.service, settings.worker)
     return RoleJob(_cloud, lambda: will)
+
+
+def _with_committee(settings: WorkerSettings, model: Model) -> Model:
+    """Return the worker's model with those of its committee. Raises ModelError, InvalidFieldError."""
+    for _, spec in settings.committee:
+        confine(spec)
+    return open_committee(model, settings.committee, threads=settings.threads)
 
 
 async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
@@ -50,7 +61,13 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     uploaded, samples = max(ledger[Count.UPLOADED], ledger[Count.HARD] - ledger[Count.WITHHELD]), ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     policy = create_policy(
-        settings, miner, random.random, uploaded=uploaded, samples=samples, audits=lambda: parts.slot.audit_share
+        settings,
+        miner,
+        random.random,
+        uploaded=uploaded,
+        samples=samples,
+        audits=lambda: parts.slot.audit_share,
+        thresholds=read_thresholds(settings),
     )
     known = {"namespace": settings.namespace, "service": settings.service, "worker": settings.worker}
     cameras = settings.source.cameras
@@ -74,6 +91,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         ModelThread("decode") as decoder,
         uploading(parts, offload.circuit) as encoder,
         keeping(parts) as keeper,
+        keeping_thresholds(settings, policy.thresholds),
         open_detector(parts) as detector_slot,
         asyncio.TaskGroup() as group,
     ):

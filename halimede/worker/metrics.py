@@ -191,12 +191,15 @@ def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
         "worker_withheld_samples", "Hard samples that were not uploaded: over the budget, or too slow.", withheld
     )
     yield from _of_budget(policy.budget, ledger)
+    bounds = policy.thresholds.state if policy.thresholds else None
+    pair: Samples = [({"bound": "low"}, bounds.low), ({"bound": "high"}, bounds.high)] if bounds else []
+    yield gauge("worker_upload_threshold_ratio", "Mean of each adapted threshold on the probability of a class.", pair)
     found = agreement_of(ledger.info())
-    bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
+    interval = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
     text = (
         "Share of answers that are the next tier's, estimated from audits (value), with its 95 % interval (low, high)."
     )
-    yield gauge("worker_agreement_ratio", text, bounds)
+    yield gauge("worker_agreement_ratio", text, interval)
     drift = policy.drift
     state: Samples = [({}, float(drift.drifting))] if drift else []
     yield gauge("worker_drift_state", "1 if samples differ from those of the calibration, else 0.", state)

@@ -13,7 +13,16 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadContent, UploadEncoding
+from halimede.api.deferral import (
+    AS_IT_CAME,
+    LEAST_BYTES,
+    MOST_BYTES,
+    Costs,
+    Parameter,
+    UploadContent,
+    UploadEncoding,
+    check_costs,
+)
 from halimede.api.jointinference import (
     BATCH,
     DELAY_MS,
@@ -80,9 +89,13 @@ class WorkerSettings:
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
     hem_mode: MiningMode = "inference-then-mining"
+    #: the further small models of a committee: path and spec of each
+    committee: tuple[tuple[str, ModelSpec], ...] = ()
     #: the file that `halimede calibrate` wrote
     calibration: Path | None = None
     target_upload_ratio: float | None = None
+    #: costs of errors and uploads, by which thresholds are adapted
+    costs: Costs | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
     #: encoding of uploaded samples, and most bytes of each
@@ -166,6 +179,7 @@ def read(
     return WorkerSettings(
         **common,
         source=_source(environ, service),
+        committee=_committee(environ),
         detector=_detector(environ),
         deadline_s=number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
@@ -183,15 +197,28 @@ def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
             raise InvalidFieldError("DETECTOR_URL", "", "write the path of the detector's file, or remove DETECTOR")
         return None
     boxes = read_json(environ, "DETECTOR", Detector) if environ.get("DETECTOR") else Detector(name="detector")
-    return DetectorSettings(path, read_spec(environ, "DETECTOR_SPEC", path), boxes)
+    model = read_spec(environ, "DETECTOR_SPEC", path)
+    if not _may_find_boxes(model):
+        fix = "the detector must find boxes: name a Model whose spec.postprocess.task is detection"
+        raise InvalidFieldError("DETECTOR_SPEC.postprocess.task", _task(model), fix)
+    return DetectorSettings(path, model, boxes)
 
 
 def _check_upload(upload: UploadContent, model: ModelSpec) -> None:
-    """Refuse regions of a model that finds no boxes; what a user's own code finds is not known here."""
-    task = model.postprocess.task if model.postprocess else ""
-    if upload == "regions" and task not in {"", "detection"}:
-        fix = f"the small model finds no boxes (task {task}): leave UPLOAD at frame, the field upload of the service"
-        raise InvalidFieldError("UPLOAD", upload, fix)
+    """Refuse regions of a model that finds no boxes."""
+    if upload == "regions" and not _may_find_boxes(model):
+        cause = f"the small model finds no boxes (task {_task(model)})"
+        raise InvalidFieldError("UPLOAD", upload, f"{cause}: leave UPLOAD at frame, the field upload of the service")
+
+
+def _may_find_boxes(model: ModelSpec) -> bool:
+    """Whether a model may find boxes; what a user's own code finds is not known here."""
+    return _task(model) in {"", "detection"}
+
+
+def _task(model: ModelSpec) -> str:
+    """Return a model's task; empty if its spec has none."""
+    return model.postprocess.task if model.postprocess else ""
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
@@ -213,6 +240,7 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         "hem_mode": one_of(environ, "MINING_MODE", get_args(MiningMode)),
         "calibration": Path(environ["CALIBRATION_URL"]) if environ.get("CALIBRATION_URL") else None,
         "target_upload_ratio": number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
+        "costs": _costs(environ),
         "audit_share": number(environ, "AUDIT_SHARE", 0, least=0, most=1),
         "fusion": one_of(environ, "FUSION", get_args(Fusion)),
         "upload": one_of(environ, "UPLOAD", get_args(UploadContent)),
@@ -228,6 +256,19 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         fix = f"regions are those of the small model's boxes: set MINING_MODE to {AFTER}, or UPLOAD to frame"
         raise InvalidFieldError("UPLOAD", "regions", fix)
     return read
+
+
+def _committee(environ: Mapping[str, str]) -> tuple[tuple[str, ModelSpec], ...]:
+    named = (("COMMITTEE1_URL", "COMMITTEE1_SPEC"), ("COMMITTEE2_URL", "COMMITTEE2_SPEC"))
+    return tuple((path, read_spec(environ, spec, path)) for url, spec in named if (path := environ.get(url)))
+
+
+def _costs(environ: Mapping[str, str]) -> Costs | None:
+    if not environ.get("COSTS"):
+        return None
+    costs = read_json(environ, "COSTS", Costs)
+    check_costs("COSTS", costs)
+    return costs
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:

@@ -25,6 +25,7 @@ from halimede.worker.main import leave, main
 from halimede.worker.roles import RoleJob, WorkerContext, serve_requests, uploading
 from halimede.worker.settings import WorkerSettings, read
 from halimede.worker.status_reporter import CALIBRATION_DIFFERS
+from halimede.worker.threshold_file import keeping_thresholds, read_thresholds
 from halimede.worker.version_calibration import pixels_trouble
 
 #: prefix of a rule's fields in errors of mining, which knows only edge workers
@@ -56,12 +57,19 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
     miner = _miner(settings)
     # hard samples that the next tier did not take stay charged to the budget
     gone_up = max(ledger[Count.DEFERRED] + ledger[Count.AUDITED], ledger[Count.HARD] - ledger[Count.WITHHELD])
-    policy = create_policy(settings, miner, random.random, uploaded=gone_up, samples=ledger[Count.SERVED])
+    policy = create_policy(
+        settings,
+        miner,
+        random.random,
+        uploaded=gone_up,
+        samples=ledger[Count.SERVED],
+        thresholds=read_thresholds(settings),
+    )
     names = (settings.namespace, settings.service, settings.worker)
     offload = OffloadClient(bus, inference(*names, tier=settings.next_tier))
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
-    async with uploading(parts, offload.circuit) as encoder:
+    async with uploading(parts, offload.circuit) as encoder, keeping_thresholds(settings, policy.thresholds):
         worker = RequestWorker(
             bus,
             parts.slot,

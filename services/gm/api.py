@@ -37,7 +37,7 @@ log = structlog.get_logger()
 MARGIN = 64 * 1024
 #: operations that change something; the number and bytes of their kept replies, which answer repeated deliveries
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
-MAX_GIVEN, MAX_GIVEN_BYTES = 256, 32 * 1024 * 1024
+MAX_CACHED, MAX_CACHED_BYTES = 256, 32 * 1024 * 1024
 #: requests in the queue
 QUEUE = 1000
 #: requests of one client: per second, and burst. A client that waits for its replies stays far below
@@ -62,62 +62,57 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
     """Answers requests."""
 
     def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
-        super().__init__(
-            bus, API_REQUEST.filter(), API_REPLY, self._answer_within_budget, too_large=_too_large, queue=QUEUE
-        )
+        super().__init__(bus, API_REQUEST.filter(), API_REPLY, self._receive, too_large=_too_large, queue=QUEUE)
         self.bus = bus
         self._cluster = cluster
         self._plane = plane
         self._editor = editor
-        self._given: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
-        self._given_bytes = 0
+        self._cached: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
+        self._cached_bytes = 0
         self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
         #: requests left unanswered, because their clients asked too often
         self.refused = 0
         #: durations of requests (ms), by operation and outcome
         self.answered: dict[tuple[str, str], Distribution] = {}
 
-    async def _answer_within_budget(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
-        client = delivery.names["client"]
-        if self._budgets.spend(client):
-            return await self._answer_once(delivery)
-        self.refused += 1
-        await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
-        return None
+    async def _receive(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
+        """Answer a request within the budget of its client, and only once.
 
-    async def _answer_once(self, delivery: Delivery[ApiRequest]) -> ApiReply:
-        """Process a request once: a repeated delivery must not redo a change that was reverted in between."""
-        request, ticket = delivery.body, (delivery.names["client"], delivery.packet.correlation)
-        if request.op not in EDITS or not ticket[1]:
+        A repeated delivery gets the first reply: it must not redo a change that was reverted in between.
+        """
+        request, client = delivery.body, delivery.names["client"]
+        if not self._budgets.spend(client):
+            self.refused += 1
+            await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
+            return None
+        request_id = client, delivery.packet.correlation
+        if request.op not in EDITS or not request_id[1]:
             return await self.answer(request)
-        if ticket not in self._given:
+        if request_id not in self._cached:
             size = len(delivery.packet.payload)
-            self._given[ticket] = await self.answer(request), size
-            self._given_bytes += size
-            while len(self._given) > MAX_GIVEN or (self._given_bytes > MAX_GIVEN_BYTES and len(self._given) > 1):
-                self._given_bytes -= self._given.pop(next(iter(self._given)))[1]
-        return self._given[ticket][0]
+            self._cached[request_id] = await self.answer(request), size
+            self._cached_bytes += size
+            while len(self._cached) > MAX_CACHED or (self._cached_bytes > MAX_CACHED_BYTES and len(self._cached) > 1):
+                self._cached_bytes -= self._cached.pop(next(iter(self._cached)))[1]
+        return self._cached[request_id][0]
 
     async def answer(self, request: ApiRequest) -> ApiReply:
         """Process a request and record its duration. The reply to a failed request has the reason."""
         began = asyncio.get_running_loop().time()
-        reply = await self._try(request)
+        try:
+            reply = await self._dispatch(request)
+        except InvalidFieldError as error:
+            reply = _error_reply("Invalid", error, error.field)
+        except (UnknownResourceError, UnknownNodeError) as error:
+            reply = _error_reply("NotFound", error)
+        except ConflictError as error:
+            reply = _error_reply("Conflict", error)
+        except (StoreError, BusError) as error:
+            reply = _error_reply("Internal", error)
         outcome = reply.error.reason if reply.error else "OK"
         took = self.answered.setdefault((request.op, outcome), Distribution())
         took.record((asyncio.get_running_loop().time() - began) * 1000)
         return reply
-
-    async def _try(self, request: ApiRequest) -> ApiReply:
-        try:
-            return await self._dispatch(request)
-        except InvalidFieldError as error:
-            return _refused("Invalid", error, error.field)
-        except (UnknownResourceError, UnknownNodeError) as error:
-            return _refused("NotFound", error)
-        except ConflictError as error:
-            return _refused("Conflict", error)
-        except (StoreError, BusError) as error:
-            return _refused("Internal", error)
 
     async def _dispatch(self, request: ApiRequest) -> ApiReply:
         match request.op:
@@ -187,10 +182,10 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         node, drained = check_name("name", request.name), request.op == "drain"
-        value = await self._mark(node, self._editor, drained=drained)
+        value = await self._set_drained(node, self._editor, drained=drained)
         return ApiReply(outcome="drained" if drained else "uncordoned", value=value)
 
-    async def _mark(self, node: str, editor: Editor, *, drained: bool) -> dict[str, Any]:
+    async def _set_drained(self, node: str, editor: Editor, *, drained: bool) -> dict[str, Any]:
         """Drain or uncordon a node; return its workers without another node. Raises UnknownNodeError, StoreError.
 
         A drained node is excluded from every placement until a user uncordons it: the mark persists across restarts of
@@ -200,20 +195,20 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.
         """
         plane = self._plane
-        if node not in plane.nodes and not plane.nodes.drained(node):
+        if node not in plane.nodes and not plane.nodes.is_drained(node):
             raise UnknownNodeError(node)
-        if plane.nodes.drained(node) is not drained:
+        if plane.nodes.is_drained(node) is not drained:
             # the store first: a change that was confirmed to the user must persist
             await editor.mark_drained(node, drained=drained)
-            await plane.node_changed(node, plane.nodes.mark(node, drained=drained))
+            await plane.node_changed(node, plane.nodes.set_drained(node, drained=drained))
             reason, message = MAINTENANCE_EVENTS[drained]
             await self._cluster.record("Normal", reason, f"node/{node}", message)
         stranded = [
             {"service": f"{key.namespace}/{key.name}", "role": role}
-            for key, role in plane.index.stranded(node)
+            for key, role in plane.index.stranded_roles(node)
             if drained
         ]
-        return {"online": plane.nodes.online(node), "stranded": stranded}
+        return {"online": plane.nodes.is_online(node), "stranded": stranded}
 
     async def _remove_node(self, node: str) -> None:
         """Forget a node. Raises UnknownNodeError, ConflictError while it is online, BusError without a broker.
@@ -239,15 +234,15 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             plane.queue.add(key)
 
     def _refuse_online(self, node: str) -> None:
-        if self._plane.nodes.online(node):
+        if self._plane.nodes.is_online(node):
             raise ConflictError(f"node {node} is online: stop its local controller first")
 
     def _list(self, request: ApiRequest) -> ApiReply:
         plural = _plural(request)
         if request.namespace:
             check_label("namespace", request.namespace)
-        found = sorted(self._cluster.resources(plural, request.namespace), key=lambda stored: stored.key)
-        items, cut = _cut((body_of(stored) for stored in found), request.limit, self._item_bytes)
+        resources = sorted(self._cluster.resources(plural, request.namespace), key=lambda stored: stored.key)
+        items, cut = _cut((body_of(stored) for stored in resources), request.limit, self._item_bytes)
         return ApiReply(items=items, truncated=cut)
 
     def _nodes(self, request: ApiRequest) -> ApiReply:
@@ -260,18 +255,18 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return min(MAX_JSON, self.bus.max_packet or MAX_JSON) - MARGIN
 
 
-def _cut(items: Iterable[Any], limit: int, room: int) -> tuple[list[Any], bool]:
+def _cut(items: Iterable[Any], limit: int, free_bytes: int) -> tuple[list[Any], bool]:
     """Return as many items as fit, and whether there are more."""
-    taken: list[Any] = []
+    fitting: list[Any] = []
     for item in items:
-        room -= len(msgspec.json.encode(item)) + 1
-        if len(taken) == limit or room < 0:
-            return taken, True
-        taken.append(item)
-    return taken, False
+        free_bytes -= len(msgspec.json.encode(item)) + 1
+        if len(fitting) == limit or free_bytes < 0:
+            return fitting, True
+        fitting.append(item)
+    return fitting, False
 
 
-def _refused(reason: Any, error: Exception, field: str = "") -> ApiReply:
+def _error_reply(reason: Any, error: Exception, field: str = "") -> ApiReply:
     return ApiReply(error=ApiError(reason=reason, message=str(error)[:4096], field=field[:4096]))
 
 

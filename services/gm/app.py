@@ -49,7 +49,7 @@ COMPLAIN_EVERY = 30.0
 CLIENT_ID = "halimede-gm"
 #: seconds: to connect to the broker, for the retained message to arrive after the subscription, and for a GM that runs
 #: to answer, which may be about to connect again
-CONNECT_S, LOOK_S, ANSWER_S = 2.0, 0.3, 15.0
+CONNECT_S, RETAINED_S, ANSWER_S = 2.0, 0.3, 15.0
 #: seconds of one attempt to reach the broker for a check; seconds after it in which connections may be made
 CHECK_S, PERMITTED_S = 30.0, 5.0
 #: bytes that the store may hold: outside and inside a pod (there the folder is small unless a volume is mounted)
@@ -89,7 +89,7 @@ class GlobalManager:
         self._api = ApiServer(quiet or bus, cluster, self._plane, editor)
         #: the data of the dashboard, and the metrics for Prometheus
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
-        self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
+        self.metrics = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
         self._log = RateLimitedLogger()
         self._connection = 0
         #: the address of both, published in GM's presence
@@ -238,27 +238,27 @@ class ManagerProcess:
     async def __call__(self, cluster: Cluster, editor: Editor | None = None, pods: PodSettings | None = None) -> None:
         """Run a GM. Raises HalimedeError if a GM with another store is connected to the broker."""
         control = self.broker.for_control()
-        look = partial(MqttBus, f"{CLIENT_ID}-look", control)
-        is_checked = await refuse_a_second(look(), cluster.identity)
+        make_check_bus = partial(MqttBus, f"{CLIENT_ID}-look", control)
+        is_checked = await refuse_a_second(make_check_bus(), cluster.identity)
         quiet = MqttBus(f"{CLIENT_ID}-quiet", control)
         blobs = BlobServing(
             MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
         )
         bus, tls = MqttBus(CLIENT_ID, control), self.broker.secure
-        check = ReconnectCheck(cluster, [bus, quiet, blobs.bus], look)
+        check = ReconnectCheck(cluster, [bus, quiet, blobs.bus], make_check_bus)
         if is_checked:
             check.permit()
         manager = GlobalManager(
             bus, cluster, editor, quiet=quiet, blobs=blobs, pods=pods, tls=tls, reconnect_check=check
         )
-        figures, page = manager.figures, DashboardRoutes(manager.feed, page_token(self.home, self.http))
+        metrics, page = manager.metrics, DashboardRoutes(manager.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:
-            figures.add_to(application)
+            metrics.add_to(application)
             page.add_to(application)
 
-        registered = registry("gm", figures.collect)
-        shown = HttpServer(self.http, health=figures.health(), registry=registered, routes=routes, or_any=self.or_any)
+        registered = registry("gm", metrics.collect)
+        shown = HttpServer(self.http, health=metrics.health(), registry=registered, routes=routes, or_any=self.or_any)
         async with shown as server:
             manager.http = server.url
             with brief_collections():
@@ -299,7 +299,7 @@ async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = Fals
 
     await bus.subscribe(GM_PRESENCE.filter(), on_presence)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(RETAINED_S):
             other = (await presences.get()).body
         if not is_other(other) or (only_answering and not other.connection):
             return
@@ -330,7 +330,7 @@ class ReconnectCheck:
         self._cluster = cluster
         self._connections = connections
         self._make_bus = make_bus
-        self._look: ReconnectingBus | None = None
+        self._check_bus: ReconnectingBus | None = None
         self._due = asyncio.Event()
         self._permitted_until = -math.inf
 
@@ -343,19 +343,19 @@ class ReconnectCheck:
         if asyncio.get_running_loop().time() < self._permitted_until or any(bus.connected for bus in self._connections):
             return ""
         self._due.set()
-        if self._look is None or self._look.connected:
+        if self._check_bus is None or self._check_bus.connected:
             return "another global manager may run"
-        return self._look.cause
+        return self._check_bus.cause
 
     async def run(self) -> None:
         """Check when a connection shall be made, until cancelled. Raises HalimedeError if another GM runs."""
         while True:
             await self._due.wait()
-            self._look = self._make_bus()
-            async with self._look:
+            self._check_bus = self._make_bus()
+            async with self._check_bus:
                 try:
-                    await self._look.wait_connected(CHECK_S)
-                    await _refuse_online(self._look, self._cluster.identity, only_answering=True)
+                    await self._check_bus.wait_connected(CHECK_S)
+                    await _refuse_online(self._check_bus, self._cluster.identity, only_answering=True)
                 except DisconnectedError:
                     continue
                 except RefusedError as error:  # the broker's rules: GM's own connections report them as well

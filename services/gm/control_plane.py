@@ -1,6 +1,9 @@
-"""GM's event loop: edits, reports, presences, syncs and connections put resources into one work queue.
+"""GM's event loop: each event puts the keys of the resources that it concerns into one work queue.
 
-It owns the state of nodes, reports and placements; ``reconciler.py`` plans and acts.
+An event is an edit of a resource, a presence, report or sync of a node, or a connection. It first updates the state of
+nodes, reports or placements, which the control plane owns. Then the reconciler takes each key from the queue, compares
+the resource with that state, and acts. A node that came online sends a sync, the list of what the node holds:
+``SyncResponder`` answers with the inserts and deletes that the node needs.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from services.gm.system_observer import SystemObserver
 from services.gm.worker_file_store import WorkerFileStore
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import nodes_by_worker
-from services.gm.workqueue import WorkQueue, reached
+from services.gm.workqueue import WorkQueue, has_come
 
 log = structlog.get_logger()
 #: seconds in which the broker sends retained reports, after a connection and (without one) after the start
@@ -49,7 +52,7 @@ class ControlPlane:
         self.nodes = Nodes()
         self.reports = NodeReports()
         self.index = ReferenceIndex(self.nodes, pods=pods is not None)
-        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online, cluster.session_key)
+        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.is_online, cluster.session_key)
         self.display = StatusTopics(out or bus, cluster)
         self.files = WorkerFileStore(lambda key: self.queue.add(key, first=True))
         reader = SnapshotReader(
@@ -83,7 +86,7 @@ class ControlPlane:
         """Load resources from the cluster and what GM stored: before it receives any message."""
         memory = await self._cluster.recall()
         for node in memory.drained:
-            self.nodes.mark(node, drained=True)
+            self.nodes.set_drained(node, drained=True)
         for presence in memory.nodes:
             self.nodes.restore(presence)
         resources = list(self._cluster.resources())
@@ -92,8 +95,8 @@ class ControlPlane:
             await self._changed(stored.key)
             for node, report in self.reports.of(stored.key).items():
                 if report.live:
-                    told = report.status
-                    self.downstream.acknowledged(node, stored.key, told.uid, told.observed_generation)
+                    status = report.status
+                    self.downstream.acknowledge(node, stored.key, status.uid, status.observed_generation)
         if self._pods:
             # there only statuses are stored, but the broker retains the nodes' own reports
             self.reconciler.settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
@@ -115,14 +118,14 @@ class ControlPlane:
         while True:
             await self._doubt.wait()
             self._doubt.clear()
-            while self.nodes.unconfirmed():
+            while self.nodes.list_unconfirmed():
                 for node in self._silent_nodes():
-                    await self.node_changed(node, self.nodes.lost(node))
+                    await self.node_changed(node, self.nodes.set_offline(node))
                 await asyncio.sleep(APPEAR_S)
 
     def _silent_nodes(self) -> list[str]:
         """Return the nodes that have been unconfirmed for too long while GM was connected."""
-        now, unconfirmed = asyncio.get_running_loop().time(), self.nodes.unconfirmed()
+        now, unconfirmed = asyncio.get_running_loop().time(), self.nodes.list_unconfirmed()
         if not self._bus.connected:
             self._unconfirmed_since.clear()
             return []
@@ -132,9 +135,9 @@ class ControlPlane:
         self._unconfirmed_since = {node: since[node] for node in since.keys() - silent}
         return silent
 
-    async def presence(self, presence: Presence, *, retained: bool) -> None:
+    async def process_presence(self, presence: Presence, *, retained: bool) -> None:
         """Process a birth or will; ``retained``: the broker sent it because GM has subscribed."""
-        change = self.nodes.saw(presence, retained=retained)
+        change = self.nodes.process_presence(presence, retained=retained)
         if retained and self.nodes.is_unconfirmed(presence.node):
             self._doubt.set()
         await self.node_changed(presence.node, change)
@@ -143,40 +146,39 @@ class ControlPlane:
         """Process that a node came online, went offline, became ready or not, or got other labels."""
         keys: set[Key] = self.index.node_changed(node) if change.labels else set()
         if change.ready:
-            keys |= set(self.index.assigned(node))
+            keys |= set(self.index.keys_on(node))
         if change.online:
             keys |= self.downstream.keys(node)
-            keys |= set(self.index.assigned(node))
-            online = self.nodes.online(node)
-            self.downstream.returned(node)
+            keys |= set(self.index.keys_on(node))
+            online = self.nodes.is_online(node)
+            self.downstream.connection_changed(node)
             reason, message = ("NodeOnline", "the node is online") if online else ("NodeOffline", "the node is offline")
-            if reached(self.reconciler.settled_at):  # before that, these are only retained presences
+            if has_come(self.reconciler.settled_at):  # before that, these are only retained presences
                 await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
         for key in keys:
             self.queue.add(key, spaced=True)
 
-    async def behind(self, epoch: int) -> None:
+    async def raise_epoch(self, epoch: int) -> None:
         """Raise the epoch above one that a node follows: the node ignores a GM with a lower epoch."""
-        ours = self._cluster.epoch
-        if epoch <= ours or not reached(self._next_overtake):
+        present = self._cluster.epoch
+        if epoch <= present or not has_come(self._next_overtake):
             return
         self._next_overtake = asyncio.get_running_loop().time() + OVERTAKE_SPACING
         if not await self._cluster.overtake(epoch):
-            log.error("epoch not raised", epoch=ours, followed=epoch)
+            log.error("epoch not raised", epoch=present, followed=epoch)
             return
         self.downstream.sender.epoch = self._cluster.epoch
-        text = f"nodes follow epoch {epoch} of an earlier store: the epoch is raised from {ours} to one above that"
+        text = f"nodes follow epoch {epoch} of an earlier store: the epoch is raised from {present} to one above that"
         await self._cluster.record("Warning", "EpochRaised", "gm", text)
         self._bus.renew()
 
-    async def unknown(self, node: str, key: Key, told: NodeStatus) -> None:
+    async def process_unknown_report(self, node: str, key: Key, status: NodeStatus) -> None:
         """Process a report on a uid that is not, or no longer, the uid of the resource."""
+        uid, generation = status.uid, status.observed_generation
         if self._cluster.get(key) is None and not self._cluster.complete:
-            self.downstream.acknowledged(node, key, told.uid, told.observed_generation)
-        held = Held(
-            plural=key.plural, namespace=key.namespace, name=key.name, uid=told.uid, generation=told.observed_generation
-        )
-        await self.syncs.forget_unknown(node, key, held)
+            self.downstream.acknowledge(node, key, uid, generation)
+        holding = Held(plural=key.plural, namespace=key.namespace, name=key.name, uid=uid, generation=generation)
+        await self.syncs.forget_unknown(node, key, holding)
 
     def lost_version(self, key: Key) -> LostVersion | None:
         """Return the uid that all nodes hold of a resource that was lost with an earlier store, with its generation.
@@ -186,22 +188,22 @@ class ControlPlane:
         """
         if self._cluster.complete or self._cluster.get(key):
             return None
-        versions = self.downstream.held(key).values()
+        versions = self.downstream.reported_versions(key).values()
         uids = {version.uid for version in versions}
         generation = max((version.generation for version in versions), default=MAX_INTEGER)
         uid = uids.pop() if len(uids) == 1 and generation < MAX_INTEGER else ""
         used = any(stored.uid == uid for stored in self._cluster.resources())
-        if not uid or used or self._cluster.buried(uid) is not None or self.syncs.is_deleted(uid):
+        if not uid or used or self._cluster.deleted_generation(uid) is not None or self.syncs.is_deleted(uid):
             return None
         return LostVersion(uid, generation)
 
     async def forget_orphan(self, key: Key) -> bool:
         """Delete from all nodes a resource that only they hold (see ``Cluster.complete``); return whether any did."""
-        held = self.downstream.held(key)
-        for node, version in held.items():
+        versions = self.downstream.reported_versions(key)
+        for node, version in versions.items():
             await self._cluster.bury(version.uid, version.generation)  # offline nodes may hold it as well
             self.downstream.forget(node, key, version.uid, version.generation)
-        return bool(held)
+        return bool(versions)
 
     def connecting(self) -> None:
         """Prepare for a new connection: from now on nodes prove that they are online."""
@@ -212,8 +214,8 @@ class ControlPlane:
         """Process a connection: the broker may have lost its state, and GM may have missed messages."""
         for name, node in self.nodes.items():
             # a sync may arrive before this call: then GM answers it and need not wait for another
-            if node.online and not self.downstream.answering(name):
-                self.downstream.returned(name)
+            if node.online and not self.downstream.is_answering(name):
+                self.downstream.connection_changed(name)
         self._doubt.set()
         self.reconciler.settled_at = min(self.reconciler.settled_at, asyncio.get_running_loop().time() + SETTLED_S)
         self.publish_all()
@@ -221,7 +223,7 @@ class ControlPlane:
     def publish_all(self) -> None:
         """Send waiting messages and publish all statuses, after a connection of the sending bus."""
         self.downstream.wake()
-        self.display.all()
+        self.display.publish_all()
 
     async def _changed(self, key: Key) -> None:
         stored, old = self._cluster.get(key), self.index.get(key)
@@ -233,7 +235,7 @@ class ControlPlane:
         elif stored is not None and stored.deleting:
             self.downstream.withdraw(key)
         if old and stored is None:
-            self.display.gone(key)
+            self.display.clear_deleted(key)
         entry = None
         if stored is not None:
             try:
@@ -244,14 +246,14 @@ class ControlPlane:
         if entry:
             self._scheduled(key)
         # the service before the resources that it names: a node must release the service first
-        for each in (key, *sorted(concerned)):
-            self.queue.add(each, first=True)  # an edit must not wait behind messages of nodes and pods
+        for waiting_key in (key, *sorted(concerned)):
+            self.queue.add(waiting_key, first=True)  # an edit must not wait behind messages of nodes and pods
 
     def _scheduled(self, key: Key) -> None:
         """Record the nodes of a service's pods."""
         if self._pods:
-            for each in self.index.scheduled(key, nodes_by_worker(self._cluster.workers(key).pods)):
-                self.queue.add(each)
+            for concerned in self.index.set_scheduled(key, nodes_by_worker(self._cluster.workers(key).pods)):
+                self.queue.add(concerned)
 
 
 class SyncResponder:
@@ -286,7 +288,7 @@ class SyncResponder:
         """Whether a node knows that a uid was deleted; used where ``Cluster.complete`` is False."""
         return any(uid in uids for uids in self._deleted.values())
 
-    def born(self, node: str) -> None:
+    def answer_waiting(self, node: str) -> None:
         """Answer a sync that waited for the node's birth, if there is one."""
         if node in self._waiting:
             self.queue.add(node)
@@ -295,34 +297,34 @@ class SyncResponder:
         sync = self._waiting.pop(node, None)
         if sync is None:
             return
-        before = self._downstream.synced(node, sync.holds)
-        held = {Key(h.plural, h.namespace, h.name): h for h in sync.holds}
+        before = self._downstream.replace_reported(node, sync.holds)
+        holdings = {Key(h.plural, h.namespace, h.name): h for h in sync.holds}
         # services first: their references are sent with them in the right order
-        for key in dict.fromkeys([*sorted(self._index.assigned(node)), *held]):
+        for key in dict.fromkeys([*sorted(self._index.keys_on(node)), *holdings]):
             for action in self._reconciler.decide(key, node):
                 self._reconciler.deliver(action)
-        unknown = [await self.forget_unknown(node, key, holding) for key, holding in held.items()]
+        unknown = [await self.forget_unknown(node, key, holding) for key, holding in holdings.items()]
         self._downstream.answer(node, unknown.count(True))
-        for key in before - held.keys():  # a deletion may have waited only for this node
+        for key in before - holdings.keys():  # a deletion may have waited only for this node
             if (stored := self._cluster.get(key)) and stored.deleting:
                 self._reconciler.queue.add(key)
 
-    async def forget_unknown(self, node: str, key: Key, held: Held) -> bool:
+    async def forget_unknown(self, node: str, key: Key, holding: Held) -> bool:
         """Send a node the delete of a resource that was deleted while the node was offline: its uid is unknown.
 
         Return True if nothing is sent because the resource was lost.
         """
-        if self._cluster.exists(key, held.uid):
+        if self._cluster.exists(key, holding.uid):
             return False
         stored = self._cluster.get(key)
-        generation = held.generation
+        generation = holding.generation
         if stored is None and not self._cluster.complete:
-            last = self._cluster.buried(held.uid)
+            last = self._cluster.deleted_generation(holding.uid)
             if last is None:
                 # GM's store was lost: the node may have the only copy of the user's resource
                 text = "it was lost with an earlier store: apply it again, or delete it"
                 await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
                 return True
             generation = max(generation, last)
-        self._downstream.forget(node, key, held.uid, generation)
+        self._downstream.forget(node, key, holding.uid, generation)
         return False

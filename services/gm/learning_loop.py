@@ -58,14 +58,14 @@ class ObservedTraining:
     @property
     def compared(self) -> list[TrainingProgress]:
         """The trainers that have compared the model."""
-        known = (*self.trainers, *self.offline)
-        return [each for each in known if self.model and each.compared == self.model.digest]
+        trainers = (*self.trainers, *self.offline)
+        return [trainer for trainer in trainers if self.model and trainer.compared == self.model.digest]
 
     @property
     def judged(self) -> bool:
         """Whether each trainer that can compare the model has done so, and at least one has."""
-        able = (each for each in self.trainers if not each.reason)
-        return bool(self.compared) and all(self.model and each.compared == self.model.digest for each in able)
+        able = (trainer for trainer in self.trainers if not trainer.reason)
+        return bool(self.compared) and all(self.model and trainer.compared == self.model.digest for trainer in able)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +80,26 @@ class ObservedService:
     drifting: bool = False
 
     @classmethod
-    def of(cls, reports: Iterable[NodeReport], online: Callable[[str], bool]) -> ObservedService:
+    def of(cls, reports: Iterable[NodeReport], is_online: Callable[[str], bool]) -> ObservedService:
         """Return what reports on a service mean."""
         infos, workers, drifting = [], list[WorkerReport](), False
         for report in reports:
             if report.edge and report.task_info:
                 infos.append(report.task_info)
-            if report.live and online(report.node):
-                workers += [each for each in report.status.workers if each.role == EDGE and each.model]
+            if report.live and is_online(report.node):
+                workers += [worker for worker in report.status.workers if worker.role == EDGE and worker.model]
                 drifting = drifting or bool(report.task_info and report.task_info.drifting)
         return cls(infos, workers, drifting)
 
     @property
     def models(self) -> list[ModelInUse]:
         """The models that edge workers use."""
-        return [each.model for each in self.workers if each.model]
+        return [worker.model for worker in self.workers if worker.model]
 
     @property
     def versions(self) -> set[str]:
         """The versions that edge workers use."""
-        return {each.version for each in self.models}
+        return {model.version for model in self.models}
 
     @property
     def present(self) -> str:
@@ -127,28 +127,28 @@ class ObservedLoop:
     pods_error: str = ""
 
 
-def advance(loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSettings, now: str) -> LoopState:
+def advance(loop: LoopState, observed: ObservedLoop, job: str, settings: LoopSettings, now: str) -> LoopState:
     """Return the next state at a time (RFC 3339). ``job`` is the name of the TrainingModel."""
     now_s = seconds(now)
     if not loop.since_s or loop.since_s > now_s + MOST_AHEAD_S:
         # the clock was far ahead: no deadline, and no sample since then, would come
         loop = msgspec.structs.replace(loop, since_s=now_s, begins_s=min(loop.begins_s, now_s))
-    found = facts(loop, seen, job)
-    if loop.state == "Collecting" and not found.present:
+    loop_facts = facts(loop, observed, job)
+    if loop.state == "Collecting" and not loop_facts.present:
         return loop  # a round needs a version to better: workers are starting, or differ
-    return step(loop, found, settings, now_s)
+    return step(loop, loop_facts, settings, now_s)
 
 
-def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:
+def facts(loop: LoopState, observed: ObservedLoop, job: str) -> LoopFacts:
     """Return the facts for the next step."""
-    service, training = seen.service, seen.training
+    service, training = observed.service, observed.training
     total = add_up(service.infos) if service.infos else TaskInfo()
     candidate = version_name(job, training.model) if training.model else ""
-    contested = next((each.reason for each in training.trainers if each.reason == CONTESTED), "")
+    contested = next((trainer.reason for trainer in training.trainers if trainer.reason == CONTESTED), "")
     return LoopFacts(
         drifting=service.drifting,
-        present=_foreign(loop, seen.model) or service.present,
-        canary=_tried(loop, seen),
+        present=_foreign(loop, observed.model) or service.present,
+        canary=_trial_version(loop, observed),
         counts=VersionCounts(
             answered=max(0, total.inference_number - total.canary_answered),
             hard=max(0, total.hard_example_number - total.canary_hard),
@@ -164,21 +164,21 @@ def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:
         labelled=total.labelled,
         easy=total.labelled_easy,
         contested=contested and "persons and the big model label too many samples differently: `halimede hard list`",
-        command=seen.command,
+        command=observed.command,
         training=_training_report(loop, training, candidate),
-        evidence=_evidence_report(seen, candidate),
-        canary_error=_canary_error(loop, seen),
-        in_force=seen.model is not None and bool(loop.version) and seen.model.target_version == loop.version,
-        undone=_undone(loop, seen.model),
-        rollout=None if seen.model is None or seen.as_pods else seen.model.rollout or RolloutSpec(),
-        replaces=seen.as_pods,
+        evidence=_evidence_report(observed, candidate),
+        canary_error=_canary_error(loop, observed),
+        in_force=observed.model is not None and bool(loop.version) and observed.model.target_version == loop.version,
+        undone=_undone(loop, observed.model),
+        rollout=None if observed.model is None or observed.as_pods else observed.model.rollout or RolloutSpec(),
+        replaces=observed.as_pods,
     )
 
 
-def _tried(loop: LoopState, seen: ObservedLoop) -> str:
+def _trial_version(loop: LoopState, observed: ObservedLoop) -> str:
     """Return the candidate if an edge worker uses it for any sample, or the Model still has it."""
-    used = {name for each in seen.service.models for name in (each.version, each.canary_version)}
-    there = loop.version in used or bool(digest_of(loop.version, seen.model))
+    used = {name for model in observed.service.models for name in (model.version, model.canary_version)}
+    there = loop.version in used or bool(digest_of(loop.version, observed.model))
     return loop.version if loop.version and there else ""
 
 
@@ -189,47 +189,47 @@ def _training_report(loop: LoopState, training: ObservedTraining, candidate: str
     return TrainingReport(round=loop.round, error=training.error) if training.error else None
 
 
-def _evidence_report(seen: ObservedLoop, candidate: str) -> EvidenceReport | None:
+def _evidence_report(observed: ObservedLoop, candidate: str) -> EvidenceReport | None:
     """Return the evidence of all trainers once they have compared the candidate, and the Model has it as a version."""
-    if not candidate or not seen.training.judged or not digest_of(candidate, seen.model):
+    if not candidate or not observed.training.judged or not digest_of(candidate, observed.model):
         return None
-    found = [_decoded(each.evidence) for each in seen.training.compared]
-    return EvidenceReport(version=candidate, evidence=summed(found))
+    evidence = [_decode_evidence(trainer.evidence) for trainer in observed.training.compared]
+    return EvidenceReport(version=candidate, evidence=sum_evidence(evidence))
 
 
-def _decoded(text: str) -> Evidence:
+def _decode_evidence(text: str) -> Evidence:
     try:
         return msgspec.json.decode(text, type=Evidence)
     except msgspec.DecodeError as error:
         return Evidence(error=f"a trainer's evidence cannot be read: {error}"[:1024])
 
 
-def summed(found: Sequence[Evidence]) -> Evidence:
+def sum_evidence(reports: Sequence[Evidence]) -> Evidence:
     """Return the evidence of several nodes together; the streams of all nodes count equally."""
-    if len(found) == 1:
-        return found[0]
+    if len(reports) == 1:
+        return reports[0]
     groups: dict[str, list[PairedCounts]] = {}
-    for each in found:
-        for name, counts in each.groups.items():
+    for report in reports:
+        for name, counts in report.groups.items():
             groups.setdefault(name, []).append(counts)
-    timed = [each for each in found if each.candidate_ms and each.present_ms]
-    slowest = max(timed, key=_slowdown) if len(timed) == len(found) else Evidence()
+    timed = [report for report in reports if report.candidate_ms and report.present_ms]
+    slowest = max(timed, key=_latency_ratio) if len(timed) == len(reports) else Evidence()
     return Evidence(
-        error=next((each.error for each in found if each.error), ""),
-        failed=sum(each.failed for each in found),
+        error=next((report.error for report in reports if report.error), ""),
+        failed=sum(report.failed for report in reports),
         strata=[
-            msgspec.structs.replace(stratum, share=stratum.share / len(found))
-            for each in found
-            for stratum in each.strata
+            msgspec.structs.replace(stratum, share=stratum.share / len(reports))
+            for report in reports
+            for stratum in report.strata
         ],
         groups={name: _sum(counts) for name, counts in groups.items()},
-        reference=_sum(each.reference for each in found),
+        reference=_sum(report.reference for report in reports),
         candidate_ms=slowest.candidate_ms,
         present_ms=slowest.present_ms,
     )
 
 
-def _slowdown(evidence: Evidence) -> float:
+def _latency_ratio(evidence: Evidence) -> float:
     assert evidence.candidate_ms is not None  # noqa: S101  # callers check it
     assert evidence.present_ms is not None  # noqa: S101
     return evidence.candidate_ms.value / max(evidence.present_ms.value, 1e-9)
@@ -237,20 +237,20 @@ def _slowdown(evidence: Evidence) -> float:
 
 def _sum(counts: Iterable[PairedCounts]) -> PairedCounts:
     total: Counter[str] = Counter()
-    for each in counts:
-        total.update(msgspec.structs.asdict(each))
+    for pair in counts:
+        total.update(msgspec.structs.asdict(pair))
     return PairedCounts(**total)
 
 
-def _canary_error(loop: LoopState, seen: ObservedLoop) -> str:
+def _canary_error(loop: LoopState, observed: ObservedLoop) -> str:
     """Return why a node refused or withdrew the candidate, or cannot get it."""
     if not loop.version or loop.state not in {"Canary", "RolledOut"}:
         return ""
-    if seen.model_error or seen.pods_error:
-        return seen.model_error or seen.pods_error
-    digest = digest_of(loop.version, seen.model)
-    refusals = (each for each in seen.service.models if digest and each.refused == digest)
-    return next((f"{each.reason}: {each.message}" for each in refusals), "")
+    if observed.model_error or observed.pods_error:
+        return observed.model_error or observed.pods_error
+    digest = digest_of(loop.version, observed.model)
+    refusals = (model for model in observed.service.models if digest and model.refused == digest)
+    return next((f"{model.reason}: {model.message}" for model in refusals), "")
 
 
 def _undone(loop: LoopState, model: ModelSpec | None) -> str:
@@ -264,16 +264,16 @@ def _undone(loop: LoopState, model: ModelSpec | None) -> str:
     return ""
 
 
-def full(loop: LoopState, model: ModelSpec, job: str) -> bool:
+def is_full(loop: LoopState, model: ModelSpec, job: str) -> bool:
     """Whether a Model has no room for another candidate."""
-    kept = {model.target_version or loop.base, loop.base if loop.state != "Collecting" else ""}
-    own = (each for each in model.versions if each.version.startswith(f"{job}-") and each.version not in kept)
+    needed = {model.target_version or loop.base, loop.base if loop.state != "Collecting" else ""}
+    own = (entry for entry in model.versions if entry.version.startswith(f"{job}-") and entry.version not in needed)
     return len(model.versions) >= MOST_VERSIONS and not any(own)
 
 
 def digest_of(version: str, model: ModelSpec | None) -> str:
     """Return the digest of a version of a Model; empty if it has none."""
-    return next((each.sha256 for each in model.versions if each.version == version), "") if model else ""
+    return next((entry.sha256 for entry in model.versions if entry.version == version), "") if model else ""
 
 
 def version_name(job: str, model: TensorFile) -> str:
@@ -281,29 +281,29 @@ def version_name(job: str, model: TensorFile) -> str:
     return f"{job}-{model.digest[:SHORT]}"
 
 
-def edited(
-    loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSettings, known: ModelFacts | None
+def desired_model(
+    loop: LoopState, observed: ObservedLoop, job: str, settings: LoopSettings, file_facts: ModelFacts | None
 ) -> ModelSpec | None:
-    """Return the Model as it must be in a state; None: it is so already. ``known``: facts of its present file."""
-    spec = seen.model
+    """Return the Model as it must be in a state; None: it is so already. ``file_facts``: facts of its present file."""
+    spec = observed.model
     if spec is None:
         return None
-    wanted = desired(loop, settings)
-    made, rollout = spec, _rollout(loop, spec, wanted.audit_share)
-    if loop.state == "Labelling" and seen.as_pods:  # a later change of its spec would replace the pods that train
-        made = _with_base(spec, loop, known) or spec
+    canary = desired(loop, settings)
+    model, rollout = spec, _rollout(loop, spec, canary.audit_share)
+    if loop.state == "Labelling" and observed.as_pods:  # a later change of its spec would replace the pods that train
+        model = _with_base(spec, loop, file_facts) or spec
     elif loop.state == "Judging":
-        made = _with_candidate(spec, loop, seen.training, job, known)
+        model = _with_candidate(spec, loop, observed.training, job, file_facts)
     elif loop.state in {"Canary", "RolledOut"} and not (_undone(loop, spec) or _foreign(loop, spec)):
-        made = msgspec.structs.replace(spec, target_version=loop.version)
-        rollout = msgspec.structs.replace(rollout, canary_percent=wanted.percent)
+        model = msgspec.structs.replace(spec, target_version=loop.version)
+        rollout = msgspec.structs.replace(rollout, canary_percent=canary.percent)
     elif loop.state == "Withdrawn":
-        made = _without(spec, loop)
-        if made.target_version != spec.target_version:
+        model = _without(spec, loop)
+        if model.target_version != spec.target_version:
             rollout = msgspec.structs.replace(rollout, canary_percent=100)
-    if rollout != (spec.rollout or RolloutSpec()) and not seen.as_pods:
-        made = msgspec.structs.replace(made, rollout=rollout if rollout != RolloutSpec() else None)
-    return made if made != spec else None
+    if rollout != (spec.rollout or RolloutSpec()) and not observed.as_pods:
+        model = msgspec.structs.replace(model, rollout=rollout if rollout != RolloutSpec() else None)
+    return model if model != spec else None
 
 
 def _foreign(loop: LoopState, spec: ModelSpec | None) -> str:
@@ -323,7 +323,7 @@ def _rollout(loop: LoopState, spec: ModelSpec, share: float) -> RolloutSpec:
 
 
 def _with_candidate(
-    spec: ModelSpec, loop: LoopState, training: ObservedTraining, job: str, known: ModelFacts | None
+    spec: ModelSpec, loop: LoopState, training: ObservedTraining, job: str, file_facts: ModelFacts | None
 ) -> ModelSpec:
     """Return a Model with the candidate as a version, and with the present version in force by its name."""
     model, compared = training.model, training.compared
@@ -331,19 +331,19 @@ def _with_candidate(
         return spec
     if digest_of(loop.version, spec):
         return spec
-    named = _with_base(spec, loop, known)
+    named = _with_base(spec, loop, file_facts)
     if named is None:
         return spec  # somebody edits the Model: the round ends with Superseded
     # a resource has a limited size: only versions between which the loop chooses keep a calibration
-    kept = {loop.base, named.target_version}
+    calibrated = {loop.base, named.target_version}
     versions = [
-        each if each.version in kept else msgspec.structs.replace(each, calibration="") for each in named.versions
+        old if old.version in calibrated else msgspec.structs.replace(old, calibration="") for old in named.versions
     ]
-    calibration = max(compared, key=lambda each: each.samples).calibration
+    calibration = max(compared, key=lambda trainer: trainer.samples).calibration
     candidate = ModelVersion(
         version=loop.version, url=url(GM, model.digest), sha256=model.digest, calibration=calibration
     )
-    own = (each for each in versions if each.version.startswith(f"{job}-") and each.version != loop.base)
+    own = (old for old in versions if old.version.startswith(f"{job}-") and old.version != loop.base)
     while len(versions) >= MOST_VERSIONS and (oldest := next(own, None)):
         versions.remove(oldest)
     if len(versions) >= MOST_VERSIONS:
@@ -351,11 +351,11 @@ def _with_candidate(
     return msgspec.structs.replace(named, versions=[*versions, candidate])
 
 
-def _with_base(spec: ModelSpec, loop: LoopState, known: ModelFacts | None) -> ModelSpec | None:
+def _with_base(spec: ModelSpec, loop: LoopState, file_facts: ModelFacts | None) -> ModelSpec | None:
     """Return a Model with the present version in force by its name; None: its file is not known to be that."""
     versions = list(spec.versions)
-    if not any(each.version == loop.base for each in versions):
-        digest = spec.sha256 or (known.digest if known else "")
+    if not any(version.version == loop.base for version in versions):
+        digest = spec.sha256 or (file_facts.digest if file_facts else "")
         if spec.target_version or not spec.url or not loop.base or not digest.startswith(loop.base):
             return None
         versions.append(ModelVersion(version=loop.base, url=spec.url, sha256=digest))
@@ -367,14 +367,14 @@ def _without(spec: ModelSpec, loop: LoopState) -> ModelSpec:
     if not loop.version or not digest_of(loop.version, spec):
         return spec
     if spec.target_version != loop.version:
-        versions = [each for each in spec.versions if each.version != loop.version]
+        versions = [version for version in spec.versions if version.version != loop.version]
         return msgspec.structs.replace(spec, versions=versions)
-    if not any(each.version == loop.base for each in spec.versions):
+    if not any(version.version == loop.base for version in spec.versions):
         return spec
     return msgspec.structs.replace(spec, target_version=loop.base)
 
 
-def running(loop: LoopState) -> bool:
+def is_training(loop: LoopState) -> bool:
     """Whether the workers of the training run."""
     return loop.state in TRAINING_STATES
 
@@ -388,13 +388,13 @@ def progress_of(
     """
     head, trainers, offline = None, list[TrainingProgress](), list[TrainingProgress]()
     for name, online, worker in workers:
-        told = worker.training
-        if told is None or told.run != run:
+        progress = worker.training
+        if progress is None or progress.run != run:
             continue
         if name == aggregator:
-            head = told
+            head = progress
         else:
-            (trainers if online else offline).append(told)
+            (trainers if online else offline).append(progress)
     return head, trainers, offline
 
 

@@ -81,40 +81,40 @@ async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) ->
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     home = os.environ.get("HALIMEDE_HOME") or "~/.local/state/halimede"
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede gm",
         description="The global manager: stores resources, sends each node its resources, writes their status.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    command.add_argument(
         "--store",
         default=f"{home}/gm",
         metavar="DIR",
         help="folder of its database; one global manager at a time may use it (default: %(default)s)",
     )
-    made.add_argument(
+    command.add_argument(
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "mqtt://127.0.0.1:1883",
         metavar="URL",
         help="host, host:port, mqtt://[user:password@]host[:port] or mqtts://...; several in turn: a:1883,b:1883 "
         "(default: $HALIMEDE_BROKER, else mqtt://127.0.0.1:1883)",
     )
-    made.add_argument(
+    command.add_argument(
         "--credentials",
         default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
         metavar="DIR",
         help="folder of its credentials: password, or ca.crt, tls.crt and tls.key "
         "(default: $HALIMEDE_CREDENTIALS, else none)",
     )
-    made.add_argument(
+    command.add_argument(
         "--http",
         default=os.environ.get("HALIMEDE_HTTP") or DEFAULT_BIND,
         metavar="HOST:PORT",
         help="address of its web page, health and metrics; off loopback the page requires the token in the file "
         "page-token of the store; off: none (default: $HALIMEDE_HTTP, else %(default)s: any free port, see its log)",
     )
-    kubernetes = made.add_argument_group(
+    kubernetes = command.add_argument_group(
         "on Kubernetes",
         "Users apply resources with kubectl; workers are pods. Several global managers may run: one leads by a Lease.",
     )
@@ -145,6 +145,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="its name in the Lease (default: $POD_NAME, else host and process id)",
     )
-    made.add_argument("--http-or-any", action="store_true", help="with --http: use any free port if that is in use")
-    made.add_argument("--version", action="version", version=f"halimede {__version__}")
-    return made
+    command.add_argument("--http-or-any", action="store_true", help="with --http: use any free port if that is in use")
+    command.add_argument("--version", action="version", version=f"halimede {__version__}")
+    return command

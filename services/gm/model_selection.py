@@ -2,8 +2,8 @@
 
 GM writes a choice into the service's status before it acts on it, so that a restarted GM continues with it. Nodes
 recognize an edit by its generation, and a choice is an edit to them: the generation in messages to nodes counts the
-changes of choice on top of the user's own generation (``settled``). The counts are kept for the life of the service,
-because the generation must never fall.
+changes of choice on top of the user's own generation (``with_chosen_models``). The counts are kept for the life of the
+service, because the generation must never fall.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ def selectors(service: Resource[Any]) -> dict[str, ModelSelector]:
     return {role: model.selector for role, model in models.items() if model.selector}
 
 
-def settled(service: Resource[Any], status: Status | None) -> Resource[Any]:
+def with_chosen_models(service: Resource[Any], status: Status | None) -> Resource[Any]:
     """Return the service with the Models that its status names, and a generation that counts the choices."""
-    chosen = {each.worker: each for each in status.chosen} if status else {}
+    chosen = {choice.worker: choice for choice in status.chosen} if status else {}
     if not chosen:
         return service
     spec = dict(service.body["spec"])
     for role in selectors(service):
-        if (choice := chosen.get(role)) and choice.model:
-            spec[f"{role}Worker"] = {**spec[f"{role}Worker"], "model": {"name": choice.model}}
-    generation = service.metadata.generation + sum(each.changes for each in chosen.values())
+        if (chosen_model := chosen.get(role)) and chosen_model.model:
+            spec[f"{role}Worker"] = {**spec[f"{role}Worker"], "model": {"name": chosen_model.model}}
+    generation = service.metadata.generation + sum(choice.changes for choice in chosen.values())
     metadata = {**service.body["metadata"], "generation": generation}
-    made = parse({**service.body, "metadata": metadata, "spec": spec})
+    with_choices = parse({**service.body, "metadata": metadata, "spec": spec})
     # the API removed fields from the metadata: they must stay removed
-    return replace(made, metadata=msgspec.structs.replace(service.metadata, generation=generation))
+    return replace(with_choices, metadata=msgspec.structs.replace(service.metadata, generation=generation))
 
 
 def choices(
     service: Resource[Any], models: Iterable[Resource[ModelSpec]], before: Sequence[ChosenModel]
 ) -> list[ChosenModel]:
     """Return the chosen Models of a service as its user wrote it; a Model in ``before`` stays if it is as good."""
-    known, wanted = {each.worker: each for each in before}, selectors(service)
+    previous, selectors_by_role = {choice.worker: choice for choice in before}, selectors(service)
     there = [model for model in models if model.metadata.deletion_timestamp is None]
-    made = []
+    choices = []
     for role in ROLES:
-        earlier = known.get(role)
-        if role not in wanted:
+        earlier = previous.get(role)
+        if role not in selectors_by_role:
             if earlier:
-                made.append(msgspec.structs.replace(earlier, model=""))
+                choices.append(msgspec.structs.replace(earlier, model=""))
             continue
-        name = _best(wanted[role], there, earlier.model if earlier else "")
+        name = _best(selectors_by_role[role], there, earlier.model if earlier else "")
         changes = earlier.changes + (bool(name) and name != earlier.model) if earlier else 0
-        made.append(ChosenModel(worker=role, model=name, changes=changes))
-    return made
+        choices.append(ChosenModel(worker=role, model=name, changes=changes))
+    return choices
 
 
-def described(selector: ModelSelector) -> str:
+def describe(selector: ModelSelector) -> str:
     """Return a selector as text."""
     parts: list[str] = [f"task {selector.task}"] if selector.task else []
     parts += [f"labels {', '.join(selector.labels)}"] if selector.labels else []
@@ -80,12 +80,12 @@ def _best(selector: ModelSelector, models: Iterable[Resource[ModelSpec]], presen
     ranked: Iterator[tuple[float, bool, str]] = (
         (-_measure(model, selector), model.metadata.name != present, model.metadata.name)
         for model in models
-        if _fits(selector, model.spec)
+        if _matches(selector, model.spec)
     )
     return min(ranked, default=(0.0, False, ""))[2]
 
 
-def _fits(selector: ModelSelector, spec: ModelSpec) -> bool:
+def _matches(selector: ModelSelector, spec: ModelSpec) -> bool:
     return (
         (not selector.task or selector.task == task_of(spec))
         and set(selector.labels) <= set(spec.labels)

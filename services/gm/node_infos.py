@@ -49,7 +49,7 @@ class NodeInfos:
             labels=presence.labels if presence else {},
             resources=len(self._services(node.name)),
             drained=node.drained,
-            unknown=self._unknown(node.name),
+            unknown=self._unknown_resources(node.name),
             workers=workers,
             http=presence.http if presence else "",
             trouble=_trouble(node),
@@ -60,12 +60,12 @@ class NodeInfos:
         """Return the services that are placed on a node, or that it still holds although it was sent a delete."""
         assigned = {key for key in self._downstream.keys(node) if key.plural in SERVICES}
         index = self._index
-        return assigned.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
+        return assigned.union(key for key in index.keys_on(node) if (entry := index.get(key)) and entry.roles)
 
-    def _unknown(self, node: str) -> list[str]:
+    def _unknown_resources(self, node: str) -> list[str]:
         """Return resources on a node that are not in the cluster and not being deleted: a store was lost."""
-        unwanted = self._downstream.unwanted(node)
-        unknown = [key for key, version in unwanted.items() if not self._cluster.exists(key, version.uid)]
+        surplus = self._downstream.surplus_versions(node)
+        unknown = [key for key, version in surplus.items() if not self._cluster.exists(key, version.uid)]
         return [str(key) for key in sorted(unknown)[:SHOWN_UNKNOWN]]
 
 

@@ -40,8 +40,8 @@ class Node:
     @property
     def labels(self) -> Mapping[str, str]:
         """Its labels, and its name under Kubernetes' label for host names."""
-        told = self.presence.labels if self.presence else {}
-        return {HOSTNAME: self.name, **told, **(self.registered.labels if self.registered else {})}
+        birth_labels = self.presence.labels if self.presence else {}
+        return {HOSTNAME: self.name, **birth_labels, **(self.registered.labels if self.registered else {})}
 
     @property
     def unready(self) -> str:
@@ -78,7 +78,7 @@ class Nodes(Mapping[str, Node]):
         self._doubtful: dict[str, Presence] = {}
         self._unconfirmed: set[str] = set()
         self._stores: dict[str, list[str]] = {}
-        self._drained: set[str] = set()
+        self._drained_names: set[str] = set()
         self._registered: dict[str, RegisteredNode] = {}
 
     def __getitem__(self, name: str) -> Node:
@@ -90,7 +90,7 @@ class Nodes(Mapping[str, Node]):
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def online(self, name: str) -> bool:
+    def is_online(self, name: str) -> bool:
         """Whether a node is online."""
         node = self._nodes.get(name)
         return node is not None and node.online
@@ -111,17 +111,17 @@ class Nodes(Mapping[str, Node]):
             return Change(labels=True)
         return self._put(old)
 
-    def drained(self, name: str) -> bool:
+    def is_drained(self, name: str) -> bool:
         """Whether a node, known or not yet, is drained."""
-        return name in self._drained
+        return name in self._drained_names
 
-    def mark(self, name: str, *, drained: bool) -> Change:
+    def set_drained(self, name: str, *, drained: bool) -> Change:
         """Mark a node as drained, or as uncordoned."""
-        (self._drained.add if drained else self._drained.discard)(name)
+        (self._drained_names.add if drained else self._drained_names.discard)(name)
         node = self._nodes.get(name)
         return self._put(node) if node else NOTHING
 
-    def saw(self, presence: Presence, *, retained: bool = False) -> Change:
+    def process_presence(self, presence: Presence, *, retained: bool = False) -> Change:
         """Process a birth or will. A node that only a retained birth shows is unconfirmed.
 
         A retained birth of a connection that has ended since changes nothing.
@@ -140,13 +140,13 @@ class Nodes(Mapping[str, Node]):
             presence = msgspec.structs.replace(presence, online=old.online)
         if old is not None and old.online and old.epoch == presence.epoch and old.presence == presence:
             return NOTHING  # a repeated birth: nothing is computed or stored
-        known = old.presence if old else None
+        previous = old.presence if old else None
         # a will need not repeat the content of the birth
-        told = known if known is not None and not presence.online else presence
+        birth = previous if previous is not None and not presence.online else presence
         self._dirty.add(presence.node)
-        return self._put(Node(presence.node, presence.online, presence.epoch, told))
+        return self._put(Node(presence.node, presence.online, presence.epoch, birth))
 
-    def doubled(self, birth: Presence) -> bool:
+    def is_duplicate(self, birth: Presence) -> bool:
         """Whether a birth proves that two LCs use that name: a store's birth arrives again after another store's.
 
         A node that lost its store gets a new one, but then the old one never returns. Wills prove nothing: the will of
@@ -156,10 +156,10 @@ class Nodes(Mapping[str, Node]):
         if not birth.store or stores[-1:] == [birth.store]:
             return False
         again = birth.store in stores
-        self._stores[birth.node] = [*(each for each in stores if each != birth.store), birth.store][-STORES:]
+        self._stores[birth.node] = [*(store for store in stores if store != birth.store), birth.store][-STORES:]
         return again
 
-    def synced(self, name: str, epoch: int) -> Change:
+    def process_sync(self, name: str, epoch: int) -> Change:
         """Record that the sender of a sync is online with that epoch, even a lower one (its store may be new)."""
         old = self._nodes.get(name) or Node(name, online=False, epoch=epoch)
         self._unconfirmed.discard(name)
@@ -186,11 +186,11 @@ class Nodes(Mapping[str, Node]):
         """Whether a node is shown as online and has sent no message since that was in doubt."""
         return name in self._unconfirmed
 
-    def unconfirmed(self) -> list[str]:
+    def list_unconfirmed(self) -> list[str]:
         """Return the unconfirmed nodes that have sent no message since."""
         return sorted(self._unconfirmed)
 
-    def lost(self, name: str) -> Change:
+    def set_offline(self, name: str) -> Change:
         """Mark a node that did not appear as offline."""
         self._unconfirmed.discard(name)
         self._dirty.add(name)
@@ -199,15 +199,15 @@ class Nodes(Mapping[str, Node]):
     def remove(self, name: str) -> None:
         """Forget a node, as if it had never been seen."""
         node = self._nodes.pop(name)
-        for item in _offered(node):
+        for item in _index_labels(node):
             self._discard(item, name)
         self._dirty.discard(name)
-        self._drained.discard(name)
+        self._drained_names.discard(name)
         self._unconfirmed.discard(name)
         self._doubtful.pop(name, None)
         self._stores.pop(name, None)
 
-    def described(self, name: str) -> bool:
+    def has_labels(self, name: str) -> bool:
         """Whether the birth of the node's present connection, which has its labels, has arrived.
 
         A drained node needs no labels, because nothing is placed there. The cluster's labels suffice as well.
@@ -217,7 +217,7 @@ class Nodes(Mapping[str, Node]):
             return node is not None
         return node.presence is not None and node.presence.epoch >= node.epoch
 
-    def matching(self, selector: Mapping[str, str]) -> Collection[str]:
+    def match(self, selector: Mapping[str, str]) -> Collection[str]:
         """Return the nodes that have all labels of a non-empty selector, without the drained ones."""
         sets = sorted((self._by_label.get(item, set()) for item in selector.items()), key=len)
         return set.intersection(*sets) if sets else ()
@@ -234,10 +234,10 @@ class Nodes(Mapping[str, Node]):
 
     def _put(self, node: Node) -> Change:
         old = self._nodes.get(node.name)
-        node = replace(node, drained=node.name in self._drained, registered=self._registered.get(node.name))
+        node = replace(node, drained=node.name in self._drained_names, registered=self._registered.get(node.name))
         self._nodes[node.name] = node
-        before = set(_offered(old)) if old else set()
-        after = set(_offered(node))
+        before = set(_index_labels(old)) if old else set()
+        after = set(_index_labels(node))
         for item in before - after:
             self._discard(item, node.name)
         for item in after - before:
@@ -255,6 +255,6 @@ class Nodes(Mapping[str, Node]):
             del self._by_label[item]
 
 
-def _offered(node: Node) -> Iterable[tuple[str, str]]:
+def _index_labels(node: Node) -> Iterable[tuple[str, str]]:
     """Return the labels by which selectors find a node: none of a drained one."""
     return () if node.drained else node.labels.items()

@@ -139,7 +139,7 @@ class GmMetrics:
             if ExportedBy.SERVICE in count.exported_by:
                 samples = [(_labels(key), sum(getattr(i, count.field) for i in got)) for key, got in infos.items()]
                 yield counter(f"service_{count.metric}", count.text, samples)
-        sums = {key: total(found) for key, found in infos.items()}
+        sums = {key: total(counts) for key, counts in infos.items()}
         yield gauge(
             "service_queued_frames",
             "Frames inside edge workers now.",
@@ -148,7 +148,7 @@ class GmMetrics:
         yield gauge(
             "service_drifting_workers",
             "Workers whose samples differ from their calibration.",
-            [(_labels(key), sum(i.drifting for i in found)) for key, found in infos.items()],
+            [(_labels(key), sum(i.drifting for i in counts)) for key, counts in infos.items()],
         )
         yield times(
             "service_edge_seconds",
@@ -164,17 +164,17 @@ class GmMetrics:
         yield times(
             "service_queue_seconds",
             "Time that samples waited for the big model.",
-            [(_labels(key), merge(i.queue_latency for i in found), None) for key, found in work.items()],
+            [(_labels(key), merge(i.queue_latency for i in counts), None) for key, counts in work.items()],
         )
         yield times(
             "service_compute_seconds",
             "Time of each call of the big model.",
-            [(_labels(key), merge(i.compute_latency for i in found), None) for key, found in work.items()],
+            [(_labels(key), merge(i.compute_latency for i in counts), None) for key, counts in work.items()],
         )
 
     def _of_loops(self) -> Iterator[Metric]:
-        stored = [each for each in self.cluster.resources(TRAINING_MODELS) if each.status and each.status.loop]
-        loops = [(_loop_labels(each), state_of(each.status)) for each in stored]
+        trainings = [t for t in self.cluster.resources(TRAINING_MODELS) if t.status and t.status.loop]
+        loops = [(_loop_labels(t), state_of(t.status)) for t in trainings]
         states = [(labels | {"state": state}, int(loop.state == state)) for labels, loop in loops for state in STATES]
         yield gauge("loop_state", "State of a learning loop: 1 for the present one.", states)
         yield counter("loop_rounds", "Rounds of a learning loop that have begun.", [(k, v.round) for k, v in loops])
@@ -192,7 +192,7 @@ class GmMetrics:
         yield gauge(
             "loop_agreement_ratio",
             "Share of answers that agree with the big model's before and after the last round, by audits.",
-            [(labels, found.value) for labels, found in shares if found],
+            [(labels, estimate.value) for labels, estimate in shares if estimate],
         )
 
     def _services(self) -> Iterator[StoredResource]:
@@ -200,8 +200,8 @@ class GmMetrics:
             yield from self.cluster.resources(plural)
 
     async def _targets(self, request: web.Request) -> web.StreamResponse:
-        found = [_target(f"http://{request.host}", role="gm")]
-        found += [
+        targets = [_target(f"http://{request.host}", role="gm")]
+        targets += [
             _target(node.presence.http, role="lc", node=node.name)
             for node in self.plane.nodes.values()
             if node.online and node.presence and node.presence.http
@@ -212,8 +212,8 @@ class GmMetrics:
                     if worker.http and worker.phase == "Running":
                         labels = {"role": f"{worker.role}-worker", "node": node_name, "worker": worker.name}
                         labels |= _labels(stored.key)
-                        found.append(_target(worker.http, **labels))
-        return web.json_response(found)
+                        targets.append(_target(worker.http, **labels))
+        return web.json_response(targets)
 
 
 def _loop_labels(stored: StoredResource) -> dict[str, str]:

@@ -12,7 +12,7 @@ MOST = 10_000
 #: events per second, and burst: of one reason about one object, and of one reason about all objects
 EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
 #: objects whose suppressed events are counted
-MAX_LEFT_OUT = 1000
+MAX_SUPPRESSED = 1000
 
 
 class EventDeduplicator:
@@ -25,15 +25,15 @@ class EventDeduplicator:
         self._about: RateLimit[tuple[str, str]] = RateLimit(*EVENTS_ABOUT)
         self._reasons: RateLimit[str] = RateLimit(*EVENTS_OF)
         #: events that were suppressed since the last reported one, by reason and object
-        self._left_out: Counter[tuple[str, str]] = Counter()
+        self._suppressed: Counter[tuple[str, str]] = Counter()
 
     def times(self, reason: str, about: str) -> int:
         """Return how many events this report stands for, including this one; 0: do not report it."""
         what = (reason, about)
         if self._about.spend(what) and self._reasons.spend(reason):
-            return 1 + self._left_out.pop(what, 0)
-        if what in self._left_out or len(self._left_out) < MAX_LEFT_OUT:
-            self._left_out[what] += 1
+            return 1 + self._suppressed.pop(what, 0)
+        if what in self._suppressed or len(self._suppressed) < MAX_SUPPRESSED:
+            self._suppressed[what] += 1
         return 0
 
 
@@ -43,31 +43,31 @@ class RateLimit(Generic[T]):
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
         self._burst = burst
-        self._left: dict[T, tuple[float, float]] = {}
+        self._budgets: dict[T, tuple[float, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._budgets)
 
-    def left(self, name: T) -> float:
+    def budget_of(self, name: T) -> float:
         """Return the rest of a name's budget."""
-        left, since = self._left.get(name, (self._burst, 0.0))
-        return min(self._burst, left + (asyncio.get_running_loop().time() - since) * self._rate)
+        budget, since = self._budgets.get(name, (self._burst, 0.0))
+        return min(self._burst, budget + (asyncio.get_running_loop().time() - since) * self._rate)
 
     def spend(self, name: T, cost: float = 1.0) -> bool:
         """Subtract ``cost``, even if less is left. Returns False, and subtracts nothing, when nothing is left."""
         now = asyncio.get_running_loop().time()
-        left = self.left(name)
-        if left <= 0:
+        budget = self.budget_of(name)
+        if budget <= 0:
             return False
-        if name not in self._left and len(self._left) >= MOST:
+        if name not in self._budgets and len(self._budgets) >= MOST:
             self._forget(now)
-        self._left[name] = (left - cost, now)
+        self._budgets[name] = (budget - cost, now)
         return True
 
     def _forget(self, now: float) -> None:
-        for name, (left, since) in list(self._left.items()):
-            if left + (now - since) * self._rate >= self._burst:
-                del self._left[name]
+        for name, (budget, since) in list(self._budgets.items()):
+            if budget + (now - since) * self._rate >= self._burst:
+                del self._budgets[name]
         # the oldest entries have recovered most; half of all are dropped at once, so that this is rare
-        while len(self._left) > MOST // 2:
-            del self._left[next(iter(self._left))]
+        while len(self._budgets) > MOST // 2:
+            del self._budgets[next(iter(self._budgets))]

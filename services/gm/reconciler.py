@@ -1,7 +1,9 @@
-"""Reconciles resources: reads a snapshot, plans, and carries out the actions.
+"""Reconciles resources: takes a key from the queue, reads a snapshot, plans, and carries out the actions.
 
-Reconciliation may be repeated at any time, so events only name the resource, not what happened. Reports cause at most
-one reconciliation of a resource per second, however many nodes report.
+The controller of the kind decides from the snapshot which nodes shall hold the resource, and ``Downstream`` sends that
+to the nodes. Then the reconciler writes the objects and the status. A failed action is tried again later; the status
+has its problem. Reconciliation may be repeated at any time, so events only name the resource, not what happened.
+Reports cause at most one reconciliation of a resource per second, however many nodes report.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from services.gm.cluster.port import (
 from services.gm.controllers.base import (
     CONTROLLERS,
     Action,
+    AddFinalizer,
     ClearStatus,
     Delivery,
     Edit,
     Ensure,
     Finalize,
     Forget,
-    Hold,
     Keep,
     Observed,
     Pods,
@@ -46,9 +48,9 @@ from services.gm.controllers.base import (
     Send,
     WriteStatus,
     conflicts,
-    first,
-    news,
-    then,
+    deliveries,
+    has_new_phase,
+    objects_and_status,
 )
 from services.gm.downstream import Downstream
 from services.gm.nodes import Nodes
@@ -60,8 +62,8 @@ from services.gm.worker_file_store import WorkerFileStore
 from services.gm.workloads.object_names import digest
 from services.gm.workloads.pod_history import PodHistory
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import starting, templates
-from services.gm.workqueue import TICK, WorkQueue, reached
+from services.gm.workloads.pod_status import starting_uids, templates
+from services.gm.workqueue import TICK, WorkQueue, has_come
 
 log = structlog.get_logger()
 #: seconds between two writes of one status: if only counts differ, and if phase or reason differ
@@ -98,74 +100,74 @@ class SnapshotReader:
     troubles: dict[Key, tuple[Problem, ...]] = field(default_factory=dict)
     history: PodHistory = field(default_factory=PodHistory)
 
-    def at(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
+    def read(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
         """Return the snapshot of a resource for all nodes, or for only one (to decide what it shall hold)."""
         key = stored.key
         placed: Mapping[str, Roles]
         if node is None:
-            placed, holders = self.index.placed(key), self.downstream.holders(key)
+            placed, holders = self.index.roles_by_node(key), self.downstream.holders(key)
         else:
-            roles = self.index.belongs(key, node)
+            roles = self.index.roles_on(key, node)
             placed = {} if roles is None else {node: roles}
-            holders = frozenset({node}) if self.downstream.holds(key, node) else frozenset()
+            holders = frozenset({node}) if self.downstream.may_hold(key, node) else frozenset()
         if not stored.deleting:
             # a node whose labels are not known yet is not changed
-            holders = frozenset(holder for holder in holders if self.nodes.described(holder))
+            holders = frozenset(holder for holder in holders if self.nodes.has_labels(holder))
+        resources = {watched: self._find_stored(watched) for watched in entry.watches}
         return Observed(
             now=utc_now(),
-            asked=stored.resource,
+            original=stored.resource,
             status=stored.status,
             placed=placed,
             holders=holders,
             nodes=self.nodes,
             reports=self.reports.of(key),
-            references={reference: self._existing(reference) for reference in entry.references},
+            references={reference: self._find_resource(reference) for reference in entry.references},
             models=tuple(self.index.models(key.namespace)) if entry.selects else (),
-            unheld=self._unheld(key, entry) if self.pods else (),
+            without_finalizer=self._without_finalizer(key, entry) if self.pods else (),
             as_pods=self.pods,
-            edited={each: self._stored(each) for each in entry.edits},
+            edited={target: self._find_stored(target) for target in entry.edits},
             pulled=self.files.states if entry.edits else {},
-            watched={each: self.reports.of(each) if self._stored(each) else None for each in entry.watches},
-            refused=tuple(each for each in self.troubles.get(key, ()) if each.reason == EDIT_NOT_ACCEPTED),
-            statuses={each: found.status for each in entry.watches if (found := self._stored(each))},
-            related=self.related(entry),
+            watched={watched: self.reports.of(watched) if current else None for watched, current in resources.items()},
+            refused=tuple(problem for problem in self.troubles.get(key, ()) if problem.reason == EDIT_NOT_ACCEPTED),
+            statuses={watched: current.status for watched, current in resources.items() if current},
+            related=self.related_resources(entry),
         )
 
-    def _stored(self, key: Key) -> StoredResource | None:
+    def _find_stored(self, key: Key) -> StoredResource | None:
         stored = self.cluster.get(key)
         return stored if stored and not stored.deleting else None
 
-    def related(self, entry: ReferenceEntry) -> dict[Key, Resource[Any]]:
+    def related_resources(self, entry: ReferenceEntry) -> dict[Key, Resource[Any]]:
         """Return what a resource watches, and the others that watch it too."""
-        keys = {*entry.watches}.union(*(self.index.watchers(each) for each in entry.watches)) - {entry.resource.key}
-        return {each: found.resource for each in keys if (found := self.index.get(each))}
+        keys = {*entry.watches}.union(*(self.index.watchers(key) for key in entry.watches)) - {entry.resource.key}
+        return {related: current.resource for related in keys if (current := self.index.get(related))}
 
-    async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
+    async def read_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Add the objects of a service in the cluster, and the Secrets that it names."""
         key = entry.resource.key
         workers, now = self.cluster.workers(key), asyncio.get_running_loop().time()
         self.history.observe(key, workers.pods, templates(workers.objects), now)
-        late, held = self.history.late(key, now), self.history.held(key, workers.pods)
-        observed = replace(observed, pods=Pods(workers, settings, late=late, held=held))
-        wanted = CONTROLLERS[key.plural].secret_names(entry.resource, observed)
+        late, backoffs = self.history.late_pods(key, now), self.history.backoffs(key, workers.pods)
+        secret_names = CONTROLLERS[key.plural].secret_names(entry.resource, observed.references, settings)
         troubles = self.troubles.get(key, ())
         secrets: Mapping[str, dict[str, Any] | None] = {}
         try:
-            secrets = await self.cluster.secrets(key.namespace, wanted)
+            secrets = await self.cluster.secrets(key.namespace, secret_names)
         except HalimedeError as error:
             # the Secrets are unknown: running pods are kept
             troubles = (Problem("SecretsNotRead", str(error)), *troubles)
-        events = await self.cluster.pod_warnings(key.namespace, late & starting(workers.pods))
+        events = await self.cluster.pod_warnings(key.namespace, late & starting_uids(workers.pods))
         workers = replace(workers, secrets=secrets)
-        return replace(observed, pods=Pods(workers, settings, troubles, late, events, held))
+        return replace(observed, pods=Pods(workers, settings, troubles, late, events, backoffs))
 
-    def _existing(self, key: Key) -> Resource[Any] | None:
+    def _find_resource(self, key: Key) -> Resource[Any] | None:
         entry = self.index.get(key)
         return entry.resource if entry and entry.resource.metadata.deletion_timestamp is None else None
 
-    def _unheld(self, key: Key, entry: ReferenceEntry) -> tuple[StoredResource, ...]:
-        found = (self.cluster.get(each) for each in sorted({key, *entry.references}))
-        return tuple(stored for stored in found if stored and not stored.held and not stored.deleting)
+    def _without_finalizer(self, key: Key, entry: ReferenceEntry) -> tuple[StoredResource, ...]:
+        resources = (self.cluster.get(named) for named in sorted({key, *entry.references}))
+        return tuple(stored for stored in resources if stored and not stored.has_finalizer and not stored.deleting)
 
 
 class Reconciler:
@@ -206,10 +208,10 @@ class Reconciler:
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
             return []
-        observed = self._snapshots.at(stored, entry, node)
+        observed = self._snapshots.read(stored, entry, node)
         if stored.deleting:
             return [Forget(n, key, stored.uid, entry.resource.metadata.generation) for n in observed.holders]
-        if observed.unheld:
+        if observed.without_finalizer:
             self.queue.add(key)  # first make its deletion wait for the node
             return []
         return CONTROLLERS[key.plural].deliver(entry.resource, observed)
@@ -246,11 +248,11 @@ class Reconciler:
             self._heartbeats.discard(key)
             self._snapshots.history.forget(key)
             return
-        observed = replace(self._snapshots.at(stored, entry), heartbeat=key in self._heartbeats)
+        observed = replace(self._snapshots.read(stored, entry), heartbeat=key in self._heartbeats)
         if self._pods and entry.roles and not stored.deleting:
             observed = await self._observe_pods(observed, entry, self._pods)
-        actions, work = first(entry.resource, observed), _Work()
-        await asyncio.gather(*(self._hold(action, work) for action in actions if isinstance(action, Hold)))
+        actions, work = deliveries(entry.resource, observed), _Work()
+        await asyncio.gather(*(self._add_finalizer(a, work) for a in actions if isinstance(a, AddFinalizer)))
         try:
             before = self._downstream.queue.waiting
             for action in actions:
@@ -261,7 +263,8 @@ class Reconciler:
             if (more := self._downstream.queue.waiting - before) > 0:
                 # nodes receive their work before the status is summed up, which takes time as well
                 await asyncio.sleep(min(LONGEST_HEAD_START, more * HEAD_START))
-            actions = [*then(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]
+            actions = objects_and_status(entry.resource, observed)
+            actions += conflicts(self._cluster.namesakes(key), stored, observed.now)
             for action in actions:
                 if isinstance(action, WriteStatus) and (due := self._may_write(action, stored)):
                     # the latest status counts: the key is reconciled again when the interval is over
@@ -274,12 +277,12 @@ class Reconciler:
 
     def _finish(self, key: Key, work: _Work) -> None:
         """Schedule a retry of failed actions, and keep their problems for the status. Raises a temporary failure."""
-        known = self._snapshots.troubles.pop(key, ())
+        previous = self._snapshots.troubles.pop(key, ())
         if work.troubles:
             self._snapshots.troubles[key] = tuple(work.troubles)
             self.queue.add(key, at=asyncio.get_running_loop().time() + TROUBLE_PATIENCE)
         # compare only the reasons: the messages of an API server may vary
-        if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in known]:
+        if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in previous]:
             self.queue.add(key)
         if work.conflict:
             log.debug("stale object retried", key=str(key), reason=work.conflict)
@@ -290,50 +293,50 @@ class Reconciler:
     async def _observe_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Add a service's pods, and reconcile it again when time alone will have changed what is known of them."""
         key, now = entry.resource.key, asyncio.get_running_loop().time()
-        observed = await self._snapshots.at_pods(observed, entry, settings)
+        observed = await self._snapshots.read_pods(observed, entry, settings)
         if observed.pods and None in observed.pods.workers.secrets.values():
             self.queue.add(key, at=now + SECRET_PATIENCE)
-        if due := self._snapshots.history.due(key, now):
+        if due := self._snapshots.history.due_at(key, now):
             self.queue.add(key, at=due)
         return observed
 
-    async def _hold(self, action: Hold, work: _Work) -> None:
+    async def _add_finalizer(self, action: AddFinalizer, work: _Work) -> None:
         try:
-            await self._cluster.hold(action.key, action.uid)
+            await self._cluster.add_finalizer(action.key, action.uid)
         except HalimedeError as error:
-            work.unheld.add(action.key)
-            work.failed(error)
+            work.without_finalizer.add(action.key)
+            work.add_failure(error)
 
     async def _ensure(self, action: Ensure, key: Key, work: _Work) -> None:
         """Write an object. After a refusal the same object is not written again for a while."""
-        ref, mark = Ref.of(action.body), digest(action.body)
-        if self._waits(key, ref, mark, work):
+        ref, content = Ref.of(action.body), digest(action.body)
+        if self._must_wait(key, ref, content, work):
             return
         try:
             await self._cluster.ensure(action.body)
         except (NotOursError, NotAcceptedError) as error:
-            self._refuse(key, ref, mark, work.failed(error))
+            self._refuse(key, ref, content, work.add_failure(error))
         except HalimedeError as error:
-            work.failed(error)
+            work.add_failure(error)
 
-    def _waits(self, key: Key, what: Ref | Key, mark: str, work: _Work) -> bool:
+    def _must_wait(self, key: Key, what: Ref | Key, content: str, work: _Work) -> bool:
         """Whether a write has to wait, because the cluster refused the same content before: the problem stays."""
         refused = self._refused.get(key, {})
-        if (last := refused.get(what)) and last.mark == mark and asyncio.get_running_loop().time() < last.until:
+        if (last := refused.get(what)) and last.content == content and asyncio.get_running_loop().time() < last.until:
             work.troubles.append(last.problem)
             return True
         refused.pop(what, None)
         return False
 
-    def _refuse(self, key: Key, what: Ref | Key, mark: str, problem: Problem) -> None:
+    def _refuse(self, key: Key, what: Ref | Key, content: str, problem: Problem) -> None:
         until = asyncio.get_running_loop().time() + TROUBLE_PATIENCE - TICK
-        self._refused.setdefault(key, {})[what] = _Refusal(mark, until, problem)
+        self._refused.setdefault(key, {})[what] = _Refusal(content, until, problem)
 
     async def _remove(self, action: Remove, work: _Work) -> None:
         try:
             await self._cluster.remove(action.ref, action.uid)
         except HalimedeError as error:
-            work.failed(error)
+            work.add_failure(error)
 
     async def _edit(self, action: Edit, key: Key, work: _Work) -> None:
         """Edit another resource. Raises ConflictError; a refusal is a problem for the status, and waits as an object's.
@@ -341,23 +344,23 @@ class Reconciler:
         After an edit by its user it is tried at once.
         """
         edited = action.stored
-        mark = digest([edited.uid, edited.resource.metadata.generation, action.fields])
-        if self._waits(key, edited.key, mark, work):
+        content = digest([edited.uid, edited.resource.metadata.generation, action.fields])
+        if self._must_wait(key, edited.key, content, work):
             return
         try:
             await self._cluster.edit(edited, action.fields)
             await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
-            for digest_ in _dropped(action):
-                if not any(digest_ in str(each.resource.body) for each in self._cluster.resources()):
-                    await self._snapshots.files.drop(digest_)
+            for file in _removed_files(action):
+                if not any(file in str(stored.resource.body) for stored in self._cluster.resources()):
+                    await self._snapshots.files.drop(file)
         except ConflictError:
             raise
         except (NotAcceptedError, InvalidFieldError, TooLargeError) as error:
             problem = Problem(EDIT_NOT_ACCEPTED, f"{edited.key} cannot be edited: {error}")
             work.troubles.append(problem)
-            self._refuse(key, edited.key, mark, problem)
+            self._refuse(key, edited.key, content, problem)
         except HalimedeError as error:
-            work.failed(error)
+            work.add_failure(error)
 
     def _may_write(self, action: WriteStatus, stored: StoredResource) -> float:
         """Return when a status may be written, 0 if now (this call then starts the next interval).
@@ -365,29 +368,29 @@ class Reconciler:
         Counts can wait, but phase and reason must not: a service whose last worker is running is not shown as updating.
         """
         key, last = stored.key, self._written.get(stored.key, float("-inf"))
-        spacing = URGENT_SPACING if news(action.status, stored.status) else STATUS_SPACING
+        spacing = URGENT_SPACING if has_new_phase(action.status, stored.status) else STATUS_SPACING
         due = max(last + spacing, self.settled_at)
-        if not reached(due):
+        if not has_come(due):
             return due
         self._written[key] = asyncio.get_running_loop().time()
         self._heartbeats.discard(key)
         return 0.0
 
     async def _write(self, action: WriteStatus, stored: StoredResource) -> None:
-        key, status, second = action.key, action.status, action.second
-        now = second or self._cluster.get(key)
-        if now is None or (second is None and now.uid != stored.uid):
+        key, status, namesake = action.key, action.status, action.namesake
+        current = namesake or self._cluster.get(key)
+        if current is None or (namesake is None and current.uid != stored.uid):
             raise ConflictError(f"{key} was replaced by another resource")
-        before = now.status
-        await self._cluster.write_status(now, status)
+        before = current.status
+        await self._cluster.write_status(current, status)
         self.writes += 1
-        if not second:
+        if not namesake:
             self._display.queue.add(key)
-            if _settled(status) != _settled(before):
+            if _part_for_nodes(status) != _part_for_nodes(before):
                 await self._chosen(key)
 
     async def _do(self, action: Action, stored: StoredResource, work: _Work) -> None:
-        """Carry out an action; a ``Hold`` was carried out before."""
+        """Carry out an action; an ``AddFinalizer`` was carried out before."""
         match action:
             case WriteStatus():
                 await self._write(action, stored)
@@ -407,21 +410,21 @@ class Reconciler:
                 await self._cluster.record(kind, reason, about, message)
 
     def _deliver_held(self, action: Delivery, work: _Work) -> None:
-        if work.unheld and isinstance(action, Send) and action.resource.key in work.unheld:
+        if work.without_finalizer and isinstance(action, Send) and action.resource.key in work.without_finalizer:
             return  # its deletion would not reach the node
         self.deliver(action)
 
 
-def _dropped(action: Edit) -> set[str]:
+def _removed_files(action: Edit) -> set[str]:
     """Return the files in GM's store of the versions that an edit removes from a Model."""
-    kept = {each["url"] for each in action.fields.get("versions") or ()}
+    remaining = {version["url"] for version in action.fields.get("versions") or ()}
     if "versions" not in action.fields:
         return set()
-    removed = (each for each in action.stored.resource.spec.versions if each.url not in kept)
-    return {each.sha256 for each in removed if each.url == url(GM, each.sha256)}
+    removed = (version for version in action.stored.resource.spec.versions if version.url not in remaining)
+    return {version.sha256 for version in removed if version.url == url(GM, version.sha256)}
 
 
-def _settled(status: Status | None) -> object:
+def _part_for_nodes(status: Status | None) -> object:
     """Return the part of a status that changes what nodes receive: chosen Models, a loop's round, a training's end."""
     if status is None:
         return [], None, None
@@ -434,11 +437,11 @@ class _Work:
     """The result of one reconciliation: ``troubles`` for users, what to retry, and a temporary failure."""
 
     troubles: list[Problem] = field(default_factory=list)
-    unheld: set[Key] = field(default_factory=set)
+    without_finalizer: set[Key] = field(default_factory=set)
     conflict: str = ""
     failure: HalimedeError | None = None
 
-    def failed(self, error: HalimedeError) -> Problem:
+    def add_failure(self, error: HalimedeError) -> Problem:
         """Record a failed action: the other actions are carried out, and the status has the problem."""
         problem = Problem("NotWritten", str(error))
         match error:
@@ -457,8 +460,8 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A write that the cluster refused: the same content is not written again before ``until``."""
+    """A write that the cluster refused: ``content``, a digest, is not written again before ``until``."""
 
-    mark: str
+    content: str
     until: float
     problem: Problem

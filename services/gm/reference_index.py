@@ -3,7 +3,7 @@
 Lookups do not walk over all resources or all nodes: a new node is compared with the services that name it or one of its
 labels, a selector with the nodes that have its rarest label.
 
-If the cluster runs workers as pods, its scheduler evaluates selectors and assigns each role to nodes (``scheduled``).
+If the cluster runs workers as pods, its scheduler evaluates selectors and chooses the nodes (``set_scheduled``).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ReferenceIndex:
         self._placed: dict[Key, dict[str, Roles]] = {}
         self._assigned: dict[str, set[Key]] = {}
         self._users: dict[Key, set[Key]] = {}
-        self._wishes: dict[tuple[str, str], set[Key]] = {}
+        self._requirements: dict[tuple[str, str], set[Key]] = {}
         #: by a node's name, or by one label of owners
         self._owned: dict[tuple[str, str], set[Key]] = {}
         #: by namespace: the Models, and the services that select among them
@@ -136,7 +136,7 @@ class ReferenceIndex:
         for watched in entry.watches:
             self._watchers.setdefault(watched, set()).add(key)
         for role in entry.roles:
-            self._wishes.setdefault(_requirement(role.pod), set()).add(key)
+            self._requirements.setdefault(_requirement(role.pod), set()).add(key)
 
     def _remove(self, key: Key, entry: ReferenceEntry) -> None:
         _discard(self._models, key.namespace, key)
@@ -148,7 +148,7 @@ class ReferenceIndex:
         for watched in entry.watches:
             _discard(self._watchers, watched, key)
         for role in entry.roles:
-            _discard(self._wishes, _requirement(role.pod), key)
+            _discard(self._requirements, _requirement(role.pod), key)
 
     def watchers(self, key: Key) -> Collection[Key]:
         """Return the resources whose rules depend on the reports on a resource."""
@@ -158,14 +158,14 @@ class ReferenceIndex:
         """Return the Models of a namespace."""
         return [self._entries[key].resource for key in sorted(self._models.get(namespace, ()))]
 
-    def scheduled(self, key: Key, nodes: Mapping[str, frozenset[str]]) -> set[Key]:
+    def set_scheduled(self, key: Key, nodes: Mapping[str, frozenset[str]]) -> set[Key]:
         """Set the nodes of each role's pods; return the resources that this concerns.
 
         A role without pods keeps its last nodes: a pod that is being replaced must not delete resources from its node.
         """
-        entry, known = self._entries.get(key), self._scheduled.get(key, {})
-        now = known | {role: names for role, names in nodes.items() if names}
-        if entry is None or now == known:
+        entry, previous = self._entries.get(key), self._scheduled.get(key, {})
+        now = previous | {role: names for role, names in nodes.items() if names}
+        if entry is None or now == previous:
             return set()
         self._scheduled[key] = now
         self._update_placement(key, self._find(key, entry.roles))
@@ -176,7 +176,7 @@ class ReferenceIndex:
 
         A removed node has no labels: only services that name it stay.
         """
-        labels, drained = self._labels(node), self._nodes.drained(node)
+        labels, drained = self._labels(node), self._nodes.is_drained(node)
         candidates = self._candidates(node) | set(self._assigned.get(node, ()))
         # a node that has lost a label may have lost a Model by it
         concerned = candidates.union(*(keys for (name, _), keys in self._owned.items() if name != NODE_NAME))
@@ -192,7 +192,7 @@ class ReferenceIndex:
                 self._set(key, node, roles)
         return concerned
 
-    def placed(self, key: Key) -> Mapping[str, Roles]:
+    def roles_by_node(self, key: Key) -> Mapping[str, Roles]:
         """Return where a resource is placed: on its owners, on the nodes of its roles, or where services need it.
 
         Only a Model is placed both on its owners and where services need it.
@@ -208,7 +208,7 @@ class ReferenceIndex:
         needed = (node for user, node in placed if self._needs(user, key, node))
         return dict.fromkeys((*owners, *needed), frozenset())
 
-    def belongs(self, key: Key, node: str) -> Roles | None:
+    def roles_on(self, key: Key, node: str) -> Roles | None:
         """Return the roles that a resource has on a node; None if it is not placed there."""
         entry = self._entries.get(key)
         owners = self._owners(entry)
@@ -219,50 +219,50 @@ class ReferenceIndex:
         needed = any(self._needs(user, key, node) for user in self._users.get(key, ()))
         return frozenset() if needed else None
 
-    def assigned(self, node: str) -> Collection[Key]:
+    def keys_on(self, node: str) -> Collection[Key]:
         """Return the services that have a role on a node, and the resources that it owns."""
         owned = (key for item in self._items(node) for key in self._owned.get(item, ()))
         return {*self._assigned.get(node, ()), *(key for key in owned if node in self._owners(self._entries[key]))}
 
-    def stranded(self, node: str) -> list[tuple[Key, str]]:
+    def stranded_roles(self, node: str) -> list[tuple[Key, str]]:
         """Return the services and roles that would be placed on this node and now have no node."""
-        labels, found = self._labels(node), []
+        labels, roles_without_node = self._labels(node), []
         for key in sorted(self._candidates(node)):
             placed = {name for names in self._placed.get(key, {}).values() for name in names}
             roles = (role for role in self._entries[key].roles if matches(role.pod, node, labels))
-            found += [(key, role.name) for role in roles if role.name not in placed]
-        return found
+            roles_without_node += [(key, role.name) for role in roles if role.name not in placed]
+        return roles_without_node
 
     def _owners(self, entry: ReferenceEntry | None) -> Collection[str]:
         if entry is None:
             return ()
         named = {entry.owner} if entry.owner else set()
-        return sorted(named.union(*(self._nodes.matching(labels) for labels in entry.owner_labels)))
+        return sorted(named.union(*(self._nodes.match(labels) for labels in entry.owner_labels)))
 
     def _labels(self, node: str) -> Mapping[str, str]:
-        known = self._nodes.get(node)
-        return known.labels if known else {}
+        state = self._nodes.get(node)
+        return state.labels if state else {}
 
     def _candidates(self, node: str) -> set[Key]:
         """Return the services that name a node or one of its labels."""
-        return set().union(*(self._wishes.get(item, ()) for item in self._items(node)))
+        return set().union(*(self._requirements.get(item, ()) for item in self._items(node)))
 
     def _items(self, node: str) -> list[tuple[str, str]]:
         """Return the requirements that a node meets: its name, and each of its labels."""
         return [(NODE_NAME, node), *self._labels(node).items()]
 
     def _find(self, key: Key, roles: Iterable[WorkerPlacement]) -> dict[str, Roles]:
-        found: dict[str, set[str]] = {}
+        placed: dict[str, set[str]] = {}
         for role in roles:
             if role.pod.node_name:
                 nodes: Collection[str] = [role.pod.node_name]
             elif self._pods:
                 nodes = self._scheduled.get(key, {}).get(role.name, frozenset())
             else:
-                nodes = self._nodes.matching(role.pod.node_selector)
-            for node in self._limit(key, role, [node for node in nodes if not self._nodes.drained(node)]):
-                found.setdefault(node, set()).add(role.name)
-        return {node: frozenset(names) for node, names in found.items()}
+                nodes = self._nodes.match(role.pod.node_selector)
+            for node in self._limit(key, role, [node for node in nodes if not self._nodes.is_drained(node)]):
+                placed.setdefault(node, set()).add(role.name)
+        return {node: frozenset(names) for node, names in placed.items()}
 
     def _limit(self, key: Key, role: WorkerPlacement, nodes: list[str]) -> list[str]:
         """Return the nodes of a role with a limit: those of its layer first, then present, online, and by name.
@@ -274,7 +274,7 @@ class ReferenceIndex:
         present = self._placed.get(key) or role.present
 
         def rank(node: str) -> tuple[bool, bool, bool, str]:
-            return role.layer not in self._labels(node), node not in present, not self._nodes.online(node), node
+            return role.layer not in self._labels(node), node not in present, not self._nodes.is_online(node), node
 
         return sorted(nodes, key=rank)[: role.most]
 

@@ -57,7 +57,7 @@ class NodeReports:
         self._put(NodeReport(key, node, _with_counts(status, old), live=True, edge=edge))
         return True
 
-    def cleared(self, key: Key, node: str) -> None:
+    def mark_cleared(self, key: Key, node: str) -> None:
         """Mark a report as not live: the node no longer holds the resource. Its counts stay."""
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.live:
@@ -83,7 +83,7 @@ class NodeReports:
         for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:
             del stamps[key]
 
-    def missing(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
+    def uncleared_keys(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
         """Return keys that a node reported on and does not hold: the clearing of those reports was missed."""
         return [
             key

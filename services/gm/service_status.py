@@ -37,7 +37,7 @@ from services.gm.workloads.pod_status import UNREACHED, PodView
 #: nodes in one status: the limit keeps it far below the size limits of messages and of objects
 MAX_SHOWN_NODES = 100
 #: the phase of a node where the service is no longer placed
-LEFT = "Left"
+LEFT_PHASE = "Left"
 #: the condition that samples have changed since the service was calibrated, and its reasons
 DRIFT = "Drift"
 DRIFT_BEGUN, DRIFT_OVER = "SamplesChanged", "SamplesAsCalibrated"
@@ -47,7 +47,7 @@ OVERLOAD_BEGUN, OVERLOAD_OVER = "CloudTooSlow", "CloudFastEnough"
 #: digest that its message shows
 CODE, CODE_CHANGED, SHORT = "Code", "CodeChanged", 12
 #: conditions that are independent of the phase
-BESIDE_PHASE = (DRIFT, OVERLOAD, CODE)
+NOT_PHASES = (DRIFT, OVERLOAD, CODE)
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
 #: values shown after a counter: they are derived from it, or may fall
 SHOWN_BEHIND = {Count.ANSWERED: "edge_inference_number", Count.MINING_ERRORS: "queued"}
@@ -86,13 +86,13 @@ class Share:
 
     node: str
     roles: Roles
-    known: Node | None
+    state: Node | None
     report: NodeReport | None
 
     @property
     def online(self) -> bool:
         """Whether the node is online, and reached by the cluster if there is one."""
-        return self.known is not None and self.known.online and not self.known.unready
+        return self.state is not None and self.state.online and not self.state.unready
 
     @property
     def reported(self) -> NodeStatus | None:
@@ -129,8 +129,8 @@ def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = 
 
     ``started``: a cloud worker has started, or the service needs none.
     """
-    seen = [*tally.failed, *tally.offline, *tally.waiting]
-    if not missing and not seen:
+    problems = [*tally.failed, *tally.offline, *tally.waiting]
+    if not missing and not problems:
         return Readiness("Running", "AllWorkersRun", f"{tally.active} workers are running")
     if tally.edges and started:
         phase = "Degraded"
@@ -139,76 +139,76 @@ def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = 
     else:
         phase = "Failed"
     # what a user has to correct is named in full: whoever corrects one field must not then hear of the next
-    named = missing or seen[:1]
-    rest = seen if missing else seen[1:]
-    others = list(dict.fromkeys(problem.reason for problem in rest))
-    more = f" (and {len(rest)} more: {', '.join(others[:NAMED])})" if others else ""
+    named = missing or problems[:1]
+    remaining = problems if missing else problems[1:]
+    reasons = list(dict.fromkeys(problem.reason for problem in remaining))
+    more = f" (and {len(remaining)} more: {', '.join(reasons[:NAMED])})" if reasons else ""
     text = "; ".join(dict.fromkeys(problem.message for problem in named))
     return Readiness(phase, named[0].reason, text + more)
 
 
 def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
     """Count the workers of a node that starts workers itself."""
-    if share.known is None:
+    if share.state is None:
         return  # a named node that was never online is among the missing resources
-    told = share.reported
+    status = share.reported
     tally.clouds += share.clouds
     if not share.online:
         remedy = GONE_FOR_GOOD.format(node=share.node)
         tally.offline.append(Problem("NodeOffline", f"node {share.node} is offline ({remedy})"))
-        if told is not None and told.observed_generation >= generation:
-            tally.edges += any(w.role in ANSWERING and w.phase == "Running" for w in told.workers)
+        if status is not None and status.observed_generation >= generation:
+            tally.edges += any(w.role in ANSWERING and w.phase == "Running" for w in status.workers)
         return
-    if told is None:
+    if status is None:
         tally.waiting.append(Problem("WaitingForNode", f"node {share.node} has not reported its state yet"))
         return
     before = len(tally.failed) + len(tally.waiting)
     for role in sorted(share.roles):
-        worker = next((w for w in told.workers if (w.part or w.role) == role), None)
-        phase = worker.phase if worker else told.phase
+        worker = next((w for w in status.workers if (w.part or w.role) == role), None)
+        phase = worker.phase if worker else status.phase
         if worker and phase == "Running":
             tally.active += 1
             tally.edges += worker.role in ANSWERING
             if worker.model and worker.model.refused:
                 tally.waiting.append(_refusal(role, share.node, worker.model))
             elif worker.reason:
-                tally.waiting.append(_trouble(role, share.node, worker, told, worker.reason))
+                tally.waiting.append(_trouble(role, share.node, worker, status, worker.reason))
         elif phase == "Failed":
-            tally.failed.append(_trouble(role, share.node, worker, told, "WorkerFailed"))
+            tally.failed.append(_trouble(role, share.node, worker, status, "WorkerFailed"))
         else:
-            tally.waiting.append(_trouble(role, share.node, worker, told, "WorkerNotUp"))
-    if told.observed_generation < generation:
-        text = f"node {share.node} has generation {told.observed_generation}, not yet {generation}"
+            tally.waiting.append(_trouble(role, share.node, worker, status, "WorkerNotUp"))
+    if status.observed_generation < generation:
+        text = f"node {share.node} has generation {status.observed_generation}, not yet {generation}"
         tally.waiting.append(Problem(UPDATING, text))
-    elif told.phase != "Running" and len(tally.failed) + len(tally.waiting) == before:
+    elif status.phase != "Running" and len(tally.failed) + len(tally.waiting) == before:
         # its workers run, but the node could not apply everything, such as an update that failed
-        text = f"node {share.node}: {told.message or told.phase}"
-        tally.waiting.append(Problem(told.reason or "NodeNotReady", text))
+        text = f"node {share.node}: {status.message or status.phase}"
+        tally.waiting.append(Problem(status.reason or "NodeNotReady", text))
 
 
 def _refusal(role: str, node: str, model: ModelInUse) -> Problem:
     """Return the problem that a worker did not accept a model, with the reason."""
-    kept = model.version or model.digest[:12] or "the previous version"
+    present = model.version or model.digest[:12] or "the previous version"
     why = ": ".join(part for part in (model.reason, model.message) if part) or "no reason"
-    return Problem(REFUSED, f"{role} worker on node {node} keeps {kept}: {model.refused[:12]} was refused: {why}")
+    return Problem(REFUSED, f"{role} worker on node {node} keeps {present}: {model.refused[:12]} was refused: {why}")
 
 
-def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus, otherwise: str) -> Problem:
+def _trouble(role: str, node: str, worker: WorkerReport | None, status: NodeStatus, otherwise: str) -> Problem:
     """Return the LC's problem with a worker, or with the node if there is no worker."""
-    source = worker or told
-    message = source.message or told.message or "not running"
-    return Problem(source.reason or told.reason or otherwise, f"{role} worker on node {node}: {message}")
+    source = worker or status
+    message = source.message or status.message or "not running"
+    return Problem(source.reason or status.reason or otherwise, f"{role} worker on node {node}: {message}")
 
 
 def count_pods(
-    views: Sequence[PodView], wanted: Mapping[str, int], held: Mapping[str, Problem], tally: ReadinessTally
+    views: Sequence[PodView], numbers: Mapping[str, int], held_back: Mapping[str, Problem], tally: ReadinessTally
 ) -> None:
-    """Count pods. ``wanted`` is the number of pods of each worker; a worker without a Deployment is left out.
+    """Count pods. ``numbers`` is the number of pods of each worker; a worker without a Deployment is left out.
 
-    ``held`` are workers whose next pod waits, each with the reason.
+    ``held_back`` are workers whose next pod waits, each with the reason.
     """
     unreached: dict[str, list[PodView]] = {}
-    for role, number in sorted(wanted.items(), reverse=True):
+    for role, number in sorted(numbers.items(), reverse=True):
         pods = [view for view in views if view.of == role]
         if sum(view.up and view.current and not view.leaving for view in pods) >= number:
             pods = [view for view in pods if not view.leaving]  # others have replaced them
@@ -223,11 +223,11 @@ def count_pods(
                 unreached.setdefault(view.node, []).append(view)
         if sum(view.current for view in up) < number:
             reached = [view for view in pods if not view.unreached]
-            tally.waiting += [held[role]] if role in held else _lacking(role, number, reached, up)
-    tally.offline += [_unreached(node, there) for node, there in sorted(unreached.items())]
+            tally.waiting += [held_back[role]] if role in held_back else _shortage(role, number, reached, up)
+    tally.offline += [_unreached_problem(node, there) for node, there in sorted(unreached.items())]
 
 
-def _lacking(role: str, number: int, pods: Sequence[PodView], up: Sequence[PodView]) -> Iterator[Problem]:
+def _shortage(role: str, number: int, pods: Sequence[PodView], up: Sequence[PodView]) -> Iterator[Problem]:
     """Yield why fewer pods of the present generation are up than there shall be; ``up`` are those of any."""
     starting = [view for view in pods if not view.up and view.phase != "Failed"]
     current = sum(view.current for view in up)
@@ -240,7 +240,7 @@ def _lacking(role: str, number: int, pods: Sequence[PodView], up: Sequence[PodVi
         yield Problem("WorkerNotUp", f"{role} worker: no pod yet")
 
 
-def _unreached(node: str, pods: Sequence[PodView]) -> Problem:
+def _unreached_problem(node: str, pods: Sequence[PodView]) -> Problem:
     """Return the problem of a node that Kubernetes does not reach: what runs there continues to run."""
     run = f"{sum(view.up for view in pods)} of {len(pods)} workers there run, by the last report of the node"
     return Problem(UNREACHED, f"Kubernetes does not reach node {node} ({pods[0].message}): {run}")
@@ -251,7 +251,7 @@ def _pod_trouble(view: PodView, otherwise: str) -> Problem:
     return Problem(view.reason or otherwise, f"{view.of} worker: pod {view.name}{where}: {view.message or 'not ready'}")
 
 
-def _shown() -> Iterator[str]:
+def _shown_fields() -> Iterator[str]:
     """Yield the fields of TaskInfo that a service's status shows, in this order."""
     for count in Count:
         if ExportedBy.SERVICE in count.exported_by:
@@ -263,15 +263,15 @@ def _shown() -> Iterator[str]:
 
 #: key in the status, field of TaskInfo
 _KEYS = {field.name: field.encode_name for field in msgspec.structs.fields(TaskInfo)}
-COUNTS = {_KEYS[name]: name for name in _shown()}
+COUNTS = {_KEYS[name]: name for name in _shown_fields()}
 QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 
 
 def joint_accuracy(infos: Iterable[TaskInfo]) -> Estimate | None:
     """Estimate the share of answers that agree with the cloud's, from the edge workers' audits; None without any."""
-    found = list(infos)
+    counts = list(infos)
     # without an audit there is nothing to add up, which is the usual case
-    return agreement_of(add_up(found)) if any(info.audited for info in found) else None
+    return agreement_of(add_up(counts)) if any(info.audited for info in counts) else None
 
 
 def metrics(
@@ -286,17 +286,17 @@ def metrics(
     first audit. Latencies are in milliseconds and appear with the first sample.
     """
     counted, worked = list(infos), list(work)
-    found = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
+    shown = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
     samples = sum(info.inference_number for info in counted)
     uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in counted)
-    found.append(Metric(key="uploadCloudRatio", value=_text(uploaded / samples if samples else 0.0)))
+    shown.append(Metric(key="uploadCloudRatio", value=_text(uploaded / samples if samples else 0.0)))
     if agreement:
         ends = {
             "jointAccuracy": agreement.value,
             "jointAccuracyLow": agreement.low,
             "jointAccuracyHigh": agreement.high,
         }
-        found += [Metric(key=key, value=_text(value)) for key, value in ends.items()]
+        shown += [Metric(key=key, value=_text(value)) for key, value in ends.items()]
     for prefix, merged in (
         ("edgeLatency", histogram.merge(info.edge_latency for info in counted)),
         ("offloadLatency", histogram.merge(info.offload_latency for info in counted)),
@@ -306,8 +306,8 @@ def metrics(
         for suffix, share in QUANTILES.items():
             value = histogram.quantile(merged, share)
             if value is not None:
-                found.append(Metric(key=prefix + suffix, value=_text(value)))
-    return found
+                shown.append(Metric(key=prefix + suffix, value=_text(value)))
+    return shown
 
 
 def _text(value: float) -> str:
@@ -320,35 +320,35 @@ def service_status(
     generation: int,
     shown: int | None = None,
     shares: Sequence[Share],
-    left: Iterable[NodeReport],
+    former: Iterable[NodeReport],
     missing: Sequence[Problem],
     previous: Status | None,
     now: str,
     pods: Sequence[PodView] | None = None,
-    wanted: Mapping[str, int] | None = None,
-    held: Mapping[str, Problem] | None = None,
+    numbers: Mapping[str, int] | None = None,
+    held_back: Mapping[str, Problem] | None = None,
     cloud: bool = False,
 ) -> Status:
     """Return a service's status.
 
-    ``generation`` is the one in messages to nodes, ``shown`` the user's, if they differ. ``left`` are reports of nodes
-    where the service is no longer placed: only their counts matter. ``missing`` are references that do not exist.
-    With ``pods``, the workers are pods: ``wanted`` is their desired number by role, ``held`` has the workers whose next
-    pod waits, and the nodes' reports only have counts. ``cloud``: the service has not started before its cloud worker
-    has.
+    ``generation`` is the generation in messages to nodes, ``shown`` the user's, if they differ. ``former`` are reports
+    of nodes where the service is no longer placed: only their counts matter. ``missing`` are references that do not
+    exist. With ``pods``, the workers are pods: ``numbers`` is their desired number by role, ``held_back`` has the
+    workers whose next pod waits, and the nodes' reports only have counts. ``cloud``: the service has not started before
+    its cloud worker has.
     """
     tally = ReadinessTally()
     if pods is None:
         for share in shares:
             count_share(share, generation, tally)
     else:
-        count_pods(pods, wanted or {}, held or {}, tally)
-    gone = list(left)
+        count_pods(pods, numbers or {}, held_back or {}, tally)
+    former_reports = list(former)
     shown_first = sorted(shares, key=lambda share: share.reported is not None and share.reported.phase == "Running")
-    summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
-    summaries += [_left(report) for report in gone if report.edge and report.task_info]
+    summaries = [node_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
+    summaries += [_former_summary(report) for report in former_reports if report.edge and report.task_info]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
-    counting += [report for report in gone if report.edge]
+    counting += [report for report in former_reports if report.edge]
     infos_here = _task_infos(share.report for share in shares if share.report)
     agreement = joint_accuracy(info for report in counting for info in _edge_infos(report))
     accepted = previous.start_time if previous else ""
@@ -357,23 +357,23 @@ def service_status(
         active=tally.active,
         failed=len(tally.failed),
         start_time=accepted or now,
-        metrics=metrics(_task_infos(counting), [*infos_here, *_task_infos(gone)], agreement),
+        metrics=metrics(_task_infos(counting), [*infos_here, *_task_infos(former_reports)], agreement),
         nodes=summaries[:MAX_SHOWN_NODES],
     )
-    known = generation if shown is None else shown
-    status = conclude(status, judge(tally, missing, started=started), previous, known, now)
+    shown = generation if shown is None else shown
+    status = conclude(status, judge(tally, missing, started=started), previous, shown, now)
     overloaded = [
         info
         for share in shares
         if share.report and (info := share.report.task_info) and info.overloaded and share.online
     ]
-    beside = [
-        _drift_condition(status.conditions, infos_here, agreement, known, now),
-        _overload_condition(status.conditions, overloaded, known, now),
-        _code_condition(status.conditions, previous.nodes if previous else (), status.nodes, known, now),
+    independent = [
+        _drift_condition(status.conditions, infos_here, agreement, shown, now),
+        _overload_condition(status.conditions, overloaded, shown, now),
+        _code_condition(status.conditions, previous.nodes if previous else (), status.nodes, shown, now),
     ]
-    phases = [condition for condition in status.conditions if condition.type not in BESIDE_PHASE]
-    return msgspec.structs.replace(status, conditions=[*phases[:-1], *filter(None, beside), phases[-1]])
+    phases = [condition for condition in status.conditions if condition.type not in NOT_PHASES]
+    return msgspec.structs.replace(status, conditions=[*phases[:-1], *filter(None, independent), phases[-1]])
 
 
 def conclude(status: Status, verdict: Readiness, previous: Status | None, generation: int, now: str) -> Status:
@@ -395,28 +395,29 @@ def conclude(status: Status, verdict: Readiness, previous: Status | None, genera
 
 
 def _over(condition: Condition, now: str) -> Condition:
-    if condition.status == "False" or condition.type in BESIDE_PHASE:
+    if condition.status == "False" or condition.type in NOT_PHASES:
         return condition
     return msgspec.structs.replace(condition, status="False", last_heartbeat_time=now, last_transition_time=now)
 
 
-def _summary(share: Share) -> NodeSummary:
-    told = share.reported
+def node_summary(share: Share) -> NodeSummary:
+    """Return the state of a service on a node, with its counts."""
+    status = share.reported
     return NodeSummary(
         node=share.node,
         online=share.online,
-        phase=told.phase if told else "Pending",
-        reason=told.reason if told else "",
-        message=told.message if told else "",
-        workers=sum(w.phase == "Running" for w in told.workers) if told else 0,
+        phase=status.phase if status else "Pending",
+        reason=status.reason if status else "",
+        message=status.message if status else "",
+        workers=sum(w.phase == "Running" for w in status.workers) if status else 0,
         task_info=_plain(share.report),
-        code=told.code if told else {},
+        code=status.code if status else {},
     )
 
 
-def _left(report: NodeReport) -> NodeSummary:
+def _former_summary(report: NodeReport) -> NodeSummary:
     """Return the summary of a node where the service is no longer placed: its counts stay in the sum."""
-    return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=_plain(report))
+    return NodeSummary(node=report.node, online=False, phase=LEFT_PHASE, task_info=_plain(report))
 
 
 def _plain(report: NodeReport | None) -> TaskInfo | None:
@@ -461,8 +462,8 @@ def _overload_condition(
     It is independent of the phase: every sample is answered, but hard ones by workers before the cloud. ``overloaded``
     are the counts of online nodes whose workers request an overloaded tier.
     """
-    taken, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
-    message = f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
+    capacity, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
+    message = f"takes {capacity:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
     condition = Condition(type=OVERLOAD, reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER, message=message)
     return _with_times(condition, earlier, generation, now, is_active=bool(overloaded))
 
@@ -513,11 +514,11 @@ def _with_times(
 
 
 def _drift_message(drifting: int, agreement: Estimate | None) -> str:
-    found = ""
+    share = ""
     if agreement:
         low, high = 100 * agreement.low, 100 * agreement.high
-        found = f"; {100 * agreement.value:.1f} % of answers agree with the cloud ({low:.1f} to {high:.1f}, by audits)"
+        share = f"; {100 * agreement.value:.1f} % of answers agree with the cloud ({low:.1f} to {high:.1f}, by audits)"
     if not drifting:
-        return f"samples match the calibration again{found}"
+        return f"samples match the calibration again{share}"
     who = "the samples of 1 worker" if drifting == 1 else f"the samples of {drifting} workers"
-    return f"{who} differ from the calibration{found}: {CONDITIONS[DRIFT].mends}"
+    return f"{who} differ from the calibration{share}: {CONDITIONS[DRIFT].mends}"

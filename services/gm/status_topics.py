@@ -22,7 +22,7 @@ from services.gm.workqueue import WorkQueue
 log = structlog.get_logger()
 
 #: seconds in which the broker sends its retained messages
-LOOK_S = 5.0
+RETAINED_S = 5.0
 
 
 class StatusTopics:
@@ -36,14 +36,14 @@ class StatusTopics:
         self._stale: set[Key] = set()
         self.queue: WorkQueue[Key] = WorkQueue("status topics", self._show)
 
-    def all(self) -> None:
+    def publish_all(self) -> None:
         """Publish all statuses: after a reconnection the broker may have lost them."""
         for stored in self._cluster.resources():
             self.queue.add(stored.key)
         for key in self._stale:
             self.queue.add(key)
 
-    def gone(self, key: Key) -> None:
+    def clear_deleted(self, key: Key) -> None:
         """Clear the topic of a deleted resource."""
         self._stale.add(key)
         self.queue.add(key)
@@ -69,13 +69,13 @@ class StatusTopics:
             stored = self._cluster.get(key)
             if delivery.packet.retain and stored is None:
                 log.info("status of a deleted resource ignored", key=str(key))
-                self.gone(key)
+                self.clear_deleted(key)
 
         await bus.subscribe(STATUS.filter(), on_status)
         while not bus.connected:
             with contextlib.suppress(DisconnectedError):
-                await bus.wait_connected(LOOK_S)
-        await asyncio.sleep(LOOK_S)
+                await bus.wait_connected(RETAINED_S)
+        await asyncio.sleep(RETAINED_S)
         await bus.unsubscribe(STATUS.filter())
 
     async def _show(self, key: Key) -> None:

@@ -37,7 +37,7 @@ from services.gm.reports import NodeReports
 #: entries of each list in an answer
 MOST = 100
 #: dead letters that are kept, and characters of a topic or reason
-MOST_LETTERS, MAX_TEXT = 100, 256
+MOST_DEAD_LETTERS, MAX_TEXT = 100, 256
 #: seconds by which a clock differs before GM names it
 CLOCK_S = 60.0
 
@@ -53,7 +53,7 @@ class SystemObserver:
         self._infos = infos
         self._window = ReportWindow()
         #: dead letters with the loop time of their arrival
-        self._letters: deque[tuple[float, DeadLetter]] = deque(maxlen=MOST_LETTERS)
+        self._dead_letters: deque[tuple[float, DeadLetter]] = deque(maxlen=MOST_DEAD_LETTERS)
         #: all connections of GM, and whether they have TLS
         self.connections: Sequence[Bus] = (bus,)
         self.tls = False
@@ -68,9 +68,9 @@ class SystemObserver:
         """Record the present counts of all services."""
         self._window.record(self._samples(), datetime.now(UTC))
 
-    def receive_letter(self, letter: DeadLetter) -> None:
+    def receive_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Keep a dead letter for a minute."""
-        self._letters.append((asyncio.get_running_loop().time(), letter))
+        self._dead_letters.append((asyncio.get_running_loop().time(), dead_letter))
 
     def trouble_facts(self) -> ManagerFacts:
         """Return only what GM's readiness depends on: it is read often, and the counts of all services cost time."""
@@ -86,8 +86,8 @@ class SystemObserver:
             epoch=self._cluster.epoch,
             time=utc_now(),
             quarantined=self._cluster.quarantined,
-            degraded=self._degraded(),
-            quiet=list(self._quiet())[:MOST],
+            degraded=self._degraded_answers(),
+            quiet=list(self._quiet_workers())[:MOST],
             clocks=self._clocks(),
             letters=self._recent_letters(),
         )
@@ -113,10 +113,10 @@ class SystemObserver:
             for stored in self._cluster.resources(plural):
                 for node, report in self._reports.of(stored.key).items():
                     info = report.task_info
-                    if info and report.live and report.edge and self._nodes.online(node):
+                    if info and report.live and report.edge and self._nodes.is_online(node):
                         yield CountSample(stored.key, node, info.inference_number, info.degraded, info.current_time)
 
-    def _degraded(self) -> list[DegradedAnswers]:
+    def _degraded_answers(self) -> list[DegradedAnswers]:
         totals = [
             DegradedAnswers(kind_of(key.plural).short_names[0], key.namespace, key.name, total.answered, total.degraded)
             for key, total in self._window.totals().items()
@@ -124,11 +124,11 @@ class SystemObserver:
         ]
         return sorted(totals, key=lambda total: total.degraded / total.answered, reverse=True)[:MOST]
 
-    def _quiet(self) -> Iterator[QuietWorker]:
+    def _quiet_workers(self) -> Iterator[QuietWorker]:
         for plural in SERVICES:
             for stored in self._cluster.resources(plural):
                 for node, report in self._reports.of(stored.key).items():
-                    for worker in report.status.workers if report.live and self._nodes.online(node) else ():
+                    for worker in report.status.workers if report.live and self._nodes.is_online(node) else ():
                         if worker.last_report and worker.phase == "Running" and not worker.reason:
                             yield QuietWorker(stored.key.namespace, worker.name, node, worker.last_report)
 
@@ -137,10 +137,10 @@ class SystemObserver:
         return {node: round(offset_s, 1) for node, offset_s in offsets[:MOST] if abs(offset_s) > CLOCK_S}
 
     def _recent_letters(self) -> RecentLetters | None:
-        if not self._letters:
+        if not self._dead_letters:
             return None
         since = asyncio.get_running_loop().time() - WINDOW_S
-        recent = [letter for received_at, letter in self._letters if received_at >= since]
+        recent = [dead_letter for received_at, dead_letter in self._dead_letters if received_at >= since]
         if not recent:
             return None
         return RecentLetters(len(recent), recent[0].topic[:MAX_TEXT], shorten_middle(recent[0].reason, MAX_TEXT))

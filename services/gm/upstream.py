@@ -1,9 +1,9 @@
 """Receives the nodes' messages: reports, presences and syncs, and dead letters.
 
 A body that contradicts its topic is refused, so that a node can report only on itself (the broker's rules restrict who
-may write a topic). Handlers only record what they receive and queue keys: none waits. A node above its rate is limited
-(``IngressLimiter``). When the surge is over, GM requests again what may have been lost: the broker drops messages for a
-client that is too slow.
+may write a topic). A handler checks the message. ``IngressLimiter`` runs the work of the message: at once, or later if
+the node is above its rate. The work records the message and queues keys, and never waits. When a surge is over, GM
+requests again what may have been lost: the broker drops messages for a client that is too slow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from services.gm.control_plane import ControlPlane
 from services.gm.rate_limit import RateLimit
 
 #: dead letters that become events, per second; the process that refused a message logs the rest
-LETTERS_PER_SECOND = 5
+DEAD_LETTERS_PER_SECOND = 5
 MAX_TOPIC_SHOWN = 256
 #: nodes that are known or have sent a report; above that, messages of a new one are dropped
 MAX_NODES = 10_000
@@ -97,9 +97,9 @@ class IngressLimiter:
             self._calm_at = asyncio.get_running_loop().time() + CALM
             self._wake.set()
 
-    async def allows(self, node: str) -> bool:
+    async def accepts(self, node: str) -> bool:
         """Whether a message of a node may be processed now; for messages that it repeats, before they are decoded."""
-        if node not in self._nodes and self._budgets.left(node) > 0:
+        if node not in self._nodes and self._budgets.budget_of(node) > 0:
             return True
         self.dropped += 1
         await self._flooded(node)
@@ -145,10 +145,10 @@ class IngressLimiter:
         if topic and not self._budgets.spend(node, waiting[topic].cost):
             return
         if topic:
-            taken = waiting.pop(topic)
-            self._bytes -= taken.size
+            message = waiting.pop(topic)
+            self._bytes -= message.size
             try:
-                await taken.work()
+                await message.work()
             except Exception:  # an error in one message must not stop the others
                 log.exception("message failed", node=node, topic=topic)
         if not waiting:
@@ -163,7 +163,7 @@ class Upstream:
         self._cluster = cluster
         self._plane = plane
         self._second = 0
-        self._letters = 0
+        self._letters_this_second = 0
         #: dead letters received
         self.dead_letters = 0
         self._synced: dict[str, SequenceNumber] = {}
@@ -175,7 +175,7 @@ class Upstream:
         """Subscribe."""
         await self._bus.subscribe(PRESENCE.filter(), self._presence)
         await self._bus.subscribe(NODE_STATUS.filter(), self._status, cleared=self._status_cleared)
-        await self._bus.subscribe(SYNC.filter(), self._sync, wanted=self._sync_allowed)
+        await self._bus.subscribe(SYNC.filter(), self._sync, wanted=self._may_sync)
         await self._bus.subscribe(DEAD_LETTER.filter(), self._dead_letter)
 
     async def _presence(self, delivery: Delivery[Presence]) -> None:
@@ -187,16 +187,16 @@ class Upstream:
         await self._offer(delivery, work, WEIGHTY)
 
     async def _take_presence(self, node: str, presence: Presence, *, retained: bool) -> None:
-        await self._plane.presence(presence, retained=retained)
+        await self._plane.process_presence(presence, retained=retained)
         if presence.online:
-            self._plane.syncs.born(node)
-            if self._plane.nodes.doubled(presence):
+            self._plane.syncs.answer_waiting(node)
+            if self._plane.nodes.is_duplicate(presence):
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
-    async def _sync_allowed(self, names: Mapping[str, str]) -> bool:
+    async def _may_sync(self, names: Mapping[str, str]) -> bool:
         # the longest sync takes tens of milliseconds to decode; a node repeats its sync until it is answered
         self.intake.count()
-        return await self.intake.allows(names["node"])
+        return await self.intake.accepts(names["node"])
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
         node, stamp = delivery.names["node"], _stamp(delivery)
@@ -210,13 +210,13 @@ class Upstream:
         if stamp.epoch == last.epoch and stamp.overtaken_by(last):
             self._synced[node] = last
             return
-        await self._plane.behind(sync.gm_epoch)
-        await self._plane.node_changed(node, self._plane.nodes.synced(node, sync.epoch))
+        await self._plane.raise_epoch(sync.gm_epoch)
+        await self._plane.node_changed(node, self._plane.nodes.process_sync(node, sync.epoch))
         self._plane.reports.begin_epoch(node, sync.epoch)
-        holds = {Key(held.plural, held.namespace, held.name): held.uid for held in sync.holds}
-        for key in self._plane.reports.missing(node, holds):  # a sync lists all that the node holds
-            self._cleared(node, key)
-        self._plane.syncs.receive(node, sync, described=self._plane.nodes.described(node))
+        holds = {Key(holding.plural, holding.namespace, holding.name): holding.uid for holding in sync.holds}
+        for key in self._plane.reports.uncleared_keys(node, holds):  # a sync lists all that the node holds
+            self._process_cleared(node, key)
+        self._plane.syncs.receive(node, sync, described=self._plane.nodes.has_labels(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
         node, key, stamp = delivery.names["node"], _key(delivery.names), _stamp(delivery)
@@ -224,17 +224,17 @@ class Upstream:
             self._plane.nodes.confirm(node, stamp.epoch)
         await self._offer(delivery, partial(self._take_status, node, key, delivery.body, stamp))
 
-    async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: SequenceNumber) -> None:
-        stored, named = self._cluster.get(key), bool(told.uid)
+    async def _take_status(self, node: str, key: Key, status: NodeStatus, stamp: SequenceNumber) -> None:
+        stored, named = self._cluster.get(key), bool(status.uid)
         if not named:
             if stored is None:
                 return  # nothing on the node can be named in a delete
-            told = attributed(told, stored, self._plane.index.belongs(key, node) or frozenset())
-        if stored is None or stored.uid != told.uid:
+            status = attribute(status, stored, self._plane.index.roles_on(key, node) or frozenset())
+        if stored is None or stored.uid != status.uid:
             # an earlier uid of that name: a retained report, or an old insert has reached the node late
-            await self._plane.unknown(node, key, told)
-        elif self._plane.reports.take(key, node, told, stamp):
-            done = named and self._plane.downstream.acknowledged(node, key, told.uid, told.observed_generation)
+            await self._plane.process_unknown_report(node, key, status)
+        elif self._plane.reports.take(key, node, status, stamp):
+            done = named and self._plane.downstream.acknowledge(node, key, status.uid, status.observed_generation)
             # users wait for the last node's acknowledgement, not for counts
             self._plane.queue.add(key, spaced=not done)
             for watcher in self._plane.index.watchers(key):
@@ -244,26 +244,26 @@ class Upstream:
         node, key = names["node"], _key(names)
 
         async def clear() -> None:
-            self._cleared(node, key)
+            self._process_cleared(node, key)
 
-        if await self._admitted(node):
+        if await self._is_admitted(node):
             await self.intake.offer(node, NODE_STATUS.at(**names).text, clear, size=0)
 
     async def _offer(self, delivery: Delivery[Any], work: Work, cost: float = 1.0) -> None:
         node = delivery.names["node"]
         if not delivery.packet.retain:
             self.intake.count()
-        if await self._admitted(node):
+        if await self._is_admitted(node):
             await self.intake.offer(node, delivery.address.text, work, size=len(delivery.packet.payload), cost=cost)
 
-    async def _admitted(self, node: str) -> bool:
+    async def _is_admitted(self, node: str) -> bool:
         """Whether messages of a node are accepted: of each known node, and of a limited number of unknown ones."""
-        known = self._plane.nodes
-        if node in known or node in self._strangers:
+        nodes = self._plane.nodes
+        if node in nodes or node in self._strangers:
             return True
-        if len(known) + len(self._strangers) >= MAX_NODES:
-            self._strangers -= known.keys()
-        if len(known) + len(self._strangers) >= MAX_NODES:
+        if len(nodes) + len(self._strangers) >= MAX_NODES:
+            self._strangers -= nodes.keys()
+        if len(nodes) + len(self._strangers) >= MAX_NODES:
             text = f"{MAX_NODES} nodes are known, the limit: delete some to add new ones (halimede delete node)"
             await self._cluster.record("Warning", "TooManyNodes", "gm", text)
             return False
@@ -277,36 +277,36 @@ class Upstream:
         await self._bus.recall(PRESENCE.filter())
         await self._bus.recall(NODE_STATUS.filter())
 
-    def _cleared(self, node: str, key: Key) -> None:
-        self._plane.reports.cleared(key, node)
-        self._plane.downstream.cleared(node, key)
+    def _process_cleared(self, node: str, key: Key) -> None:
+        self._plane.reports.mark_cleared(key, node)
+        self._plane.downstream.clear_reported(node, key)
         self._plane.queue.add(key)
 
     async def _dead_letter(self, delivery: Delivery[DeadLetter]) -> None:
         self.dead_letters += 1
-        self._plane.observer.receive_letter(delivery.body)
+        self._plane.observer.receive_dead_letter(delivery.body)
         self.intake.count()
         second = int(asyncio.get_running_loop().time())
-        self._letters = self._letters + 1 if second == self._second else 1
+        self._letters_this_second = self._letters_this_second + 1 if second == self._second else 1
         self._second = second
-        if self._letters <= LETTERS_PER_SECOND:
-            letter = delivery.body
-            text = f"{letter.topic[:MAX_TOPIC_SHOWN]}: {letter.reason} ({letter.size} bytes)"
+        if self._letters_this_second <= DEAD_LETTERS_PER_SECOND:
+            dead_letter = delivery.body
+            text = f"{dead_letter.topic[:MAX_TOPIC_SHOWN]}: {dead_letter.reason} ({dead_letter.size} bytes)"
             await self._cluster.record("Warning", "DeadLetter", f"client/{delivery.names['client']}", text)
 
 
-def attributed(told: NodeStatus, stored: StoredResource, roles: Collection[str]) -> NodeStatus:
+def attribute(status: NodeStatus, stored: StoredResource, roles: Collection[str]) -> NodeStatus:
     """Return a report without uid and workers, as in the seed, as one on the present resource and its workers there."""
     workers = [
-        WorkerReport(name=role, role=role, phase=told.phase)
+        WorkerReport(name=role, role=role, phase=status.phase)
         for role in get_args(WorkerRole)
-        if role in roles and told.phase != "Ready"
+        if role in roles and status.phase != "Ready"
     ]
     return msgspec.structs.replace(
-        told,
+        status,
         uid=stored.uid,
         observed_generation=stored.resource.metadata.generation,
-        workers=told.workers or workers,
+        workers=status.workers or workers,
     )
 
 

@@ -56,7 +56,7 @@ class WorkerFileStore:
         self._changed = changed
         self._store: tuple[Bus, ManagedCache] | None = None
         self._waiting: asyncio.Queue[tuple[Key, WorkerFile]] = asyncio.Queue(MOST * 8)
-        self._asked: set[str] = set()
+        self._pulling: set[str] = set()
 
     def open(self, bus: Bus, cache: ManagedCache) -> None:
         """Use a store, and the connection of its server."""
@@ -64,14 +64,14 @@ class WorkerFileStore:
 
     def pull(self, key: Key, file: WorkerFile) -> None:
         """Bring a file, unless it is being brought. The caller repeats the call until ``states`` has it."""
-        if file.digest in self._asked or self._waiting.full():
+        if file.digest in self._pulling or self._waiting.full():
             return
-        self._asked.add(file.digest)
+        self._pulling.add(file.digest)
         self._waiting.put_nowait((key, file))
 
     async def drop(self, digest: str) -> None:
         """Remove a file that no resource names any more, unless it is in use or is being brought."""
-        if self._store is None or digest in self._asked:
+        if self._store is None or digest in self._pulling:
             return
         self.states.pop(digest, None)
         removed = await in_thread(self._store[1].cache.forget, digest)
@@ -87,7 +87,7 @@ class WorkerFileStore:
         while True:
             key, file = await self._waiting.get()
             try:
-                outcome = await self._bring(file)
+                outcome = await self._fetch(file)
             except (FetchError, BusError, OSError) as error:
                 outcome = str(error)
                 log.info("file of a worker not fetched", source=file.source, digest=file.digest, error=outcome)
@@ -98,11 +98,11 @@ class WorkerFileStore:
             self._changed(key)
             if outcome:
                 await asyncio.sleep(AGAIN_S)
-            self._asked.discard(file.digest)
+            self._pulling.discard(file.digest)
             if outcome:
                 self._changed(key)
 
-    async def _bring(self, file: WorkerFile) -> str:
+    async def _fetch(self, file: WorkerFile) -> str:
         """Bring one file; return why the store cannot have it, empty if it has it. Raises FetchError, BusError."""
         if self._store is None:
             return "this global manager has no store of files"
@@ -112,7 +112,7 @@ class WorkerFileStore:
         client = BlobClient(bus, GM, channel)
         await client.start()
         try:
-            await managed.bring(BusOpener(client, [file.source], ask_all=False), file.digest, file.size)
+            await managed.store(BusOpener(client, [file.source], ask_all=False), file.digest, file.size)
         except StoreFullError as error:
             return f"{FULL}: {error}"
         finally:

@@ -25,12 +25,12 @@ log = structlog.get_logger()
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 8.0
 WORKERS = 8
 #: a slow key is spaced by this multiple of its last duration, at most by so many seconds, so that others are processed
-REST, LONGEST = 10.0, 5.0
+SPACING_FACTOR, LONGEST_SPACING = 10.0, 5.0
 #: the loop's timers may fire this much too early
 TICK = 1e-6
 
 
-def reached(when: float) -> bool:
+def has_come(when: float) -> bool:
     """Whether a loop time has come, to the precision of its timers."""
     return asyncio.get_running_loop().time() + TICK >= when
 
@@ -75,7 +75,8 @@ class WorkQueue(Generic[K]):
         """
         due = float("-inf") if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:
-            due = max(due, self._last[key] + max(self._spacing, min(LONGEST, REST * self._took.get(key, 0.0))))
+            slow = min(LONGEST_SPACING, SPACING_FACTOR * self._took.get(key, 0.0))
+            due = max(due, self._last[key] + max(self._spacing, slow))
         if due >= self._due.get(key, float("inf")):
             return
         self._due[key] = due
@@ -102,10 +103,10 @@ class WorkQueue(Generic[K]):
         try:
             await self._work(key)
         except HalimedeError as error:
-            delay = self._failed(key)
+            delay = self._retry(key)
             log.warning("work item failed", queue=self.name, key=str(key), error=str(error), again_s=delay)
         except Exception:
-            delay = self._failed(key)
+            delay = self._retry(key)
             log.exception("work item failed", queue=self.name, key=str(key), again_s=delay)
         else:
             self._failures.pop(key, None)
@@ -121,7 +122,7 @@ class WorkQueue(Generic[K]):
     async def _next(self) -> K:
         loop = asyncio.get_running_loop()
         while True:
-            while self._heap and reached(self._heap[0][0]):
+            while self._heap and has_come(self._heap[0][0]):
                 due, _, key = heapq.heappop(self._heap)
                 # skip an entry that an earlier one replaced, or whose key is being processed
                 if self._due.get(key) == due and key not in self._active:
@@ -136,7 +137,7 @@ class WorkQueue(Generic[K]):
             except TimeoutError:
                 continue
 
-    def _failed(self, key: K) -> float:
+    def _retry(self, key: K) -> float:
         self.failed += 1
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = exponential(failures, FIRST_BACKOFF, LAST_BACKOFF)

@@ -1,8 +1,13 @@
 """The assembled local controller: one task group, one loop that plans and acts, and the components of the node.
 
-It starts the workers of its stored resources before any message arrives, and continues when GM or the broker
-disconnects. After a clean stop its workers stop; if it is killed they continue, and it adopts them at the next start.
-If workers are pods, it starts and stops none.
+The loop (``_Components._reconcile``) waits until a component wakes it: GM's messages change the store, files become
+ready, workers start or end. Then it computes a plan from the stored resources, the ready files and the running workers,
+and hands each component its part: files to prepare, workers to start and stop, states to report. The plan is pure and
+level-triggered, so a lost or repeated wake-up changes nothing.
+
+The controller starts the workers of its stored resources before any message arrives, and continues when GM or the
+broker disconnects. After a clean stop its workers stop; if it is killed they continue, and it adopts them at the next
+start. If workers are pods, it starts and stops none.
 """
 
 from __future__ import annotations
@@ -42,11 +47,11 @@ from services.lc.dataset_copies import DatasetCopies, SharedFiles
 from services.lc.dataset_counts import Count, Datasets, Probe
 from services.lc.gm_channel import GmChannel
 from services.lc.metrics import LcMetrics
-from services.lc.models.cache_janitor import CACHE_BYTES, CacheJanitor
+from services.lc.models.cache_janitor import CACHE_BYTES, CacheChanges, CacheJanitor
 from services.lc.models.lookup import ParsedResources
-from services.lc.models.preparer import Bring, ModelFiles, Preparer
+from services.lc.models.preparer import Install, ModelFiles, Preparer
 from services.lc.paths import NodePaths
-from services.lc.planning.node_kinds import WorkerPart
+from services.lc.planning.node_kinds import WorkerPlanner
 from services.lc.planning.plan import WorkerBackend, plan
 from services.lc.planning.process_planner import NodeContext
 from services.lc.planning.resource_state import RequiredFile
@@ -62,7 +67,7 @@ from services.lc.worker_files import Logs, PodLogs
 
 log = structlog.get_logger()
 #: seconds between two checks for another LC with the same name
-LOOK_S = 0.5
+RIVAL_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Config:
 class LocalController:
     """One node's controller, on a bus that is not entered yet.
 
-    ``launcher``, ``bring``, ``count`` and ``probe`` have the side effects outside of it: a simulation replaces them.
+    ``launcher``, ``install``, ``count`` and ``probe`` have the side effects outside of it: a simulation replaces them.
     ``files``: a second connection, for files over the bus.
     """
 
@@ -104,7 +109,7 @@ class LocalController:
         bus: Bus,
         *,
         launcher: Launcher | None = None,
-        bring: Bring | None = None,
+        install: Install | None = None,
         count: Count = count_in_child,
         probe: Probe | None = None,
         files: Bus | None = None,
@@ -117,13 +122,13 @@ class LocalController:
         self._blobs = NodeBlobs(config.node, files, Cache(config.folders.models), self.shared.find) if files else None
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
         formats = {ONNX.name} if config.pods else FORMATS  # pods have their own packages
-        self.bring = bring or ModelFiles(
+        self.install = install or ModelFiles(
             policy=config.fetch_policy, openers=openers, copy=self.fetch_copy, formats=formats
         )
         self.count = count
         self.probe = probe or functools.partial(models.probe, policy=config.fetch_policy, openers=openers)
-        for each in filter(None, (bus, files)):
-            each.node = config.node
+        for connection in filter(None, (bus, files)):
+            connection.node = config.node
 
     @property
     def sent(self) -> SourceStats:
@@ -131,16 +136,17 @@ class LocalController:
         return self._blobs.source.stats if self._blobs else SourceStats()
 
     async def fetch_copy(
-        self, want: RequiredFile, digest: str, cache: Cache, progress: Progress | None = None
+        self, required: RequiredFile, digest: str, cache: Cache, progress: Progress | None = None
     ) -> Fetched:
         """Fetch a file of a Model or Dataset of another node, by its digest. Raises FetchError."""
         if self._blobs is None:
             raise FetchError(FetchReason.UNREACHABLE, "this controller has no connection for files", temporary=True)
-        return await self._blobs.copies.fetch(digest, want.source, self.content.peers(want.key), cache, progress)
+        peers = self.content.peers(required.key)
+        return await self._blobs.copies.fetch(digest, required.source, peers, cache, progress)
 
-    def copy_depth(self, want: RequiredFile, digest: str) -> int:
+    def copy_depth(self, required: RequiredFile, digest: str) -> int:
         """Return the number of nodes through which a file of another node comes."""
-        return len(sources(digest, self.config.node, self.content.peers(want.key), want.source))
+        return len(sources(digest, self.config.node, self.content.peers(required.key), required.source))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set, then stop all workers that it has started.
@@ -156,23 +162,23 @@ class LocalController:
     async def _run(self, stopping: asyncio.Event, store: NodeStore) -> None:
         async with asyncio.TaskGroup() as tasks:
             components = _Components(self, store, tasks)
-            figures = components.figures
-            registered = registry("lc", figures.collect)
-            shown = HttpServer(self.config.http, health=figures.health(), registry=registered)
+            metrics = components.metrics
+            families = registry("lc", metrics.collect)
+            http = HttpServer(self.config.http, health=metrics.health(), registry=families)
             components.workers.adopt()
             self.bus.announce = components.channel.announce
-            async with shown, self.bus:
-                components.channel.presence.http = shown.url
+            async with http, self.bus:
+                components.channel.presence.http = http.url
                 running = await components.start()
                 if self._blobs:
                     components.channel.presence.connections.append(self._blobs.bus)
                     running["blobs"] = _once_alone(self._blobs, components.channel)
                 work = [tasks.create_task(run, name=name) for name, run in running.items()]
-                figures.work = work
-                log.info("local controller started", node=self.config.node, http=shown.url)
+                metrics.work = work
+                log.info("local controller started", node=self.config.node, http=http.url)
                 await stopping.wait()
                 # the stop of a worker is not reported from now on: the node goes offline as a whole
-                figures.work = ()
+                metrics.work = ()
                 for task in work:
                     task.cancel()
                 components.preparer.set_required({})
@@ -192,14 +198,8 @@ class _Components:
         self.pods = config.pods
         self.items = ParsedResources()
         self.wake = asyncio.Event()
-        self.room = CacheJanitor(
-            cache,
-            self._model_paths,
-            lambda: self.workers.models,
-            lambda path: self.preparer.missing(path),  # noqa: PLW0108  # it is made below, and needs the janitor
-            most=config.cache_bytes,
-        )
-        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.bring, self.room)
+        changes = CacheChanges(cache)
+        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.install, changes)
         self.content = controller.content
         self.content.load()
         self.datasets = Datasets(
@@ -212,17 +212,17 @@ class _Components:
             copies=DatasetCopies(folders.copies, controller.fetch_copy, controller.copy_depth, controller.shared),
         )
         self.code = CodeFiles()
-        self.part: WorkerPart
-        self.workers: WorkerBackend
+        self.planner: WorkerPlanner
         self.logs: Logs
+        workers: WorkerBackend
         if config.pods:
-            self.part = PodNode(config.node, config.labels, folders)
-            self.workers = PodWorkers(folders, bus, store, self._worker_changed)
+            self.planner = PodNode(config.node, config.labels, folders)
+            workers = PodWorkers(folders, bus, store, self._worker_changed)
             self.logs = PodLogs(folders, bus)
         else:
             host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))
             http = same_host(config.http)
-            self.part = NodeContext(
+            self.planner = NodeContext(
                 config.node,
                 config.labels,
                 folders,
@@ -234,7 +234,7 @@ class _Components:
                 self.code.digests,
                 self.code.missing,
             )
-            self.workers = Supervisor(
+            workers = Supervisor(
                 folders,
                 controller.launcher,
                 store,
@@ -245,26 +245,28 @@ class _Components:
                 adopted=self.code.adopt,
             )
             self.logs = Logs(folders, bus)
-        self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)
+        self.workers = workers
+        self.janitor = CacheJanitor(
+            cache,
+            changes,
+            self.preparer.paths,
+            lambda: workers.models,
+            self.preparer.missing,
+            max_bytes=config.cache_bytes,
+        )
+        self.reporter = NodeStatusReporter(config.node, bus, store, workers)
         self.channel = GmChannel(
             config.node,
             bus,
             labels=config.labels,
             store=store,
-            workers=self.workers,
+            workers=workers,
             reporter=self.reporter,
             changed=self.wake.set,
             repeated=self._recheck,
         )
-        self.figures = LcMetrics(
-            bus,
-            store,
-            self.workers,
-            self.preparer,
-            self.datasets,
-            self.reporter,
-            self.channel,
-            controller.sent,
+        self.metrics = LcMetrics(
+            bus, store, workers, self.preparer, self.datasets, self.reporter, self.channel, controller.sent
         )
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
@@ -274,7 +276,7 @@ class _Components:
         await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node), self.reporter.on_worker_info)
         return {
             "reconcile": self._reconcile(),
-            "room": self.room.run(),
+            "cache": self.janitor.run(),
             "content": self.content.run(self.wake.set),
             "code": self.code.run(self.wake.set),
             "sync": self.channel.run(),
@@ -283,9 +285,6 @@ class _Components:
             **self.logs.tasks(),
             **self.workers.tasks(),
         }
-
-    def _model_paths(self) -> list[Path]:
-        return [known.path for known in self.preparer.preparations.values() if known.path]
 
     def _recheck(self, key: Key) -> None:
         """Check now whether the files that a resource names have changed."""
@@ -300,21 +299,24 @@ class _Components:
     async def _reconcile(self) -> None:
         while True:
             self.wake.clear()
-            items = self.items.read(self.store.held)
+            items = self.items.read(self.store.resources)
             if not self.pods:  # pods have code of their own
                 await self.code.set_required(items)
-            running = self.workers.running
-            known = {**self.preparer.preparations, **self.datasets.preparations}
-            complete, content = self.store.complete, self.content.files
-            decided = plan(
-                items, known, running, self.part, complete=complete, is_deleted=self.store.is_buried, content=content
+            next_plan = plan(
+                items,
+                {**self.preparer.preparations, **self.datasets.preparations},
+                self.workers.running,
+                self.planner,
+                complete=self.store.complete,
+                is_deleted=self.store.has_tombstone,
+                content=self.content.files,
             )
-            self.content.set_required(decided.copied)
-            self.preparer.set_required({key: want for key, want in decided.prepare.items() if key.plural != DATASETS})
-            self.datasets.set_required({key: want for key, want in decided.prepare.items() if key.plural == DATASETS})
-            self.workers.carry_out(decided)
-            self.reporter.update(decided.standings)
-            self.channel.lack(lacking=decided.lacking)
+            self.content.set_required(next_plan.copied)
+            self.preparer.set_required({key: file for key, file in next_plan.prepare.items() if key.plural != DATASETS})
+            self.datasets.set_required({key: file for key, file in next_plan.prepare.items() if key.plural == DATASETS})
+            self.workers.carry_out(next_plan)
+            self.reporter.update(next_plan.states)
+            self.channel.set_lacking(lacking=next_plan.lacking)
             await self.wake.wait()
 
 
@@ -322,7 +324,7 @@ async def _once_alone(blobs: NodeBlobs, channel: GmChannel) -> None:
     """Open the connection for files once no other LC has this name: two would disconnect each other."""
     blobs.bus.obstacle = lambda: "" if channel.presence.alone else "another local controller may use this node's name"
     while not channel.presence.alone:  # noqa: ASYNC110  # it depends only on time, without an event to wait for
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(RIVAL_CHECK_S)
     await blobs.run()
 
 

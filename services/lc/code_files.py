@@ -29,7 +29,7 @@ from services.lc.store import ProcessRecord
 
 log = structlog.get_logger()
 #: the largest file: a larger one is no script, and not watched
-MOST_BYTES = 16_000_000
+MAX_BYTES = 16_000_000
 #: characters of a digest in the environment of a worker
 SHORT = 16
 
@@ -40,7 +40,7 @@ class CodeFiles:
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
         self.missing: set[str] = set()
-        self._marks: dict[str, str] = {}
+        self._fingerprints: dict[str, str] = {}
         self._recheck = asyncio.Event()
 
     def recheck(self) -> None:
@@ -53,20 +53,20 @@ class CodeFiles:
 
     async def set_required(self, items: Mapping[Key, ParsedResource]) -> None:
         """Watch the files of these services from now on; read those that are new."""
-        resources = (item.resource for item in items.values() if item.resource and item.held.key.plural in SERVICES)
+        resources = (item.resource for item in items.values() if item.resource and item.stored.key.plural in SERVICES)
         files = set(_files(resources))
-        for file in self._marks.keys() - files:
-            del self._marks[file]
+        for file in self._fingerprints.keys() - files:
+            del self._fingerprints[file]
             self.digests.pop(file, None)
             self.missing.discard(file)
-        for file in sorted(files - self._marks.keys()):
+        for file in sorted(files - self._fingerprints.keys()):
             self._set(file, *await in_thread(_read, file))
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Check the files periodically, until cancelled."""
         while True:
             await paused(FILE_PERIOD_S, self._recheck)
-            for file in list(self._marks):
+            for file in list(self._fingerprints):
                 if await self._is_changed(file):
                     changed()
 
@@ -75,28 +75,28 @@ class CodeFiles:
 
         Return whether its digest is another one, it is missing now, or it is back.
         """
-        mark = await in_thread(_mark, file)
-        if mark == self._marks.get(file, ""):
+        fingerprint = await in_thread(_fingerprint, file)
+        if fingerprint == self._fingerprints.get(file, ""):
             return False
         await asyncio.sleep(QUIET_S)  # an editor may remove a file before it writes it again
         read, digest = await in_thread(_read, file)
         old, was_missing = self.digests.get(file, ""), file in self.missing
-        if read != mark or file not in self._marks:
+        if read != fingerprint or file not in self._fingerprints:
             self.recheck()  # it is being written, or no service needs it any more
             return False
-        self._set(file, mark, digest)
+        self._set(file, fingerprint, digest)
         if digest in {"", old}:
             return was_missing != (file in self.missing)
         log.info("code of a service has changed", file=file, old=old, new=digest)
         return True
 
-    def _set(self, file: str, mark: str, digest: str) -> None:
-        if not mark and file in self.digests:
+    def _set(self, file: str, fingerprint: str, digest: str) -> None:
+        if not fingerprint and file in self.digests:
             self.missing.add(file)
             log.warning("code of a service is missing: its workers keep the code that they have", file=file)
         else:
             self.missing.discard(file)
-        self._marks[file] = mark
+        self._fingerprints[file] = fingerprint
         if digest:  # otherwise it is missing at this moment: workers keep the code that they have
             self.digests[file] = digest
 
@@ -115,9 +115,9 @@ def _read(file: str) -> tuple[str, str]:
     try:
         with open(file, "rb", opener=_open) as opened:
             facts = os.fstat(opened.fileno())
-            if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_BYTES:
                 return "", ""
-            return file_mark(facts), hashlib.sha256(opened.read(MOST_BYTES)).hexdigest()[:SHORT]
+            return file_mark(facts), hashlib.sha256(opened.read(MAX_BYTES)).hexdigest()[:SHORT]
     except OSError:
         return "", ""
 
@@ -126,9 +126,9 @@ def _open(file: str, flags: int) -> int:
     return os.open(file, flags | os.O_NONBLOCK)
 
 
-def _mark(file: str) -> str:
+def _fingerprint(file: str) -> str:
     try:
         facts = Path(file).stat()
     except OSError:
         return ""
-    return file_mark(facts) if stat.S_ISREG(facts.st_mode) and facts.st_size <= MOST_BYTES else ""
+    return file_mark(facts) if stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_BYTES else ""

@@ -41,19 +41,19 @@ class NodeCredentials:
         Without ``workers`` only the LC's own are required, because pods have their own.
         """
         roles = tuple(USERS) if workers else ()
-        words = [role_name(user) for user in (User.LC, *(USERS[role] for role in roles))]
+        names = [role_name(user) for user in (User.LC, *(USERS[role] for role in roles))]
         try:
-            there = self.folder.is_dir()
-            missing = [word for word in words if not (self.folder / word).is_dir()]
+            exists = self.folder.is_dir()
+            missing = [name for name in names if not (self.folder / name).is_dir()]
         except OSError as error:
             fix = f"{error.strerror}: give the node's folder"
             raise InvalidFieldError(OPTION, str(self.folder), fix) from None
-        if not there:
+        if not exists:
             raise InvalidFieldError(OPTION, str(self.folder), "there is no such folder: give the node's folder")
         if missing:
-            one = any((self.folder / name).exists() for name in (*TLS_FILES, "password"))
-            what = "it is the folder of one user" if one else f"it has no folder {missing[0]}"
-            folders = f"folder{'s' if workers else ''} {', '.join(words)}"
+            is_user = any((self.folder / name).exists() for name in (*TLS_FILES, "password"))
+            what = "it is the folder of one user" if is_user else f"it has no folder {missing[0]}"
+            folders = f"folder{'s' if workers else ''} {', '.join(names)}"
             fix = f"{what}: give the node's folder, with the {folders}, such as site/nodes/edge0"
             raise InvalidFieldError(OPTION, str(self.folder), fix)
         self.own.check(secure=secure)

@@ -31,9 +31,9 @@ from services.lc.planning.resource_state import RequiredFile
 
 log = structlog.get_logger()
 #: files that are fetched in parallel; most of the time they wait for other nodes
-PARALLEL = 16
+PARALLEL_FETCHES = 16
 #: seconds until a file is requested again that another node does not have yet
-AGAIN_S = 0.5
+RETRY_S = 0.5
 #: bytes of a disk that a copy leaves free
 SPARE_BYTES = 256 * 1024 * 1024
 #: the link to the present copy, and the folder of incoming files
@@ -73,8 +73,8 @@ class SharedFiles:
     async def find(self, digest: str) -> Path | None:
         """Return the file of a digest, None if there is none or if it has changed since."""
         for files in self._files.values():
-            if known := files.get(digest):
-                path, at = known
+            if entry := files.get(digest):
+                path, at = entry
                 if await in_thread(print_of, path) == at:
                     return path
         return None
@@ -92,107 +92,107 @@ class DatasetCopies:
         self.depth = depth
         self._root = root
 
-    async def bring(self, want: RequiredFile, told: Progress) -> Path:
+    async def update(self, required: RequiredFile, report: Progress) -> Path:
         """Make the copy of a Dataset equal to its listing (``want.sha256``); return the path of the copied dataset.
 
         Raises FetchError, DatasetError for a listing that must not be used.
         """
-        folder = self._root / want.key.namespace / want.key.name
+        folder = self._root / required.key.namespace / required.key.name
         try:
-            return await _Copy(self, folder, want, told).bring()
+            return await _Copy(self, folder, required, report).update()
         except OSError as error:
             raise disk_error(f"the folder of copies {self._root}", error) from error
 
-    def tidy(self, kept: Collection[Key]) -> None:
+    def tidy(self, keys: Collection[Key]) -> None:
         """Remove the copies of other Datasets. Blocks: call it in a thread."""
         for namespace in self._root.iterdir() if self._root.is_dir() else ():
             for folder in namespace.iterdir():
-                if not any((key.namespace, key.name) == (namespace.name, folder.name) for key in kept):
+                if not any((key.namespace, key.name) == (namespace.name, folder.name) for key in keys):
                     shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Copy:
     """One copy on its way."""
 
-    def __init__(self, copies: DatasetCopies, folder: Path, want: RequiredFile, told: Progress) -> None:
+    def __init__(self, copies: DatasetCopies, folder: Path, required: RequiredFile, report: Progress) -> None:
         self._copies = copies
         self._shared = copies.shared
         self._folder = folder
-        self._want = want
-        self._told = told
+        self._required = required
+        self._report = report
         self._cache = Cache(folder / INCOMING)
         self._listing_file = folder / LISTING
-        self._new = folder / f".{want.sha256[:16]}"
+        self._new = folder / f".{required.sha256[:16]}"
         self._raw = b""
         self._files = self._bytes = 0
 
-    async def bring(self) -> Path:
+    async def update(self) -> Path:
         """Make the copy; return the path of the dataset in it."""
-        known = await in_thread(read_index, index_of(self._listing_file))
-        self._shared.set(self._want.key, self._listing_file, known)
-        listing = await self._listing()
-        missing = await in_thread(self._build, listing, known)
+        old_index = await in_thread(read_index, index_of(self._listing_file))
+        self._shared.set(self._required.key, self._listing_file, old_index)
+        listing = await self._fetch_listing()
+        missing = await in_thread(self._build, listing, old_index)
         if missing:
             self._count(listing, missing)
             await self._fetch_all(listing, missing)
-        if missing or known.listing != self._want.sha256:
+        if missing or old_index.listing != self._required.sha256:
             index = await in_thread(self._finish, listing)
-            self._shared.set(self._want.key, self._listing_file, index)
-            log.info("dataset copied", key=str(self._want.key), files=len(listing.files), received=len(missing))
+            self._shared.set(self._required.key, self._listing_file, index)
+            log.info("dataset copied", key=str(self._required.key), files=len(listing.files), received=len(missing))
         data = self._folder / DATA
         return data / listing.files[0].name if listing.single else data
 
-    async def _listing(self) -> Listing:
+    async def _fetch_listing(self) -> Listing:
         """Return the list of files: the present copy's, or one from another node, which is kept until it is used."""
-        here = self._folder / f".{self._want.sha256[:16]}.listing"
-        for path in (self._listing_file, here):
+        incoming = self._folder / f".{self._required.sha256[:16]}.listing"
+        for path in (self._listing_file, incoming):
             self._raw = await in_thread(_content, path)
-            if hashlib.sha256(self._raw).hexdigest() == self._want.sha256:
+            if hashlib.sha256(self._raw).hexdigest() == self._required.sha256:
                 return read_listing(self._raw)
-        fetched = await self._copies.fetch(self._want, self._want.sha256, self._cache)
+        fetched = await self._copies.fetch(self._required, self._required.sha256, self._cache)
         self._raw = await in_thread(_content, fetched.path)
         listing = read_listing(self._raw)
-        await in_thread(self._move, fetched.path, here)
-        self._shared.add(self._want.key, self._want.sha256, here)
+        await in_thread(self._move, fetched.path, incoming)
+        self._shared.add(self._required.key, self._required.sha256, incoming)
         return listing
 
-    def _build(self, listing: Listing, known: FileIndex) -> dict[str, list[ListedFile]]:
+    def _build(self, listing: Listing, old_index: FileIndex) -> dict[str, list[ListedFile]]:
         """Make the new folder from the files that are here; return the missing ones by digest."""
-        old = Path(known.folder)
-        unchanged = {name for name, (at, _) in known.files.items() if print_of(old / name) == at}
-        have = {known.files[name][1]: old / name for name in unchanged}
-        present = known.listing == self._want.sha256
+        old = Path(old_index.folder)
+        unchanged = {name for name, (at, _) in old_index.files.items() if print_of(old / name) == at}
+        present_files = {old_index.files[name][1]: old / name for name in unchanged}
+        is_current = old_index.listing == self._required.sha256
         missing: dict[str, list[ListedFile]] = {}
         for file in listing.files:
             path = self._new / file.name
-            if file.name in unchanged if present else _has(path, file.size):
-                self._shared.add(self._want.key, file.digest, path)
+            if file.name in unchanged if is_current else _has(path, file.size):
+                self._shared.add(self._required.key, file.digest, path)
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             if not file.size:
                 path.touch(0o444)
-            elif file.digest in have:
-                os.link(have[file.digest], path)
+            elif file.digest in present_files:
+                os.link(present_files[file.digest], path)
             else:
                 missing.setdefault(file.digest, []).append(file)
         return missing
 
     def _count(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
         """Count what is here, and check that the rest has room. Raises FetchError."""
-        lacking = [file for files in missing.values() for file in files]
-        self._files = len(listing.files) - len(lacking)
-        self._bytes = listing.size - sum(file.size for file in lacking)
+        missing_files = [file for files in missing.values() for file in files]
+        self._files = len(listing.files) - len(missing_files)
+        self._bytes = listing.size - sum(file.size for file in missing_files)
         needed = sum(files[0].size for files in missing.values())
         free = shutil.disk_usage(self._folder).free - SPARE_BYTES
         if needed > free:
             text = f"{needed / 1e6:,.0f} MB of files do not fit into {max(0, free) / 1e6:,.0f} MB below {self._folder}"
             raise FetchError(FetchReason.DISK_FULL, f"{text}: free space there", temporary=True)
-        self._told(self._files, self._bytes, listing)
+        self._report(self._files, self._bytes, listing)
 
     async def _fetch_all(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
         """Fetch all missing files. One that no node has yet is requested again after the others."""
-        waiting = deque(sorted(missing, key=lambda digest: (self._copies.depth(self._want, digest), digest)))
+        waiting = deque(sorted(missing, key=lambda digest: (self._copies.depth(self._required, digest), digest)))
         due: dict[str, float] = {}
         now = asyncio.get_running_loop().time
 
@@ -201,36 +201,36 @@ class _Copy:
                 digest = waiting.popleft()
                 await asyncio.sleep(max(0.0, due.get(digest, 0.0) - now()))
                 try:
-                    fetched = await self._copies.fetch(self._want, digest, self._cache)
+                    fetched = await self._copies.fetch(self._required, digest, self._cache)
                 except FetchError as error:
                     if not (error.temporary and error.reason is FetchReason.NOT_FOUND):
                         raise
-                    due[digest] = now() + AGAIN_S
+                    due[digest] = now() + RETRY_S
                     waiting.append(digest)
                     continue
                 await in_thread(self._receive, fetched.path, missing[digest])
                 self._files += len(missing[digest])
                 self._bytes += sum(file.size for file in missing[digest])
-                self._told(self._files, self._bytes, listing)
+                self._report(self._files, self._bytes, listing)
 
         with first_error():
             async with asyncio.TaskGroup() as group:
-                for number in range(min(PARALLEL, len(waiting))):
-                    group.create_task(work(), name=f"copy {self._want.key}: {number}")
+                for number in range(min(PARALLEL_FETCHES, len(waiting))):
+                    group.create_task(work(), name=f"copy {self._required.key}: {number}")
 
-    def _receive(self, came: Path, files: list[ListedFile]) -> None:
+    def _receive(self, received: Path, files: list[ListedFile]) -> None:
         """Give a received file its names."""
-        first, *more = (self._new / file.name for file in files)
-        self._move(came, first)
-        for path in more:
+        first, *copies = (self._new / file.name for file in files)
+        self._move(received, first)
+        for path in copies:
             path.unlink(missing_ok=True)
             os.link(first, path)
-        self._shared.add(self._want.key, files[0].digest, first)
+        self._shared.add(self._required.key, files[0].digest, first)
 
-    def _move(self, came: Path, path: Path) -> None:
+    def _move(self, received: Path, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        came.chmod(0o444)
-        came.replace(path)
+        received.chmod(0o444)
+        received.replace(path)
 
     def _finish(self, listing: Listing) -> FileIndex:
         """Replace the present copy, and remove what is no longer needed."""
@@ -240,12 +240,12 @@ class _Copy:
         link.replace(self._folder / DATA)
         # last of all: without them, the next process does this again
         files = {file.name: (at, file.digest) for file in listing.files if (at := print_of(self._new / file.name))}
-        index = FileIndex(listing=self._want.sha256, folder=str(self._new), files=files)
+        index = FileIndex(listing=self._required.sha256, folder=str(self._new), files=files)
         write_atomic(self._listing_file, self._raw)
         write_atomic(index_of(self._listing_file), msgspec.msgpack.encode(index))
-        kept = {self._new.name, DATA, LISTING, index_of(self._listing_file).name}
+        names = {self._new.name, DATA, LISTING, index_of(self._listing_file).name}
         for entry in list(self._folder.iterdir()):
-            if entry.name not in kept:
+            if entry.name not in names:
                 _remove(entry)
         return index
 

@@ -38,17 +38,17 @@ from services.lc.planning.resource_state import Phase, Preparation, RequiredFile
 log = structlog.get_logger()
 
 #: seconds between two checks, and between two if a person must correct something
-LOOK_S, MENDED_S = 60.0, 15.0
+CHECK_S, MENDED_S = 60.0, 15.0
 #: seconds after which all files of a folder are checked, even without a visible change
 WHOLE_S = 600.0
 #: seconds for which the counts of a Dataset that is no longer required are kept
-KEPT_S = 24 * 3600.0
+LEDGER_KEEP_S = 24 * 3600.0
 #: seconds until another attempt while another node does not have the list of files yet
 WAITING_S = 1.0
 #: percent in which the progress of a copy is shown
 COPY_STEP = 5
 #: seconds until the next count after an unexpected error
-BROKEN_S = 60.0
+ERROR_S = 60.0
 
 #: the reason of a Dataset whose folder the pod of this controller does not have
 NOT_MOUNTED = "HostPathNotMounted"
@@ -99,106 +99,106 @@ class Datasets:
         self._copies = copies
         self._running: dict[Key, asyncio.Task[None]] = {}
         #: one count at a time, because the disk limits it
-        self._place = asyncio.Semaphore(1)
+        self._count_slot = asyncio.Semaphore(1)
 
-    def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
+    def set_required(self, files: Mapping[Key, RequiredFile]) -> None:
         """Watch exactly these Datasets from now on."""
-        for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
+        for key in [key for key, old in self.preparations.items() if old.required != files.get(key)]:
             del self.preparations[key]
             self.facts.pop(key, None)
             self._running.pop(key).cancel()
-            if self._copies and key not in wanted:
+            if self._copies and key not in files:
                 self._copies.shared.drop(key)
-        for key, want in wanted.items():
+        for key, required in files.items():
             if key not in self.preparations:
-                self.preparations[key] = Preparation(want)
-                self._running[key] = self._tasks.create_task(self._supervise(want), name=f"dataset {key}")
+                self.preparations[key] = Preparation(required)
+                self._running[key] = self._tasks.create_task(self._supervise(required), name=f"dataset {key}")
 
-    async def _supervise(self, want: RequiredFile) -> None:
+    async def _supervise(self, required: RequiredFile) -> None:
         try:
-            path = None if want.source else local_path(want.url)
+            path = None if required.source else local_path(required.url)
         except FetchError as error:
-            self._fail(want, error.reason.value, str(error))
+            self._fail(required, error.reason.value, str(error))
             return
         await in_thread(self._tidy)
         while True:
             try:
-                if want.source:
-                    await self._copied(want)
+                if required.source:
+                    await self._copy_and_count(required)
                 else:
-                    await (self._reachable(want) if path is None else self._counted(want, path, self._root))
+                    await (self._probe_once(required) if path is None else self._count_once(required, path, self._root))
             except Exception as error:  # an unexpected error in one dataset must not stop the others
-                log.warning("dataset not counted", key=str(want.key), exc_info=error)
-                self._fail(want, "Internal", "the count failed, by an error in LC: see its log")
-                await asyncio.sleep(BROKEN_S)
+                log.warning("dataset not counted", key=str(required.key), exc_info=error)
+                self._fail(required, "Internal", "the count failed, by an error in LC: see its log")
+                await asyncio.sleep(ERROR_S)
 
-    async def _reachable(self, want: RequiredFile) -> None:
+    async def _probe_once(self, required: RequiredFile) -> None:
         """Request a URL once; return when the next request is due."""
         try:
-            await self._probe(want.url)
+            await self._probe(required.url)
         except FetchError as error:
-            log.warning("dataset not reachable", key=str(want.key), reason=error.reason, message=str(error))
+            log.warning("dataset not reachable", key=str(required.key), reason=error.reason, message=str(error))
             advice = ": correct spec.url, or make the data available there" if error.reason in ORIGIN else ""
-            self._fail(want, error.reason.value, f"{error}{advice}", "Pending" if error.temporary else "Failed")
-            await asyncio.sleep(LOOK_S)
+            self._fail(required, error.reason.value, f"{error}{advice}", "Pending" if error.temporary else "Failed")
+            await asyncio.sleep(CHECK_S)
             return
-        text = f"not counted: only files and folders of a node are; {redact(want.url)} answers"
-        self._set(Preparation(want, "Ready", "NotCounted", text))
+        text = f"not counted: only files and folders of a node are; {redact(required.url)} answers"
+        self._set(Preparation(required, "Ready", "NotCounted", text))
         await asyncio.sleep(WHOLE_S)
 
-    async def _copied(self, want: RequiredFile) -> None:
+    async def _copy_and_count(self, required: RequiredFile) -> None:
         """Copy the files of another node, then count them; return when the next check is due."""
         assert self._copies is not None  # noqa: S101 - for the type checker
         try:
-            path = await self._copies.bring(want, functools.partial(self._report_copy, want))
+            path = await self._copies.update(required, functools.partial(self._report_copy, required))
         except (FetchError, DatasetError) as error:
             temporary = isinstance(error, FetchError) and error.temporary
-            self._fail(want, str(error.reason), str(error), "Pending" if temporary else "Failed")
+            self._fail(required, str(error.reason), str(error), "Pending" if temporary else "Failed")
             if temporary and error.reason is FetchReason.NOT_FOUND:  # another node does not have it yet
                 await asyncio.sleep(WAITING_S)
                 return
-            log.warning("dataset not copied", key=str(want.key), reason=error.reason, message=str(error))
+            log.warning("dataset not copied", key=str(required.key), reason=error.reason, message=str(error))
             await asyncio.sleep(MENDED_S)
             return
-        await self._counted(want, path, None)
+        await self._count_once(required, path, None)
 
-    def _report_copy(self, want: RequiredFile, files: int, size: int, listing: Listing) -> None:
+    def _report_copy(self, required: RequiredFile, files: int, size: int, listing: Listing) -> None:
         """Report the progress of a copy in coarse steps: each is a write of the status."""
         share = 100 * size // max(1, listing.size) // COPY_STEP * COPY_STEP
-        text = f"{share} % of {len(listing.files):,} files, {listing.size / 1e6:,.1f} MB, from node {want.source}"
+        text = f"{share} % of {len(listing.files):,} files, {listing.size / 1e6:,.1f} MB, from node {required.source}"
         if files < len(listing.files):
-            self._set(Preparation(want, "Pending", "Copying", text))
+            self._set(Preparation(required, "Pending", "Copying", text))
 
-    async def _counted(self, want: RequiredFile, path: Path, root: Path | None) -> None:
+    async def _count_once(self, required: RequiredFile, path: Path, root: Path | None) -> None:
         """Count once; return when the next count is due. ``root``: where folders of the node are mounted."""
         node_path, path = path, path if root is None else root.joinpath(*path.parts[1:])
-        seen = await in_thread(print_of, path) or ABSENT
-        if seen is ABSENT and root and not await in_thread(_mounted, path, root):
+        path_print = await in_thread(print_of, path) or ABSENT
+        if path_print is ABSENT and root and not await in_thread(_is_mounted, path, root):
             folder = node_path.parent
             text = f"{node_path} is not mounted into the pod of the node's local controller: mount {folder} of the node"
-            self._fail(want, NOT_MOUNTED, f"{text} at {root}{folder} (docs/deploy.md, Datasets)")
-            await self._until_changed({str(path): seen}, MENDED_S, None)
+            self._fail(required, NOT_MOUNTED, f"{text} at {root}{folder} (docs/deploy.md, Datasets)")
+            await self._until_changed({str(path): path_print}, MENDED_S, None)
             return
-        known = self.preparations[want.key]
-        if known.phase == "Pending" and self._place.locked():
-            self._set(replace(known, message="waiting for the count of another Dataset of this node"))
+        preparation = self.preparations[required.key]
+        if preparation.phase == "Pending" and self._count_slot.locked():
+            self._set(replace(preparation, message="waiting for the count of another Dataset of this node"))
         try:
-            async with self._place:
-                ledger = self._ledger(want)
-                listing = ledger.with_suffix(".listing") if want.listed and not want.source and ledger else None
-                job = CountJob(path, want.format, ledger, root, listing)
-                counted = await self._count(job, functools.partial(self._report_progress, want))
+            async with self._count_slot:
+                ledger = self._ledger(required)
+                listing = ledger.with_suffix(".listing") if required.listed and not required.source and ledger else None
+                job = CountJob(path, required.format, ledger, root, listing)
+                counted = await self._count(job, functools.partial(self._report_progress, required))
         except DatasetError as error:
             message = str(error).replace(str(path), str(node_path))
-            log.warning("dataset failed", key=str(want.key), reason=error.reason, message=message)
-            self._fail(want, error.reason, message)
-            hidden = seen is not ABSENT and await in_thread(_changes_unseen, path)
-            await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if hidden else None)
+            log.warning("dataset failed", key=str(required.key), reason=error.reason, message=message)
+            self._fail(required, error.reason, message)
+            hidden = path_print is not ABSENT and await in_thread(_can_change_unseen, path)
+            await self._until_changed({str(path): path_print}, MENDED_S, CHECK_S if hidden else None)
             return
         if listing and self._copies:
-            self._copies.shared.set(want.key, listing, await in_thread(read_index, index_of(listing)))
-        self._ready(want, counted, node_path)
-        await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
+            self._copies.shared.set(required.key, listing, await in_thread(read_index, index_of(listing)))
+        self._ready(required, counted, node_path)
+        await self._until_changed(counted.watch, CHECK_S, None if counted.whole else WHOLE_S)
 
     async def _until_changed(self, watch: Mapping[str, Print], every: float, longest: float | None) -> None:
         """Wait until one of the paths has changed, at most ``longest`` seconds."""
@@ -206,55 +206,56 @@ class Datasets:
         end = None if longest is None else loop.time() + longest
         while end is None or loop.time() < end:
             await asyncio.sleep(every)
-            if await in_thread(_differs, watch):
+            if await in_thread(_has_changed, watch):
                 return
 
-    def _report_progress(self, want: RequiredFile, at: Progress) -> None:
+    def _report_progress(self, required: RequiredFile, at: Progress) -> None:
         """Report the progress of a count."""
-        known = self.preparations[want.key]
+        preparation = self.preparations[required.key]
         share = f"{100 * at.done // at.total} %" if at.total else f"{at.files:,} files, {at.done / 1e6:,.0f} MB read"
         message = f"counting: {share}, {at.samples:,} samples so far"
-        again = known.phase == "Ready"
-        self._set(replace(known, reason="" if again else "Counting", message=message + (" (again)" if again else "")))
+        again = preparation.phase == "Ready"
+        reason, message = ("", f"{message} (again)") if again else ("Counting", message)
+        self._set(replace(preparation, reason=reason, message=message))
 
-    def _ready(self, want: RequiredFile, counted: Counted, path: Path) -> None:
-        facts, before = counted.facts, self.facts.get(want.key)
+    def _ready(self, required: RequiredFile, counted: Counted, path: Path) -> None:
+        facts, before = counted.facts, self.facts.get(required.key)
         if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
             facts = before
-        self.facts[want.key] = facts
-        where = f", copied from node {want.source} to {path}" if want.source else ""
-        reason, warning = _warning(counted, want.format)
+        self.facts[required.key] = facts
+        where = f", copied from node {required.source} to {path}" if required.source else ""
+        reason, warning = _warning(counted, required.format)
         text = f"{warning}{_summary(facts)}{where}"
-        self._set(Preparation(want, "Ready", reason, text, path=path, facts=facts))
+        self._set(Preparation(required, "Ready", reason, text, path=path, facts=facts))
 
-    def _fail(self, want: RequiredFile, reason: str, message: str, phase: Phase = "Failed") -> None:
-        self.facts.pop(want.key, None)
-        self._set(Preparation(want, phase, reason, message))
+    def _fail(self, required: RequiredFile, reason: str, message: str, phase: Phase = "Failed") -> None:
+        self.facts.pop(required.key, None)
+        self._set(Preparation(required, phase, reason, message))
 
     def _set(self, preparation: Preparation) -> None:
-        key = preparation.want.key
+        key = preparation.required.key
         if self.preparations.get(key) != preparation:
             self.preparations[key] = preparation
             self._changed(key)
 
-    def _ledger(self, want: RequiredFile) -> Path | None:
+    def _ledger(self, required: RequiredFile) -> Path | None:
         if self._folder is None:
             return None
-        return self._folder / f"{hashlib.sha256(f'{want.key} {want.uid}'.encode()).hexdigest()[:32]}.db"
+        return self._folder / f"{hashlib.sha256(f'{required.key} {required.uid}'.encode()).hexdigest()[:32]}.db"
 
     def _tidy(self) -> None:
         """Make the folder, and remove counts of Datasets that were not required for long."""
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        wants = [known.want for known in list(self.preparations.values())]
-        kept = {ledger.stem for want in wants if (ledger := self._ledger(want))}
+        required_files = [preparation.required for preparation in list(self.preparations.values())]
+        ledgers = {ledger.stem for required in required_files if (ledger := self._ledger(required))}
         for path in self._folder.iterdir():  # ledgers with their journals, listings and indexes
             with contextlib.suppress(OSError):
-                if path.name.partition(".")[0] not in kept and time.time() - path.stat().st_mtime > KEPT_S:
+                if path.name.partition(".")[0] not in ledgers and time.time() - path.stat().st_mtime > LEDGER_KEEP_S:
                     path.unlink()
         if self._copies:
-            self._copies.tidy([want.key for want in wants if want.source])
+            self._copies.tidy([required.key for required in required_files if required.source])
 
 
 def _warning(counted: Counted, form: str) -> tuple[str, str]:
@@ -277,16 +278,16 @@ def _summary(facts: DatasetFacts) -> str:
     return ", ".join(parts)[:1000]
 
 
-def _changes_unseen(path: Path) -> bool:
+def _can_change_unseen(path: Path) -> bool:
     """Whether a cause of failure may end without a change of the path itself: deep in a folder, or by permissions."""
     return not os.access(path, os.R_OK) or path.is_dir()
 
 
-def _mounted(path: Path, root: Path) -> bool:
+def _is_mounted(path: Path, root: Path) -> bool:
     """Whether a path is in a folder that is mounted at or below ``root``."""
-    return any(os.path.ismount(each) for each in (path, *path.parents) if each.is_relative_to(root))
+    return any(os.path.ismount(folder) for folder in (path, *path.parents) if folder.is_relative_to(root))
 
 
-def _differs(watch: Mapping[str, Print]) -> bool:
+def _has_changed(watch: Mapping[str, Print]) -> bool:
     """Whether a path has changed; a missing file is given as ``ABSENT``."""
-    return any((print_of(path) or ABSENT) != known for path, known in watch.items())
+    return any((print_of(path) or ABSENT) != path_print for path, path_print in watch.items())

@@ -1,10 +1,12 @@
 """The channel to GM: checks, orders and stores GM's messages, and sends syncs of the node's resources.
 
-It does not depend on messages that the broker kept. A sync is sent on every connection of the node or of GM, when GM
-has a new epoch, and every few minutes; sooner while GM has not answered. Messages with an epoch lower than a known one
-come from an old leader and are ignored.
+GM sends inserts and deletes. Each message passes ``on_insert`` or ``on_delete``, which decide by uid and generation, is
+stored, and wakes the loop that plans. Another loop sends syncs: the list of the stored resources, to which GM answers
+with the missing inserts and deletes, and then with ``synced``. So the node does not depend on messages that the broker
+retained. A sync is due on every connection of the node or of GM, when GM has a new epoch, and every few minutes; sooner
+while GM has not answered. Messages with an epoch lower than the highest one come from an old leader and are ignored.
 
-A body must agree with its topic, but its spec is not validated here: an unreadable one is stored and reported, so that
+A body must agree with its topic, but its spec is not validated here: an unreadable body is stored and reported, so that
 GM and its author learn of it.
 """
 
@@ -37,25 +39,25 @@ from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeResource, NodeStore, ResourceVersion
 
 log = structlog.get_logger()
-#: seconds between two syncs: the least; after an answer of GM; the first interval without one
-LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
+#: seconds between two syncs: at least; after an answer of GM; the first interval without an answer
+MIN_PERIOD_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
 MAX_UID = 64
 #: deleted uids in a sync
 MAX_DELETED = 100
 #: seconds between two checks of the store: a fault must be reported within 15 s
-STORE_S = 5.0
-#: seconds that the first sync waits if another store's presence was found: if that LC runs, it takes the connection
-#: back within that time, and this one has not started its workers
-STRANGER_S = 2.0
+STORE_CHECK_S = 5.0
+#: seconds that the first sync waits if another store's presence was received: if that LC runs, it takes the connection
+#: back within that time, before this LC has started workers
+RIVAL_S = 2.0
 
 
 class InsertDecision(Enum):
     """The decision on an insert."""
 
     STORE = auto()
-    #: another uid of the same name: the old one is deleted for good, and its workers belong to no resource
+    #: another uid of the same name: the old uid is deleted for good, and its workers belong to no resource
     REPLACE = auto()
-    #: held already: acknowledge it again, change nothing, and check its files for changes
+    #: stored already: acknowledge it again, change nothing, and check its files for changes
     SAME = auto()
     #: overtaken by a newer generation
     STALE = auto()
@@ -67,40 +69,40 @@ class DeleteDecision(Enum):
     """The decision on a delete."""
 
     DROP = auto()
-    #: no resource of that name is held: acknowledge it again
+    #: no resource of that name is stored: acknowledge the delete again
     ABSENT = auto()
-    #: a resource of the same name but another uid is held: it stays
+    #: a resource of the same name but another uid is stored: it stays
     FOREIGN = auto()
 
 
-def on_insert(held: ResourceVersion | None, new: ResourceVersion, buried: int | None) -> InsertDecision:
-    """Decide on an insert; the same one twice changes nothing.
+def on_insert(current: ResourceVersion | None, new: ResourceVersion, tombstone: int | None) -> InsertDecision:
+    """Decide on an insert; the same insert twice changes nothing.
 
-    Generation and uid define the order, never arrival. ``buried`` is the generation on the tombstone of the new uid,
-    None without one. The node was told to delete up to that generation, so a later message without a higher one was
-    overtaken. For a deleted resource GM sends its last generation, and one less if the resource is only no longer
-    placed on this node: then the same generation may return.
+    Generation and uid define the order, never arrival. ``tombstone``: the generation up to which GM has deleted the new
+    uid, None if it has not. An insert without a higher generation was overtaken by that delete. For a deleted resource
+    GM sends its last generation, and one less if the resource is only no longer placed on this node: then the same
+    generation may return.
     """
-    if buried is not None and new.generation <= buried:
+    if tombstone is not None and new.generation <= tombstone:
         return InsertDecision.BURIED
-    if held is None:
+    if current is None:
         return InsertDecision.STORE
-    if held.uid != new.uid:
+    if current.uid != new.uid:
         return InsertDecision.REPLACE
-    if new.generation == held.generation:
+    if new.generation == current.generation:
         return InsertDecision.SAME
-    return InsertDecision.STORE if new.generation > held.generation else InsertDecision.STALE
+    return InsertDecision.STORE if new.generation > current.generation else InsertDecision.STALE
 
 
-def on_delete(held: ResourceVersion | None, uid: str) -> DeleteDecision:
+def on_delete(current: ResourceVersion | None, uid: str) -> DeleteDecision:
     """Decide on a delete. The uid gets its tombstone in every case."""
-    if held is None:
+    if current is None:
         return DeleteDecision.ABSENT
-    return DeleteDecision.DROP if held.uid == uid else DeleteDecision.FOREIGN
+    return DeleteDecision.DROP if current.uid == uid else DeleteDecision.FOREIGN
 
 
 class GmChannel:
-    """The node's end of the channel. ``changed`` is called after each change of the held resources.
+    """The node's end of the channel. ``changed`` is called after each change of the stored resources.
 
     ``repeated`` is called with a resource that GM has sent again: a user may have applied it because of its files.
     """
@@ -126,10 +128,10 @@ class GmChannel:
         self._repeated = repeated
         #: epoch and connection of the GM that is online, None if none is
         self._gm_connection: tuple[int, int] | None = None
-        self._wanted = asyncio.Event()
-        self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
+        self._sync_due = asyncio.Event()
+        self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._sync_due.set)
         #: timer of the next sync while a referenced resource is missing
-        self._asking: asyncio.TimerHandle | None = None
+        self._resync_timer: asyncio.TimerHandle | None = None
         self._unanswered = False
         #: whether a resource was dropped since the last sync: GM's answer may be outdated
         self._dropped = False
@@ -165,127 +167,128 @@ class GmChannel:
         try:
             await self._sync_always()
         finally:
-            self.lack(lacking=False)
+            self.set_lacking(lacking=False)
 
     async def _sync_always(self) -> None:
         unanswered = 1
         while True:
             patience = exponential(unanswered, UNANSWERED_S, PERIOD_S)
-            again = self._unanswered and not await _set_within(self._wanted, patience) and self._unanswered
-            if not again:
-                await _set_within(self._wanted, PERIOD_S)
-            unanswered = unanswered + 1 if again else 1
-            self._wanted.clear()
-            if self.presence.strange:
-                self.presence.strange = False
-                await asyncio.sleep(STRANGER_S)
+            retry = self._unanswered and not await _is_set_within(self._sync_due, patience) and self._unanswered
+            if not retry:
+                await _is_set_within(self._sync_due, PERIOD_S)
+            unanswered = unanswered + 1 if retry else 1
+            self._sync_due.clear()
+            if self.presence.has_rival:
+                self.presence.has_rival = False
+                await asyncio.sleep(RIVAL_S)
             with contextlib.suppress(sqlite3.Error):  # the disk is still full
                 self._store.settle()
             if not self._bus.connected:
                 continue  # a sync is due on the next connection
-            await self.presence.publish_again()
+            await self.presence.republish()
             await self._sync()
-            await asyncio.sleep(LEAST_S)
+            await asyncio.sleep(MIN_PERIOD_S)
 
     async def watch_store(self) -> None:
         """Check that the store is intact and writable, and publish changed troubles, until cancelled."""
         while True:
-            await asyncio.sleep(STORE_S)
-            self.presence.name_trouble(self._store.trouble())
+            await asyncio.sleep(STORE_CHECK_S)
+            self.presence.set_trouble(self._store.trouble())
             if self._bus.connected:
                 await self._report_quarantine()
 
     async def _report_quarantine(self) -> None:
+        """Publish as a dead letter that a damaged store was moved aside."""
         if self._store.put_aside:
             await self._bus.dead_letter(Packet(f"file:{self._store.path}", b""), self._store.put_aside)
             self._store.put_aside = ""
 
-    def lack(self, *, lacking: bool) -> None:
-        """Set whether a held resource references a missing one: GM may not know, so sync, less and less often."""
-        if not lacking and self._asking:
-            self._asking.cancel()
-            self._asking = None
-        elif lacking and not self._asking:
-            self._ask_later(1)
+    def set_lacking(self, *, lacking: bool) -> None:
+        """Set whether a stored resource references a missing one: sync, less and less often, since GM may not know."""
+        if not lacking and self._resync_timer:
+            self._resync_timer.cancel()
+            self._resync_timer = None
+        elif lacking and not self._resync_timer:
+            self._schedule_resync(1)
 
-    def _ask_later(self, times: int) -> None:
-        pause = exponential(times, UNANSWERED_S, PERIOD_S)
-        self._asking = asyncio.get_running_loop().call_later(pause, self._ask, times)
+    def _schedule_resync(self, attempts: int) -> None:
+        pause = exponential(attempts, UNANSWERED_S, PERIOD_S)
+        self._resync_timer = asyncio.get_running_loop().call_later(pause, self._resync, attempts)
 
-    def _ask(self, times: int) -> None:
-        self._wanted.set()
-        self._ask_later(times + 1)
+    def _resync(self, attempts: int) -> None:
+        self._sync_due.set()
+        self._schedule_resync(attempts + 1)
 
     # --- messages from GM --------------------------------------------------------------------------------------
 
     async def _on_insert(self, delivery: Delivery[ResourceBody]) -> None:
-        key, stamp = _key(delivery.names), self._followed(delivery)
-        if stamp is None or self._overtaken(key, stamp):
+        key, stamp = _key(delivery.names), self._current_stamp(delivery)
+        if stamp is None or self._is_overtaken(key, stamp):
             return
         identity = _identity(delivery.body, delivery.names)
-        held = self._store.held.get(key)
-        what = on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
-        known = held.session_key if held and held.uid == identity.uid else ""
-        session_key = _session_key(delivery.properties) or known
-        if what is InsertDecision.SAME and session_key != known:
-            what = InsertDecision.STORE
-        log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
-        if what in {InsertDecision.STORE, InsertDecision.REPLACE}:
+        resource = self._store.resources.get(key)
+        decision = on_insert(resource.identity if resource else None, identity, self._store.tombstone(identity.uid))
+        stored_key = resource.session_key if resource and resource.uid == identity.uid else ""
+        session_key = _session_key(delivery.properties) or stored_key
+        if decision is InsertDecision.SAME and session_key != stored_key:
+            decision = InsertDecision.STORE
+        log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=decision.name)
+        if decision in {InsertDecision.STORE, InsertDecision.REPLACE}:
             self._store.put(NodeResource(key, identity.uid, identity.generation, delivery.body, session_key), stamp)
             self._changed()
-        elif what is InsertDecision.SAME:
-            self._reporter.again(key)
+        elif decision is InsertDecision.SAME:
+            self._reporter.report_again(key)
             self._repeated(key)
 
     async def _on_delete(self, delivery: Delivery[Delete]) -> None:
-        key, stamp = _key(delivery.names), self._followed(delivery)
-        if stamp is None or self._overtaken(key, stamp):
+        key, stamp = _key(delivery.names), self._current_stamp(delivery)
+        if stamp is None or self._is_overtaken(key, stamp):
             return
-        gone = ResourceVersion(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
-        held = self._store.held.get(key)
-        what = on_delete(held.identity if held else None, gone.uid)
-        log.info("delete", key=str(key), uid=gone.uid, decision=what.name)
-        self._store.bury(gone, key, stamp)
-        if what is DeleteDecision.DROP:
+        version = ResourceVersion(delivery.body.uid, _check_bound(delivery.body.generation, "generation"))
+        resource = self._store.resources.get(key)
+        decision = on_delete(resource.identity if resource else None, version.uid)
+        log.info("delete", key=str(key), uid=version.uid, decision=decision.name)
+        self._store.put_tombstone(version, key, stamp)
+        if decision is DeleteDecision.DROP:
             self._store.drop(key)
             self._dropped = True
             self._changed()
-        elif what is DeleteDecision.ABSENT:
-            self._store.owe_farewell(key)
+        elif decision is DeleteDecision.ABSENT:
+            self._store.add_uncleared(key)
             if not self._store.complete:  # its workers run until GM knows all that this node runs
-                self._wanted.set()
+                self._sync_due.set()
             self._changed()
         else:
-            self._reporter.again(key)
+            self._reporter.report_again(key)
 
     async def _on_synced(self, delivery: Delivery[Synced]) -> None:
-        if self._followed(delivery) is None:
+        if self._current_stamp(delivery) is None:
             return
         self._unanswered, self.synced = False, True
         self._synced_at = asyncio.get_running_loop().time()
         if self._dropped:
-            self._wanted.set()
+            self._sync_due.set()
         if not self._store.complete and not delivery.body.unknown:
             self._store.complete = True
             self._changed()
 
     async def _on_gm(self, delivery: Delivery[GmPresence]) -> None:
-        gm, seen = delivery.body, self._store.gm_epoch
-        if check_epoch(gm.epoch) < seen:
-            log.warning("presence of an older GM ignored", epoch=gm.epoch, seen=seen)
+        gm, highest = delivery.body, self._store.gm_epoch
+        if check_epoch(gm.epoch) < highest:
+            log.warning("presence of an older GM ignored", epoch=gm.epoch, highest=highest)
             if gm.online:
-                self._wanted.set()  # the sync contains the known epoch: a GM with a lost store continues from there
+                self._sync_due.set()  # the sync contains the known epoch: a GM with a lost store continues from there
             return
         connection = (gm.epoch, gm.connection) if gm.online else None
         # a GM of an earlier version does not number its connections
         is_new = connection is not None and (not gm.connection or connection != self._gm_connection)
         self._gm_connection = connection
-        self._store.saw_gm_epoch(gm.epoch)
+        self._store.record_gm_epoch(gm.epoch)
         if is_new:
             self._reporter.resend()
-            self._wanted.set()
+            self._sync_due.set()
 
-    def _followed(self, delivery: Delivery[Any]) -> SequenceNumber | None:
+    def _current_stamp(self, delivery: Delivery[Any]) -> SequenceNumber | None:
         """Return the sequence number of a message from a valid GM, None from an outdated one.
 
         Raises InvalidFieldError without an epoch, or with one that fits no clock.
@@ -294,14 +297,14 @@ class GmChannel:
         if check_epoch(stamp.epoch) < self._store.gm_epoch:
             log.warning("message of an older GM ignored", topic=delivery.address.text, epoch=stamp.epoch)
             return None
-        self._store.saw_gm_epoch(stamp.epoch)
+        self._store.record_gm_epoch(stamp.epoch)
         return stamp
 
-    def _overtaken(self, key: Key, stamp: SequenceNumber) -> bool:
-        overtaken = self._store.said.later(key, stamp)
-        if overtaken:
+    def _is_overtaken(self, key: Key, stamp: SequenceNumber) -> bool:
+        has_later = self._store.message_order.has_later(key, stamp)
+        if has_later:
             log.info("late message ignored", key=str(key), number=stamp.number)
-        return overtaken
+        return has_later
 
     # --- messages to GM ----------------------------------------------------------------------------------------
 
@@ -309,21 +312,21 @@ class GmChannel:
         await self._report_quarantine()
         self.synced = False
         self._reporter.resend()
-        self._wanted.set()
+        self._sync_due.set()
 
     async def _sync(self) -> None:
-        holds = [_held(resource) for resource in self._store.held.values()]
+        holds = [_sync_item(resource) for resource in self._store.resources.values()]
         if not self._store.complete:  # GM may have lost these as well
             uids = {worker.service: worker.uid for worker in self._workers.running.values()}
             holds += [
                 Held(plural=key.plural, namespace=key.namespace, name=key.name, uid=uid, generation=0)
                 for key, uid in uids.items()
-                if key not in self._store.held and not self._store.is_buried(uid)
+                if key not in self._store.resources and not self._store.has_tombstone(uid)
             ]
         self._unanswered, self._dropped = True, False
         self._number += 1
         try:
-            deleted = self._store.last_buried(MAX_DELETED)
+            deleted = self._store.latest_tombstones(MAX_DELETED)
             sync = Sync(epoch=self.presence.epoch, gm_epoch=self._store.gm_epoch, holds=holds, deleted=deleted)
             stamp = SequenceNumber(self.presence.epoch, self._number)
             await self._bus.publish(topics.SYNC.at(node=self._node), sync, properties=stamp.properties)
@@ -333,7 +336,7 @@ class GmChannel:
             self.syncs += 1
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -346,19 +349,19 @@ def _key(names: Mapping[str, str]) -> Key:
 
 def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
     """Return the identity of a resource; raise InvalidFieldError if its body does not agree with its topic."""
-    api_version, word = body.get("apiVersion"), body.get("kind")
-    if not any((k.api_version, k.kind, k.plural) == (api_version, word, names["plural"]) for k in kinds()):
-        raise InvalidFieldError("kind", word, f"use a known kind with the plural {names['plural']}")
+    api_version, kind = body.get("apiVersion"), body.get("kind")
+    if not any((k.api_version, k.kind, k.plural) == (api_version, kind, names["plural"]) for k in kinds()):
+        raise InvalidFieldError("kind", kind, f"use a known kind with the plural {names['plural']}")
     metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
-    for field, given, wanted in (("namespace", metadata.namespace, "ns"), ("name", metadata.name, "name")):
-        if given != names[wanted]:
-            raise InvalidFieldError(f"metadata.{field}", given, f"the topic is of {names[wanted]}")
+    for field, value, name in (("namespace", metadata.namespace, "ns"), ("name", metadata.name, "name")):
+        if value != names[name]:
+            raise InvalidFieldError(f"metadata.{field}", value, f"the topic is of {names[name]}")
     if not 0 < len(metadata.uid) <= MAX_UID:
         raise InvalidFieldError("metadata.uid", metadata.uid, f"send 1 to {MAX_UID} characters")
-    return ResourceVersion(metadata.uid, _bounded(metadata.generation, "metadata.generation"))
+    return ResourceVersion(metadata.uid, _check_bound(metadata.generation, "metadata.generation"))
 
 
-def _held(resource: NodeResource) -> Held:
+def _sync_item(resource: NodeResource) -> Held:
     key = resource.key
     session = session_mark(resource.session_key) if key.plural in WITH_SESSIONS else None
     names = {"plural": key.plural, "namespace": key.namespace, "name": key.name}
@@ -373,7 +376,7 @@ def _session_key(properties: Mapping[str, str]) -> str:
     return key
 
 
-def _bounded(value: int, field: str) -> int:
+def _check_bound(value: int, field: str) -> int:
     if value > MAX_INTEGER:
         raise InvalidFieldError(field, value, f"send at most {MAX_INTEGER}")
     return value
@@ -396,7 +399,7 @@ class OwnPresence:
         #: all connections of the controller
         self.connections = [bus]
         #: whether another store's presence was found at the start
-        self.strange = False
+        self.has_rival = False
         self._node = node
         self._labels = dict(labels)
         self._bus = bus
@@ -405,16 +408,16 @@ class OwnPresence:
         #: the epoch of this node's last birth that came back from the broker
         self._confirmed, self._confirmed_at = 0, 0.0
         #: whether the birth must be published again
-        self._again = False
+        self._birth_due = False
         self._trouble = ""
         #: what the last birth named as refused
-        self._named: list[str] = []
+        self._announced_refusals: list[str] = []
 
     @property
     def alone(self) -> bool:
         """Whether no other LC has used this name for a while: then further connections meet no conflict."""
         now = asyncio.get_running_loop().time()
-        return self._bus.connected and self._confirmed == self.epoch and now - self._confirmed_at >= STRANGER_S
+        return self._bus.connected and self._confirmed == self.epoch and now - self._confirmed_at >= RIVAL_S
 
     def announce(self) -> Announcement:
         """Return birth and will of the next connection, with a new epoch."""
@@ -422,9 +425,9 @@ class OwnPresence:
         will = Presence(node=self._node, epoch=self.epoch, online=False, store=self._store.identity)
         return Announcement(self._birth(), self._packet(will), self._birth)
 
-    def name_trouble(self, trouble: str) -> None:
+    def set_trouble(self, trouble: str) -> None:
         """Publish a trouble for operators, and what the broker refuses, if either has changed."""
-        if trouble != self._trouble or self._refused() != self._named:
+        if trouble != self._trouble or self._refusals() != self._announced_refusals:
             self._trouble = trouble
             self._restore_birth()
 
@@ -432,10 +435,10 @@ class OwnPresence:
         """Subscribe."""
         await self._bus.subscribe(topics.PRESENCE.filter(node=self._node), self._on_presence, cleared=self._on_cleared)
 
-    async def publish_again(self) -> None:
+    async def republish(self) -> None:
         """Publish the birth again if another message has replaced it."""
-        if self._again:
-            self._again = False
+        if self._birth_due:
+            self._birth_due = False
             try:
                 await self._bus.send(self._birth())
             except BusError as error:
@@ -457,7 +460,7 @@ class OwnPresence:
             log.error("node name used twice", node=self._node, its_epoch=presence.epoch)
             self._bus.rival()
         elif not ours:
-            self.strange = True
+            self.has_rival = True
         if not delivery.packet.retain:
             self._restore_birth()
 
@@ -466,14 +469,14 @@ class OwnPresence:
 
     def _restore_birth(self) -> None:
         if self._confirmed == self.epoch:
-            self._again = True
+            self._birth_due = True
             self._overwritten()
 
-    def _refused(self) -> list[str]:
+    def _refusals(self) -> list[str]:
         return refused_names(self.connections, birth=topics.PRESENCE.at(node=self._node).text)
 
     def _birth(self) -> Packet:
-        self._named = self._refused()
+        self._announced_refusals = self._refusals()
         birth = Presence(
             node=self._node,
             epoch=self.epoch,
@@ -485,7 +488,7 @@ class OwnPresence:
             http=self.http,
             store=self._store.identity,
             trouble=self._trouble,
-            refused=self._named,
+            refused=self._announced_refusals,
         )
         return self._packet(birth)
 

@@ -41,111 +41,111 @@ On Kubernetes, where GM creates pods and kubelet runs them:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede lc",
         description="Local controller of one node: stores its resources, downloads models, runs workers, reports.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--node", required=True, metavar="NAME", help="name of this node, unique on the broker")
-    made.add_argument(
+    command.add_argument("--node", required=True, metavar="NAME", help="name of this node, unique on the broker")
+    command.add_argument(
         "--home",
         default=os.environ.get("HALIMEDE_HOME") or HOME,
         metavar="DIR",
         help=f"halimede's folder; the node's files are in nodes/NAME below it (default: $HALIMEDE_HOME or {HOME})",
     )
-    made.add_argument(
+    command.add_argument(
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "127.0.0.1:1883",
         metavar="URL",
         help="host:port, mqtt://[user:password@]host:port or mqtts://...; several in turn: a:1883,b:1883 "
         "(default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
     )
-    made.add_argument(
+    command.add_argument(
         "--credentials",
         default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
         metavar="DIR",
         help="the node's folder of the site, such as site/nodes/edge0: credentials of LC and its workers "
         "(default: $HALIMEDE_CREDENTIALS, else none)",
     )
-    made.add_argument(
+    command.add_argument(
         "--http",
         default=os.environ.get("HALIMEDE_HTTP") or "127.0.0.1:0",
         metavar="HOST:PORT",
         help="address of its health and metrics; port 0: any free one; off: none "
         "(default: $HALIMEDE_HTTP, else %(default)s)",
     )
-    made.add_argument(
+    command.add_argument(
         "--label",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="a label; may be repeated (on Kubernetes GM reads those of the Node object)",
     )
-    made.add_argument(
+    command.add_argument(
         "--pods",
         action="store_true",
         default=flag(os.environ, "HALIMEDE_PODS"),
         help="its workers are pods on Kubernetes: download models and report, but start no processes "
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
-    made.add_argument(
+    command.add_argument(
         "--host-root",
         default=os.environ.get("HALIMEDE_HOST_ROOT") or "/host",
         metavar="DIR",
         help="with --pods: the folder at which the node's folders with Datasets are mounted, /data at DIR/data "
         "(default: $HALIMEDE_HOST_ROOT, else %(default)s)",
     )
-    made.add_argument(
+    command.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, ""),
         metavar="WHAT",
         help="private addresses from which to download models: loopback, private, link-local, networks such as "
         f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
-    made.add_argument(
+    command.add_argument(
         "--cache-bytes",
         default=os.environ.get("HALIMEDE_CACHE_BYTES") or "20G",
         metavar="BYTES",
         help="space for models, such as 500M or 20G; models in use are never removed "
         "(default: $HALIMEDE_CACHE_BYTES, else %(default)s)",
     )
-    return made
+    return command
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
     """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     labels: dict[str, str] = {}
-    for label in given.label:
+    for label in options.label:
         key, equals, value = label.partition("=")
         if not key or not equals or len(key) > 256 or len(value) > 256:
             raise InvalidFieldError("--label", label, "write KEY=VALUE, such as node-role.kubernetes.io/edge=")
         labels[key] = value
     try:
-        home = Path(given.home).expanduser().absolute()
+        home = Path(options.home).expanduser().absolute()
     except RuntimeError:
-        raise InvalidFieldError("--home", given.home, "there is no such user: give a folder") from None
-    settings = MqttSettings.from_url(given.broker, variable="--broker")
-    credentials, broker = None, given.broker
-    if given.credentials:
-        credentials = NodeCredentials(Credentials.at(given.credentials, "--credentials").folder)
-        credentials.check(secure=settings.secure, workers=not given.pods)
+        raise InvalidFieldError("--home", options.home, "there is no such user: give a folder") from None
+    settings = MqttSettings.from_url(options.broker, variable="--broker")
+    credentials, broker = None, options.broker
+    if options.credentials:
+        credentials = NodeCredentials(Credentials.at(options.credentials, "--credentials").folder)
+        credentials.check(secure=settings.secure, workers=not options.pods)
         settings = replace(settings, credentials=credentials.own)
         broker = settings.url  # workers must not receive the LC's own credentials
     config = Config(
-        node=check_name("--node", given.node),
+        node=check_name("--node", options.node),
         home=home,
         broker=broker,
         labels=labels,
         credentials=credentials,
-        http=given.http,
-        pods=given.pods,
-        host_root=Path(given.host_root).absolute(),
-        cache_bytes=int(quantity("--cache-bytes", given.cache_bytes)),
-        fetch_policy=AddressPolicy.parse(given.fetch_allow, "--fetch-allow"),
+        http=options.http,
+        pods=options.pods,
+        host_root=Path(options.host_root).absolute(),
+        cache_bytes=int(quantity("--cache-bytes", options.cache_bytes)),
+        fetch_policy=AddressPolicy.parse(options.fetch_allow, "--fetch-allow"),
     )
-    parse_bind(given.http, "--http")
+    parse_bind(options.http, "--http")
     return config, settings
 
 

@@ -39,7 +39,7 @@ class LcMetrics:
     def health(self) -> Health:
         """Return the controller's checks."""
         health = Health()
-        health.live("tasks", self._ended)
+        health.live("tasks", self._ended_tasks)
         health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
         health.ready("granted", lambda: refusal_text(refused_names(self.channel.presence.connections)))
         health.ready("synced", lambda: "" if self.channel.synced else "GM has not answered since this connection")
@@ -55,7 +55,7 @@ class LcMetrics:
         yield from _of_reports(self.reporter, self.channel)
         yield from _of_store(self.store)
 
-    def _ended(self) -> str:
+    def _ended_tasks(self) -> str:
         ended = [task.get_name() for task in self.work if task.done()]
         return f"ended: {', '.join(ended)}" if ended else ""
 
@@ -72,24 +72,23 @@ def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
 
 
 def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
-    counted = Counter(
-        (key.plural, known.phase) for key, known in {**preparer.preparations, **datasets.preparations}.items()
-    )
+    preparations = {**preparer.preparations, **datasets.preparations}
+    counted = Counter((key.plural, preparation.phase) for key, preparation in preparations.items())
     samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(counted.items())]
     yield gauge("lc_preparations", "Models and datasets that this node needs, by phase.", samples)
-    took = preparer.downloads
-    yield counter("lc_download_bytes", "Bytes of models downloaded from their origin.", took.bytes)
+    downloads = preparer.downloads
+    yield counter("lc_download_bytes", "Bytes of models downloaded from their origin.", downloads.bytes)
     yield times(
         "lc_download_seconds",
         "Time of each download of a model, complete or not.",
-        [({}, took.times.histogram, took.times.total)],
+        [({}, downloads.times.histogram, downloads.times.total)],
     )
-    failures = [({"reason": reason}, n) for reason, n in sorted(took.failures.items())]
+    failures = [({"reason": reason}, n) for reason, n in sorted(downloads.failures.items())]
     yield counter("lc_preparation_failures", "Failed preparations of models and datasets.", failures)
 
 
 def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:
-    yield counter("lc_reports", "Reports that the broker acknowledged.", reporter.taken)
+    yield counter("lc_reports", "Reports that the broker acknowledged.", reporter.accepted)
     yield counter("lc_refused_reports", "Reports that the broker refused, or that were too large.", reporter.refused)
     yield gauge("lc_waiting_reports", "Resources whose report is to be sent.", reporter.waiting)
     yield counter("lc_syncs", "Syncs sent to the global manager.", channel.syncs)
@@ -100,10 +99,11 @@ def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Me
 
 
 def _of_store(store: NodeStore) -> Iterator[Metric]:
-    held = Counter(key.plural for key in store.held)
-    yield gauge("lc_held_resources", "Resources that this node holds.", [({"plural": p}, n) for p, n in held.items()])
+    resources = Counter(key.plural for key in store.resources)
+    samples = [({"plural": plural}, n) for plural, n in resources.items()]
+    yield gauge("lc_held_resources", "Resources that this node holds.", samples)
     yield gauge(
-        "lc_owed_removals", "Retained reports on deleted resources that are to be cleared.", len(store.farewells)
+        "lc_owed_removals", "Retained reports on deleted resources that are to be cleared.", len(store.uncleared)
     )
     yield gauge(
         "lc_store_complete",

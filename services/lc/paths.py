@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.hard_samples import kept_by
+from halimede.hard_samples import pod_folder
 from halimede.names import check_label, check_name
 
 #: below a node's folder; if it exists, workers have run here before
@@ -76,10 +76,10 @@ class NodePaths:
         # one step, because each plan calls this: each `/` makes another path object
         return self.home.joinpath("nodes", check_name("node", self.node), WORKERS, namespace, name)
 
-    def kept(self, namespace: str, service: str) -> Path:
+    def hard_samples(self, namespace: str, service: str) -> Path:
         """Return the folder of a service's hard samples where its edge worker is a pod. Raises InvalidFieldError."""
         namespace, service = check_label("namespace", namespace), check_name("service", service)
-        return self.home.joinpath("nodes", *kept_by(check_name("node", self.node), namespace, service))
+        return self.home.joinpath("nodes", *pod_folder(check_name("node", self.node), namespace, service))
 
     def log(self, worker: Worker) -> Path:
         """Return the log of a worker."""

@@ -86,11 +86,11 @@ class PublishedContent:
             for key in sorted(self._required - self._followed):
                 self._followed.add(key)
                 try:
-                    await self._bus.subscribe(_status(key), self._received, queue=1)
+                    await self._bus.subscribe(_status(key), self._on_status, queue=1)
                 except BusError as error:
                     log.warning("status not readable: the node cannot copy files", key=str(key), error=str(error))
 
-    async def _received(self, delivery: Delivery[StatusDocument]) -> None:
+    async def _on_status(self, delivery: Delivery[StatusDocument]) -> None:
         document, names = delivery.body, delivery.names
         key, status = Key(names["plural"], names["ns"], names["name"]), document.status
         self._peers[key] = frozenset(node.node for node in status.nodes if node.online and node.phase != "Failed")
@@ -113,9 +113,9 @@ def _nothing() -> None:
     """Do nothing: nobody waits for the content yet."""
 
 
-def usable(known: Mapping[Key, PublishedFile], key: Key, uid: str, generation: int) -> str:
+def usable_digest(files: Mapping[Key, PublishedFile], key: Key, uid: str, generation: int) -> str:
     """Return the digest of a resource's content, empty if it is unknown for this generation."""
-    file = known.get(key)
+    file = files.get(key)
     return file.digest if file and file.uid == uid and file.generation >= generation else ""
 
 

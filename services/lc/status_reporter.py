@@ -60,7 +60,7 @@ class NodeStatusReporter:
         self._bus = bus
         self._store = store
         self._workers = workers
-        self._standings: Mapping[Key, ResourceState] = {}
+        self._states: Mapping[Key, ResourceState] = {}
         #: last reports on resources deleted since: the last report of a pod counts
         self._last: dict[Key, NodeStatus] = {}
         self._dirty: set[Key] = set()
@@ -71,21 +71,21 @@ class NodeStatusReporter:
         self.epoch = 0
         self._number = 0
         #: reports that the broker accepted, and reports that it refused
-        self.taken = self.refused = 0
+        self.accepted = self.refused = 0
 
     @property
     def waiting(self) -> int:
         """Resources whose report must be sent."""
         return len(self._dirty)
 
-    def update(self, standings: Mapping[Key, ResourceState]) -> None:
+    def update(self, states: Mapping[Key, ResourceState]) -> None:
         """Use the states of a new plan."""
-        for key in set(standings) | set(self._standings):
-            if standings.get(key) != self._standings.get(key):
+        for key in set(states) | set(self._states):
+            if states.get(key) != self._states.get(key):
                 self.touch(key)
-            if key not in standings:
-                self._last[key] = self._workers.status(self._standings[key])
-        self._standings = standings
+            if key not in states:
+                self._last[key] = self._workers.status(self._states[key])
+        self._states = states
         self._wake.set()
 
     def touch(self, key: Key) -> None:
@@ -93,7 +93,7 @@ class NodeStatusReporter:
         self._dirty.add(key)
         self._wake.set()
 
-    def again(self, key: Key) -> None:
+    def report_again(self, key: Key) -> None:
         """Report on a resource even without a change: GM seems not to have its report."""
         self._sent.pop(key, None)
         self.touch(key)
@@ -101,7 +101,7 @@ class NodeStatusReporter:
     def resend(self) -> None:
         """Report on all resources again: the broker may have lost its retained messages."""
         self._sent.clear()
-        self._dirty |= set(self._standings)
+        self._dirty |= set(self._states)
         self._wake.set()
 
     async def on_worker_info(self, delivery: Delivery[WorkerInfo]) -> None:
@@ -120,7 +120,7 @@ class NodeStatusReporter:
         while True:
             self._wake.clear()
             try:
-                wait = await self._round()
+                wait = await self._send_due()
             except (BusError, sqlite3.Error) as error:
                 log.info("reports deferred", error=str(error))
                 wait = RETRY_S
@@ -131,12 +131,12 @@ class NodeStatusReporter:
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
 
-    async def _round(self) -> float | None:
+    async def _send_due(self) -> float | None:
         """Send due reports; return the seconds until the next, None if there is none. Raises BusError."""
         if not self._bus.connected:
             return None
-        for key in list(self._store.farewells):
-            if self._gone(key):
+        for key in list(self._store.uncleared):
+            if self._has_ended(key):
                 await self._clear(key)
         now, wait = asyncio.get_running_loop().time(), None
         for key in sorted(self._dirty):
@@ -159,8 +159,8 @@ class NodeStatusReporter:
         return status == sent or (age_s < SAME_S and _timeless(status) == _timeless(sent))
 
     def _compose(self, key: Key) -> NodeStatus | None:
-        standing = self._standings.get(key)
-        return self._workers.status(standing) if standing else None
+        state = self._states.get(key)
+        return self._workers.status(state) if state else None
 
     async def _send(self, key: Key, status: NodeStatus) -> None:
         self._dirty.discard(key)
@@ -173,7 +173,7 @@ class NodeStatusReporter:
             self._dirty.add(key)
             raise
         else:
-            self.taken += 1
+            self.accepted += 1
         # also after a refusal: the next attempt is made after the next change
         self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
 
@@ -185,9 +185,9 @@ class NodeStatusReporter:
             await self._bus.clear(self._address(key))
         except RefusedError as error:
             log.warning("report not cleared", key=str(key), error=str(error))
-        if self._gone(key):  # check again: the broker may have taken long
+        if self._has_ended(key):  # check again: the broker may have taken long
             self._workers.clear_away(key)
-        self._store.farewell_done(key)
+        self._store.remove_uncleared(key)
         self._sent.pop(key, None)
         self._sent_at.pop(key, None)
 
@@ -195,62 +195,62 @@ class NodeStatusReporter:
         self._number += 1
         return SequenceNumber(self.epoch, self._number).properties
 
-    def _gone(self, key: Key) -> bool:
-        return key not in self._store.held and not self._workers.busy(key)
+    def _has_ended(self, key: Key) -> bool:
+        return key not in self._store.resources and not self._workers.is_busy(key)
 
     def _address(self, key: Key) -> Address[NodeStatus]:
         return topics.NODE_STATUS.at(node=self._node, ns=key.namespace, plural=key.plural, name=key.name)
 
 
 def compose(
-    standing: ResourceState, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
+    state: ResourceState, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
 ) -> NodeStatus:
     """Return the report on a resource from its planned state and its workers' reports. Pure."""
     workers: list[WorkerReport] = []
-    views: list[Lack] = [standing.settled] if standing.settled else []
-    for worker, role in standing.workers.items():
-        lack = standing.lacks.get(worker)
-        report = reports.get(worker)
-        view = lack or (Lack(report.phase, report.reason, report.message) if report else STARTING)
+    views: list[Lack] = [state.settled] if state.settled else []
+    for worker, role in state.workers.items():
+        lack = state.lacks.get(worker)
+        reported = reports.get(worker)
+        view = lack or (Lack(reported.phase, reported.reason, reported.message) if reported else STARTING)
         views.append(view)
-        told = report or _absent(worker, role, view)
-        if (file := standing.missing_code.get(worker)) and told.phase == "Running" and not told.reason:
+        report = reported or _pending_report(worker, role, view)
+        if (file := state.missing_code.get(worker)) and report.phase == "Running" and not report.reason:
             text = f"{file} is missing: the worker keeps the code that it has, and cannot start again without that file"
-            told = msgspec.structs.replace(told, reason=CODE_MISSING, message=shorten_middle(text, MAX_MESSAGE))
-        if part := standing.parts.get(worker):
-            told = msgspec.structs.replace(told, part=part, task_info=counts.get(worker))
-        workers.append(told)
-    return status_of(standing, views, workers, _counts(standing, counts))
+            report = msgspec.structs.replace(report, reason=CODE_MISSING, message=shorten_middle(text, MAX_MESSAGE))
+        if part := state.parts.get(worker):
+            report = msgspec.structs.replace(report, part=part, task_info=counts.get(worker))
+        workers.append(report)
+    return status_of(state, views, workers, _counts(state, counts))
 
 
 def status_of(
-    standing: ResourceState, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
+    state: ResourceState, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
 ) -> NodeStatus:
     """Return a report whose phase is the worst of ``views`` (at least one)."""
     worst = min(views, key=lambda view: (WORST_FIRST.index(view.phase), not view.reason))
     return NodeStatus(
         phase=worst.phase,
         status=worst.phase.lower(),
-        output=Output(models=list(standing.models), task_info=counts),
-        uid=standing.uid,
-        observed_generation=standing.generation,
+        output=Output(models=list(state.models), task_info=counts),
+        uid=state.uid,
+        observed_generation=state.generation,
         reason=worst.reason[:MAX_REASON],
         message=shorten_middle(worst.message, MAX_MESSAGE),
         workers=list(workers),
-        model=standing.facts if isinstance(standing.facts, ModelFacts) else None,
-        dataset=standing.facts if isinstance(standing.facts, DatasetFacts) else None,
-        code=dict(sorted(standing.code.items())[:MAX_CODE]),
+        model=state.facts if isinstance(state.facts, ModelFacts) else None,
+        dataset=state.facts if isinstance(state.facts, DatasetFacts) else None,
+        code=dict(sorted(state.code.items())[:MAX_CODE]),
     )
 
 
 def _timeless(status: NodeStatus) -> NodeStatus:
     """Return a status without the times in its workers' counts."""
-    output = status.output and msgspec.structs.replace(status.output, task_info=_untimed(status.output.task_info))
-    workers = [msgspec.structs.replace(each, task_info=_untimed(each.task_info)) for each in status.workers]
+    output = status.output and msgspec.structs.replace(status.output, task_info=_clear_times(status.output.task_info))
+    workers = [msgspec.structs.replace(report, task_info=_clear_times(report.task_info)) for report in status.workers]
     return msgspec.structs.replace(status, output=output, workers=workers)
 
 
-def _untimed(info: TaskInfo | None) -> TaskInfo | None:
+def _clear_times(info: TaskInfo | None) -> TaskInfo | None:
     return info and msgspec.structs.replace(info, current_time="", update_time="")
 
 
@@ -268,21 +268,21 @@ def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskIn
     return added
 
 
-def _counts(standing: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
+def _counts(state: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
     """Add up the counts of the workers that should run.
 
     While an edge worker has not reported yet (just started, or adopted), there are no counts: they are unknown, which
     is not the same as zero.
     """
-    known = {
-        role: [counts[worker] for worker, its in standing.workers.items() if its == role and worker in counts]
+    by_role = {
+        role: [counts[worker] for worker, its in state.workers.items() if its == role and worker in counts]
         for role in get_args(Role)
     }
-    edges = sum(role == "edge" for role in standing.workers.values())
-    return None if len(known["edge"]) < edges else add_roles(known["edge"], known["cloud"])
+    edges = sum(role == "edge" for role in state.workers.values())
+    return None if len(by_role["edge"]) < edges else add_roles(by_role["edge"], by_role["cloud"])
 
 
-def _absent(worker: Worker, role: Role, view: Lack) -> WorkerReport:
+def _pending_report(worker: Worker, role: Role, view: Lack) -> WorkerReport:
     """Return the report of a worker without a process."""
     phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
     return WorkerReport(

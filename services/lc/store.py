@@ -62,7 +62,7 @@ EPOCHS = frozenset({"gm epoch", "presence epoch"})
 #: fits into SQLite's signed integers
 IDENTITY_BITS = 62
 #: resources whose last message is remembered; above this number the oldest are dropped
-MAX_SAID = 10_000
+MAX_ORDERED = 10_000
 #: acknowledged data must survive a power cut
 WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
 
@@ -70,7 +70,7 @@ WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
 class MessageOrder:
     """The order of GM's last message about each resource, in its latest epoch: a late, older message is ignored.
 
-    Without it, an insert of a uid that this node has never held, repeated by a client or broker in between, would
+    Without this order, a late insert of a uid that this node has never stored, repeated by a client or broker, would
     replace the newer resource. Messages of an earlier epoch are ignored anyway.
     """
 
@@ -80,21 +80,21 @@ class MessageOrder:
 
     def load(self, db: sqlite3.Connection) -> None:
         """Load the stored order."""
-        said = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number")
-        rows = [row for row in said if plausible_epoch(row[1])]
+        stored = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number")
+        rows = [row for row in stored if plausible_epoch(row[1])]
         self._epoch = rows[-1][1] if rows else 0
         self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
 
     def fill(self, db: sqlite3.Connection) -> None:
-        """Write all of it into a new file."""
+        """Write the order into a new file."""
         rows = [(str(key), self._epoch, number) for key, number in self._numbers.items()]
         db.executemany("REPLACE INTO said VALUES (?, ?, ?)", rows)
 
-    def later(self, key: Key, stamp: SequenceNumber) -> bool:
-        """Whether GM has sent a later message about this resource."""
+    def has_later(self, key: Key, stamp: SequenceNumber) -> bool:
+        """Whether GM has sent a later message about a resource."""
         return stamp.overtaken_by(SequenceNumber(self._epoch, self._numbers.get(key, 0)))
 
-    def note(self, db: Statements, key: Key, stamp: SequenceNumber) -> None:
+    def record(self, db: Statements, key: Key, stamp: SequenceNumber) -> None:
         """Store the latest stamp, in the caller's transaction."""
         if stamp.epoch != self._epoch:
             db.execute("DELETE FROM said")
@@ -102,7 +102,7 @@ class MessageOrder:
         db.execute("REPLACE INTO said VALUES (?, ?, ?)", (str(key), stamp.epoch, stamp.number))
         self._numbers.pop(key, None)
         self._numbers[key] = stamp.number
-        if len(self._numbers) > MAX_SAID:
+        if len(self._numbers) > MAX_ORDERED:
             oldest = next(iter(self._numbers))
             del self._numbers[oldest]
             db.execute("DELETE FROM said WHERE key = ?", (str(oldest),))
@@ -170,7 +170,7 @@ class NodeStore:
         self.identity = ""
         #: where a damaged file was moved at this start, and why
         self.put_aside = ""
-        self.said = MessageOrder()
+        self.message_order = MessageOrder()
         self.pods = PodRows()
         self._writer = DeferredWriter(self._renew)
         #: the files of the open store; and rows that could still be read from one that must be replaced
@@ -181,9 +181,9 @@ class NodeStore:
         self._complete = False
         #: numbers and tombstones including deferred writes; tombstones with the oldest first
         self._numbers: dict[str, int] = {}
-        self._graves: dict[str, int] = {}
-        self._held: dict[Key, NodeResource] = {}
-        self._farewells: set[Key] = set()
+        self._tombstones: dict[str, int] = {}
+        self._resources: dict[Key, NodeResource] = {}
+        self._uncleared: set[Key] = set()
         self._epoch = self._reserved = 0
 
     def __enter__(self) -> Self:
@@ -229,8 +229,8 @@ class NodeStore:
         Without deferred writes it writes nothing: it runs every few seconds, and an edge node's disk may be flash. A
         disk that fails, or a user's quota, is noticed at the next write.
         """
-        if removed := self._removed():
-            raise sqlite.corrupt(removed)
+        if removal := self._removal():
+            raise sqlite.corrupt(removal)
         self.settle()
         if obstacle := sqlite.disk_obstacle(self.path):
             raise sqlite3.OperationalError(obstacle)
@@ -252,72 +252,72 @@ class NodeStore:
     # --- resources ---------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> Mapping[Key, NodeResource]:
+    def resources(self) -> Mapping[Key, NodeResource]:
         """All resources that this node holds."""
-        return self._held
+        return self._resources
 
     def put(self, new: NodeResource, stamp: SequenceNumber = UNKNOWN) -> None:
-        """Store a resource in place of an earlier one of its name. An earlier uid is buried, in every generation."""
-        old = self._held.get(new.key)
+        """Store a resource in place of an earlier one of its name. An earlier uid gets a tombstone."""
+        old = self._resources.get(new.key)
         with self._writer.transaction() as to:
-            self.said.note(to, new.key, stamp)
+            self.message_order.record(to, new.key, stamp)
             if old and old.uid != new.uid:
-                self._bury(to, ResourceVersion(old.uid, MAX_INTEGER))
+                self._put_tombstone(to, ResourceVersion(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
             to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
             if new.session_key != (old.session_key if old else ""):
                 to.execute("REPLACE INTO session_keys VALUES (?, ?)", (str(new.key), new.session_key))
-            if new.key in self._farewells:
+            if new.key in self._uncleared:
                 to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
-        self._held[new.key] = new
-        self._farewells.discard(new.key)
+        self._resources[new.key] = new
+        self._uncleared.discard(new.key)
 
-    def bury(self, gone: ResourceVersion, key: Key, stamp: SequenceNumber = UNKNOWN) -> None:
+    def put_tombstone(self, version: ResourceVersion, key: Key, stamp: SequenceNumber = UNKNOWN) -> None:
         """Store that GM has deleted a uid up to a generation."""
         with self._writer.transaction() as to:
-            self.said.note(to, key, stamp)
-            self._bury(to, gone)
+            self.message_order.record(to, key, stamp)
+            self._put_tombstone(to, version)
 
     def drop(self, key: Key) -> None:
         """Drop a resource; its report is to be cleared."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
-            if self._held[key].session_key:
+            if self._resources[key].session_key:
                 to.execute("DELETE FROM session_keys WHERE key = ?", (str(key),))
             to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
-        del self._held[key]
-        self._farewells.add(key)
+        del self._resources[key]
+        self._uncleared.add(key)
 
-    def last_buried(self, most: int) -> list[str]:
+    def latest_tombstones(self, most: int) -> list[str]:
         """Return the uids that were deleted last, in all generations or up to one."""
-        return list(self._graves)[-most:]
+        return list(self._tombstones)[-most:]
 
-    def is_buried(self, uid: str) -> bool:
+    def has_tombstone(self, uid: str) -> bool:
         """Whether a uid was deleted, in all generations or up to one."""
-        return uid in self._graves
+        return uid in self._tombstones
 
-    def buried(self, uid: str) -> int | None:
+    def tombstone(self, uid: str) -> int | None:
         """Return the generation up to which a uid is deleted, None if it is not."""
-        return self._graves.get(uid)
+        return self._tombstones.get(uid)
 
     # --- reports that are to be cleared ------------------------------------------------------------------------
 
     @property
-    def farewells(self) -> Collection[Key]:
+    def uncleared(self) -> Collection[Key]:
         """The resources whose retained report must still be cleared."""
-        return self._farewells
+        return self._uncleared
 
-    def owe_farewell(self, key: Key) -> None:
-        """Store that the report on a resource, which is no longer held, must be cleared."""
+    def add_uncleared(self, key: Key) -> None:
+        """Store that the report on a resource, which is no longer stored, must be cleared."""
         with self._writer.transaction() as to:
             to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
-        self._farewells.add(key)
+        self._uncleared.add(key)
 
-    def farewell_done(self, key: Key) -> None:
+    def remove_uncleared(self, key: Key) -> None:
         """Store that the report was cleared."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
-        self._farewells.discard(key)
+        self._uncleared.discard(key)
 
     # --- processes ---------------------------------------------------------------------------------------------
 
@@ -340,10 +340,10 @@ class NodeStore:
 
     @property
     def gm_epoch(self) -> int:
-        """The highest epoch of GM that this node has seen."""
+        """The highest epoch of GM in the messages to this node."""
         return self._number("gm epoch")
 
-    def saw_gm_epoch(self, epoch: int) -> None:
+    def record_gm_epoch(self, epoch: int) -> None:
         """Store an epoch of GM; a lower one is ignored."""
         if epoch > self.gm_epoch:
             self._set_number("gm epoch", epoch)
@@ -395,25 +395,25 @@ class NodeStore:
             raise
 
     def _load(self) -> None:
-        found = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
-        self._numbers = {n: value for n, value in found.items() if n not in EPOCHS or plausible_epoch(value)}
-        self._writer.open(self._db, self._removed)
+        numbers = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
+        self._numbers = {n: value for n, value in numbers.items() if n not in EPOCHS or plausible_epoch(value)}
+        self._writer.open(self._db, self._removal)
         self.identity = f"{self._number('identity'):016x}"
         self._complete = bool(self._number("complete"))
         rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
         session_keys = dict(self._db.execute("SELECT key, value FROM session_keys"))
-        held = [
+        resources = [
             NodeResource(Key.parse(key), uid, generation, msgspec.json.decode(body), session_keys.get(key, ""))
             for key, uid, generation, body in rows
         ]
-        self._held = {h.key: h for h in held}
-        graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
-        self._graves = {uid: int(generation) for uid, generation in graves}
-        self.said.load(self._db)
+        self._resources = {resource.key: resource for resource in resources}
+        tombstones = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
+        self._tombstones = {uid: int(generation) for uid, generation in tombstones}
+        self.message_order.load(self._db)
         self.pods.open(self._db)
-        self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
+        self._uncleared = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
 
-    def _removed(self) -> str:
+    def _removal(self) -> str:
         return "" if self._files.items() <= sqlite.files(self.path).items() else sqlite.REMOVED
 
     def _renew(self, damage: str) -> None:
@@ -434,7 +434,7 @@ class NodeStore:
         except sqlite3.Error:
             self._db.close()
             raise
-        self._writer.open(self._db, self._removed)
+        self._writer.open(self._db, self._removal)
         self.pods.open(self._db)
         log.critical("store renewed", path=str(self.path), damage=self._damage, put_aside=self._aside)
         self.put_aside = f"the store was damaged ({self._damage}) and moved to {self._aside}"
@@ -442,24 +442,24 @@ class NodeStore:
 
     def _fill(self, db: sqlite3.Connection) -> None:
         """Write all known state into a new file."""
-        resources = [(str(h.key), h.uid, h.generation, msgspec.json.encode(h.body)) for h in self._held.values()]
+        resources = [(str(r.key), r.uid, r.generation, msgspec.json.encode(r.body)) for r in self._resources.values()]
         db.executemany("REPLACE INTO resources VALUES (?, ?, ?, ?)", resources)
-        session_keys = [(str(h.key), h.session_key) for h in self._held.values()]
+        session_keys = [(str(r.key), r.session_key) for r in self._resources.values()]
         db.executemany("REPLACE INTO session_keys VALUES (?, ?)", session_keys)
-        db.executemany("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", list(self._graves.items()))
-        db.executemany("REPLACE INTO farewells VALUES (?)", [(str(key),) for key in self._farewells])
+        db.executemany("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", list(self._tombstones.items()))
+        db.executemany("REPLACE INTO farewells VALUES (?)", [(str(key),) for key in self._uncleared])
         db.executemany("REPLACE INTO numbers VALUES (?, ?)", list(self._numbers.items()))
-        self.said.fill(db)
+        self.message_order.fill(db)
 
-    def _bury(self, to: Statements, gone: ResourceVersion) -> None:
+    def _put_tombstone(self, to: Statements, version: ResourceVersion) -> None:
         """Write a tombstone with a new number; of two generations the higher one stays."""
-        generation = max(gone.generation, self.buried(gone.uid) or 0)
-        to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))
+        generation = max(version.generation, self.tombstone(version.uid) or 0)
+        to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (version.uid, generation))
         to.execute("DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,))
-        self._graves.pop(gone.uid, None)
-        self._graves[gone.uid] = generation
-        if len(self._graves) > MAX_TOMBSTONES:
-            del self._graves[next(iter(self._graves))]
+        self._tombstones.pop(version.uid, None)
+        self._tombstones[version.uid] = generation
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
 
     def _number(self, name: str) -> int:
         return self._numbers.get(name, 0)

@@ -64,10 +64,10 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
 
     async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
         request = delivery.body
-        room = (self._bus.max_packet - 4096) // WORST_GROWTH
+        max_text = (self._bus.max_packet - 4096) // WORST_GROWTH
         try:
             path = self._folders.log(Worker(request.namespace, request.worker))
-            return read_part(path, request.offset, min(request.limit, MAX_PART, room))
+            return read_part(path, request.offset, min(request.limit, MAX_PART, max_text))
         except InvalidFieldError as error:
             return LogsReply(error=str(error))
         except FileNotFoundError:
@@ -91,10 +91,10 @@ class PodLogs(Logs):
             self._folders.log(Worker(namespace, request.worker))
         except InvalidFieldError as error:
             return LogsReply(error=str(error))
-        how = f"kubectl logs --namespace {namespace} {request.worker}"
-        every = f"kubectl logs --namespace {namespace} --selector app.kubernetes.io/managed-by=halimede --prefix"
+        command = f"kubectl logs --namespace {namespace} {request.worker}"
+        all_pods = f"kubectl logs --namespace {namespace} --selector app.kubernetes.io/managed-by=halimede --prefix"
         listed = f"kubectl get pods --namespace {namespace} --field-selector spec.nodeName={node}"
-        text = f"node {node} runs its workers as pods: use `{how}`, or `{every}` for all; `{listed}` lists them"
+        text = f"node {node} runs its workers as pods: use `{command}`, or `{all_pods}` for all; `{listed}` lists them"
         return LogsReply(error=text)
 
 
@@ -156,10 +156,10 @@ def _names(folders: NodePaths, service: Key) -> list[str]:
         return fixed
     before, after = worker_name(service.name, "\n", folders.node, group=kind.group).split("\n")
     here = folders.root / WORKERS / service.namespace
-    found = [path.name for path in here.iterdir()] if here.is_dir() else []
+    folder_names = [path.name for path in here.iterdir()] if here.is_dir() else []
     return fixed + [
         name
-        for name in found
+        for name in folder_names
         if name.startswith(before) and name.endswith(after) and "." not in name[len(before) : -len(after)]
     ]
 

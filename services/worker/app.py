@@ -28,6 +28,7 @@ edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
   MINING_MODE                  inference-then-mining (default), or mining-then-inference
   TARGET_UPLOAD_RATIO          share of samples to upload in the long run
+  COSTS                        JSON: costs by which two thresholds follow the stream
   AUDIT_SHARE                  share of easy samples to upload as well
   CALIBRATION_URL              file of halimede calibrate; FUSION: cloud (default) or mixture
   UPLOAD                       content of uploads of hard frames: frame (default) or regions
@@ -39,6 +40,8 @@ tier and cloud:
   MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for a larger batch (default 0)
   MODEL_SESSIONS               concurrent calls of a model without user code (default: as many as the cores allow)
 edge only:
+  COMMITTEE1_URL, COMMITTEE1_SPEC, COMMITTEE2_URL, COMMITTEE2_SPEC
+                               further models that answer together with this one, as MODEL_URL and MODEL_SPEC
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: repeat a folder
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
@@ -88,18 +91,18 @@ DOES = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede worker",
         description="A worker of a service: of joint inference (small model at the edge, big one in the cloud), or of "
         "multi-edge inference.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    command.add_argument(
         "program", choices=tuple(PROGRAMS), help="; ".join(f"{name}: {does}" for name, does in DOES.items())
     )
-    made.add_argument("--version", action="version", version=__version__)
-    return made
+    command.add_argument("--version", action="version", version=__version__)
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -63,13 +63,13 @@ VARIABLES = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede camera",
         description="Publish the frames of cameras that do not support MQTT.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add = command.add_argument
     add("--camera", action="append", default=[], metavar="NAME=URL", help="a camera; NAME=@FILE: its URL is in a file")
     add("--cameras", default="", metavar="FILE", help="a JSON object of names and URLs")
     add("--fps", help="maximum of frames a second; 0: all (default 30)")
@@ -94,17 +94,17 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--credentials", help="folder of credentials, or with such a folder for each camera")
     add("--http", help="host:port of health and metrics; off: none (default)")
-    return made
+    return command
 
 
 def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with the options in it."""
-    told = {variable: getattr(options, name) for name, variable in VARIABLES.items()}
+    values = {variable: getattr(options, name) for name, variable in VARIABLES.items()}
     flags = {"CAMERA_BARE": options.bare, "SOURCE_LOOP": options.loop}
     return {
         **environ,
-        **{variable: value for variable, value in told.items() if value is not None},
-        **{variable: "1" for variable, wanted in flags.items() if wanted},
+        **{variable: value for variable, value in values.items() if value is not None},
+        **{variable: "1" for variable, is_set in flags.items() if is_set},
     }
 
 

@@ -143,7 +143,7 @@ def test_attack_01_names_in_a_store_that_was_tampered_with_put_it_aside(tmp_path
         store._db.execute("INSERT INTO resources VALUES ('../x/models/y', 'u', 1, '{}')")
         store._db.commit()
     with NodeStore(path) as store:
-        assert store.held == {}
+        assert store.resources == {}
         assert not store.complete
 
 

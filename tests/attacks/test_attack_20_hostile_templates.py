@@ -44,7 +44,7 @@ def edge(first: dict[str, Any] | None = None, settings: PodSettings = SETTINGS, 
 def refused(of: Built, reason: str, field: str) -> None:
     assert reasons(of) == [reason]
     assert f"spec.edgeWorker.template.spec.{field}: " in of.problems[0].message
-    assert of.kept == {"edge"}
+    assert of.unchanged == {"edge"}
     assert "helmet-deployment-edge" not in {body["metadata"]["name"] for body in of.objects}
     assert "helmet-deployment-cloud" in {body["metadata"]["name"] for body in of.objects}, "the other role goes on"
 
@@ -153,7 +153,7 @@ def test_attack_20_no_image_beyond_the_list(image: str, where: str) -> None:
         "volumes": {"first": {}, "volumes": [{"name": "v", "image": {"reference": image}}]},
     }[where]
     of = edge(settings=NARROW, **more)
-    assert (set(reasons(of)), of.kept) >= ({"ImageNotAllowed"}, {"edge"})
+    assert (set(reasons(of)), of.unchanged) >= ({"ImageNotAllowed"}, {"edge"})
     assert f"template.spec.{where}[0].image: '{image}'" in of.problems[0].message
 
 
@@ -292,7 +292,7 @@ def test_attack_20_whatever_stands_there_it_is_refused_or_harmless(
         return  # refused before it is stored
     of = built(said)
     if of.problems:
-        assert of.kept == {"edge"}
+        assert of.unchanged == {"edge"}
         return
     spec = pod(of)
     assert not spec.get("hostNetwork")

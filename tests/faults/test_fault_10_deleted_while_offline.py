@@ -21,7 +21,7 @@ from tests.waiting import patience
 async def lc(broker: MemoryBroker, node: str, home: Path, launcher: FakeLauncher) -> AsyncIterator[None]:
     """Run the real LC inside the block; leaving it is as if it had been killed: its workers go on."""
     bus = MemoryBus(f"lc.{node}", broker)
-    controller = LocalController(Config(node, home, "unused"), bus, launcher=launcher, bring=plain(fetch_at_once))
+    controller = LocalController(Config(node, home, "unused"), bus, launcher=launcher, install=plain(fetch_at_once))
     task = asyncio.create_task(controller.run(asyncio.Event()))
     try:
         await bus.wait_connected(patience(10))

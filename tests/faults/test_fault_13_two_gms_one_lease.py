@@ -96,7 +96,7 @@ async def test_a_leader_that_has_lost_writes_nothing_more(tmp_path: Path) -> Non
         a.elector._deadline = 0.0  # as after a stop of the process: time has passed, no timer has fired yet
         writes = a.client.writes
         for write in (
-            a.cluster.hold(stored.key, stored.uid),
+            a.cluster.add_finalizer(stored.key, stored.uid),
             a.cluster.remove(None, ""),  # type: ignore[arg-type]
             a.cluster.ensure({}),
         ):

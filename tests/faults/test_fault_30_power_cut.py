@@ -104,9 +104,9 @@ def test_fault_30_what_a_node_was_sent_waited_for_the_disk(tmp_path: Path) -> No
         store._db.set_trace_callback(statements.append)
         for change in (
             lambda: store.put(NodeResource(KEY, "u1", 1, {"kind": "Model"})),
-            lambda: store.bury(ResourceVersion("u0", 1), KEY),
+            lambda: store.put_tombstone(ResourceVersion("u0", 1), KEY),
             lambda: store.drop(KEY),
-            lambda: store.saw_gm_epoch(7),
+            lambda: store.record_gm_epoch(7),
             store.check,
             lambda: store.put(NodeResource(KEY, "u2", 1, {"kind": "Model"})),
         ):

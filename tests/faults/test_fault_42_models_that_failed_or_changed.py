@@ -82,7 +82,7 @@ def test_fault_42_a_model_that_failed_its_trial_is_ready_only_for_code_that_may_
 ) -> None:
     required = decide(model(), *bodies, ready=False).prepare[SMALL]
     failed = Preparation(required, "Ready", "ModelInvalid", "it is no model", Path("/cache/small"))
-    state = decide(model(), *bodies, ready={SMALL: failed}).standings[SMALL].settled
+    state = decide(model(), *bodies, ready={SMALL: failed}).states[SMALL].settled
     assert state is not None
     assert (state.phase, state.reason) == (phase, "ModelInvalid")
     assert state.message.startswith("it is no model")

@@ -21,7 +21,7 @@ from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Sy
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.names import Key
 from services.lc.app import Config, LocalController
-from services.lc.models.preparer import Bring, plain
+from services.lc.models.preparer import Install, plain
 from services.lc.paths import Worker
 from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import Process, Start, StartError
@@ -287,7 +287,7 @@ class World:
         self.gm = FakeGm(MemoryBus("gm", self.broker), node)
         self.fetch: Callable[..., Any] = fetch_at_once
         #: brings models in place of ``fetch``
-        self.bring: Bring | None = None
+        self.bring: Install | None = None
         self.bus = MemoryBus(f"lc.{node}", self.broker)
 
     @asynccontextmanager
@@ -298,7 +298,7 @@ class World:
             self.config,
             self.bus,
             launcher=self.launcher,
-            bring=self.bring or plain(self.fetch),
+            install=self.bring or plain(self.fetch),
             count=count_at_once,
             probe=no_network,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from halimede import topics
-from halimede.access.bridge import AGAIN_MOST_S, configuration
+from halimede.access.bridge import MAX_RECONNECT_S, configuration
 from halimede.access.grants import routes
 from halimede.access.mosquitto import LINK_STATES
 from halimede.access.site import Principal, read_site
@@ -39,7 +39,7 @@ LOAD = topics.LOAD.at(ns="default", service="s", worker="c").text
 PRESENCE = topics.PRESENCE.at(node="edge0").text
 STAMP = (("epoch", "3"), ("number", "7"))
 #: seconds: longer than the bridge may wait before it connects again
-PATIENCE = 2 * AGAIN_MOST_S
+PATIENCE = 2 * MAX_RECONNECT_S
 
 
 @dataclass

@@ -229,7 +229,7 @@ async def test_a_broker_that_dies_again_and_again_is_started_ever_more_slowly(
         async def nothing() -> int:
             return 1
 
-        monkeypatch.setattr(system, "_stops_within", stops_within)
+        monkeypatch.setattr(system, "_is_stopped_within", stops_within)
         monkeypatch.setattr(system._broker, "wait", nothing)
         monkeypatch.setattr(system._broker, "restart", nothing)
         await system._keep_broker()

@@ -55,7 +55,7 @@ class Node:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Node]:
-        controller = LocalController(self._config, self._bus, launcher=self.launcher, bring=plain(fetch_at_once))
+        controller = LocalController(self._config, self._bus, launcher=self.launcher, install=plain(fetch_at_once))
         task = asyncio.create_task(controller.run(self._stopping))
         try:
             await self._bus.wait_connected(patience(10))
@@ -132,13 +132,13 @@ async def test_the_mark_survives_gm_and_the_nodes_return_and_ends_with_the_node(
             assert edge0.workers == []
             assert (await info(w, "edge0")).drained
         async with w.gm():
-            await eventually(lambda: not w.manager._plane.nodes.online("edge0"), 60)
+            await eventually(lambda: not w.manager._plane.nodes.is_online("edge0"), 60)
             assert (await w.ask("delete-node", name="edge0")).error is None
             async with nodes(w, tmp_path, "edge0", "edge1", "cloud0") as (edge0, _, _):
                 await eventually(lambda: bool(edge0.workers), 60)
                 assert not (await info(w, "edge0")).drained
         async with w.gm():
-            assert not w.manager._plane.nodes.drained("edge0")
+            assert not w.manager._plane.nodes.is_drained("edge0")
 
 
 @simulated

@@ -10,7 +10,7 @@ import pytest
 from halimede.messages import Status, StatusDocument
 from halimede.topics import STATUS
 from services.gm.cluster.local import LocalCluster
-from services.gm.status_topics import LOOK_S
+from services.gm.status_topics import RETAINED_S
 from tests.integration.gm_world import SERVICES, model, world
 from tests.simulated import eventually, simulated
 
@@ -40,7 +40,7 @@ async def test_a_gm_that_starts_clears_what_an_earlier_one_has_left_of_what_is_g
         left = STATUS.at(ns="default", plural=SERVICES, name="helmet")
         await w.operator.publish(left, document("helmet"))
         async with w.gm():
-            await eventually(lambda: w.status() is None, 2 * LOOK_S)
+            await eventually(lambda: w.status() is None, 2 * RETAINED_S)
             assert w.status("small", "models") is not None
 
 
@@ -49,5 +49,5 @@ async def test_a_gm_whose_store_may_have_been_lost_clears_nothing(tmp_path: Path
     async with world(tmp_path) as w:
         await w.operator.publish(STATUS.at(ns="default", plural=SERVICES, name="helmet"), document("helmet"))
         async with w.gm():
-            await asyncio.sleep(2 * LOOK_S)
+            await asyncio.sleep(2 * RETAINED_S)
             assert w.status() is not None

@@ -29,7 +29,7 @@ HELMET = Key(SERVICES, "default", "helmet")
 @contextlib.asynccontextmanager
 async def shown(w: World) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """GM's figures at an address, as its process has them."""
-    figures = w.manager.figures
+    figures = w.manager.metrics
     registered = registry("gm", figures.collect)
     async with (
         HttpServer(health=figures.health(), registry=registered, routes=figures.add_to) as server,

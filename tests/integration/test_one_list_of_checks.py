@@ -53,25 +53,25 @@ async def test_a_system_that_is_well_has_no_row_anywhere(tmp_path: Path) -> None
         await w.reaches("Running")
         async with Client(MemoryBus("cli", w.broker)) as client:
             assert await rows_of_status(client) == await rows_of_doctor(client) == rows_of_the_page(w) == set()
-        assert w.manager.figures.health().report(readiness=True)[0]
+        assert w.manager.metrics.health().report(readiness=True)[0]
 
 
 async def test_readiness_computes_no_counts_of_services(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         observer = w.manager._plane.observer
-        with patch.object(observer, "_degraded", side_effect=AssertionError("the counts of all services")):
-            assert w.manager.figures.health().report(readiness=True)[0]
+        with patch.object(observer, "_degraded_answers", side_effect=AssertionError("the counts of all services")):
+            assert w.manager.metrics.health().report(readiness=True)[0]
 
 
 @simulated
 async def test_an_open_page_names_a_problem_soon_but_the_checks_do_not_run_each_second(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         feed, observer = w.manager.feed, w.manager._plane.observer
-        with patch.object(observer, "system_facts", wraps=observer.system_facts) as system_facts, feed.watched():
+        with patch.object(observer, "system_facts", wraps=observer.system_facts) as system_facts, feed.count_page():
             await asyncio.sleep(4 * PROBLEMS_EVERY)
             assert 2 <= system_facts.call_count <= 6
             async with w.node("edge9"):
-                await eventually(lambda: w.manager._plane.nodes.online("edge9"))
+                await eventually(lambda: w.manager._plane.nodes.is_online("edge9"))
             await eventually(lambda: b"edge9" in feed.encoded["problems"], 3 * PROBLEMS_EVERY)
 
 
@@ -84,7 +84,7 @@ async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) 
         await w.apply(model("small"), model("big"), service())
         await w.reaches("Running")
         async with w.node("edge9"):
-            await eventually(lambda: w.manager._plane.nodes.online("edge9"))
+            await eventually(lambda: w.manager._plane.nodes.is_online("edge9"))
         observer = w.manager._plane.observer
         for answered, degraded in ((10, 0), (110, 60)):
             edge.counts[HELMET] = TaskInfo(inference_number=answered, degraded=degraded, current_time=utc_now())
@@ -97,7 +97,7 @@ async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) 
         await w.operator.publish(topics.DEAD_LETTER.at(node="none", client="operator"), letter)
         await eventually(lambda: w.manager._upstream.dead_letters == 1)
         refuse(cluster, refuse=True)
-        with w.manager.feed.watched():
+        with w.manager.feed.count_page():
             await eventually(lambda: bool(w.manager.feed.sections()["cameras"][0]["state"]))
             async with Client(MemoryBus("cli", w.broker)) as client:
                 # a refused write shows the store's trouble
@@ -114,7 +114,7 @@ async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) 
             ("reports", "worker/helmet-cloud-cloud0", "fact"),
             ("dead letters", "", "warning"),
         }
-        ready, checks = w.manager.figures.health().report(readiness=True)
+        ready, checks = w.manager.metrics.health().report(readiness=True)
         assert not ready
         assert {name for name, reason in checks.items() if reason != "ok"} == {"store"}
         refuse(cluster, refuse=False)

@@ -102,4 +102,4 @@ def test_mistakes_name_the_option_and_what_to_do(tmp_path: Path, files: tuple[st
         with pytest.raises(InvalidFieldError, match=what):
             read_access(*given)
     assert read_access("", "", "") == ServerAccess()
-    assert read_access(token, "", "").admits(f"Bearer {TOKEN}")
+    assert read_access(token, "", "").is_admitted(f"Bearer {TOKEN}")

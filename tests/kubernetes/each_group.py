@@ -17,7 +17,7 @@ import kubernetes
 from services.gm.cluster.kubernetes.api_paths import (
     EVENTS,
     LEASES,
-    MADE,
+    MANAGED_KINDS,
     NODES,
     OPENED,
     PODS,
@@ -27,7 +27,7 @@ from services.gm.cluster.kubernetes.api_paths import (
 )
 from services.gm.cluster.kubernetes.client import KubernetesClient, NotFoundError, load_configuration
 
-EVERY = (*MADE, PODS, NODES, SECRETS, EVENTS, LEASES, *resources())
+EVERY = (*MANAGED_KINDS, PODS, NODES, SECRETS, EVENTS, LEASES, *resources())
 LEASE = {"apiVersion": LEASES.version, "kind": LEASES.kind, "metadata": {"name": "cut"}, "spec": {}}
 
 

@@ -101,11 +101,11 @@ async def test_the_status_of_what_was_deleted_is_a_conflict(api: Api) -> None:
 async def test_a_held_resource_waits_for_us_and_for_us_alone(api: Api) -> None:
     async with adapter(api) as a:
         stored = await a.model()
-        await a.cluster.hold(stored.key, stored.uid)
-        await a.cluster.hold(stored.key, stored.uid)
-        assert (await a.stored("m")).held
+        await a.cluster.add_finalizer(stored.key, stored.uid)
+        await a.cluster.add_finalizer(stored.key, stored.uid)
+        assert (await a.stored("m")).has_finalizer
         await a.cluster.finalize(stored.key, stored.uid)
-        assert (await a.stored("m")).held, "nobody has asked for its deletion"
+        assert (await a.stored("m")).has_finalizer, "nobody has asked for its deletion"
         body = {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}}
         await api.client.patch(SEDNA_MODELS, api.namespace, "m", body)
         await api.client.delete(SEDNA_MODELS, api.namespace, "m")
@@ -118,20 +118,20 @@ async def test_a_held_resource_waits_for_us_and_for_us_alone(api: Api) -> None:
         await eventually(lambda: a.cluster.get(stored.key) is None, PATIENCE)
         await a.cluster.finalize(stored.key, stored.uid)
         with pytest.raises(ConflictError):
-            await a.cluster.hold(stored.key, stored.uid)
+            await a.cluster.add_finalizer(stored.key, stored.uid)
 
 
 async def test_a_finalized_resource_is_gone_at_once_and_its_name_is_free(api: Api) -> None:
     async with adapter(api) as a:
         stored = await a.model()
-        await a.cluster.hold(stored.key, stored.uid)
+        await a.cluster.add_finalizer(stored.key, stored.uid)
         await api.client.delete(SEDNA_MODELS, api.namespace, "m")
         await eventually(lambda: a.cluster.get(stored.key).deleting, PATIENCE)
         await a.cluster.finalize(stored.key, stored.uid)
         assert a.cluster.get(stored.key) is None
         again = await a.model()
         assert again.uid != stored.uid
-        assert not again.held
+        assert not again.has_finalizer
 
 
 async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes_over(api: Api) -> None:
@@ -159,8 +159,8 @@ async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes
                 },
             }
         )  # fmt: skip
-        await eventually(lambda: a.cluster.seconds(key), PATIENCE)
-        (younger,) = a.cluster.seconds(key)
+        await eventually(lambda: a.cluster.namesakes(key), PATIENCE)
+        (younger,) = a.cluster.namesakes(key)
         assert a.cluster.get(key).uid == older.uid
         assert younger.resource.kind.api_version == "neptune.io/v1alpha1"
         await a.cluster.write_status(younger, Status(phase="Failed"))
@@ -170,7 +170,7 @@ async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes
         await api.client.delete(f"{SERVICES}.sedna.io/v1alpha1", api.namespace, "helmet")
         await a.heard(key)
         await eventually(lambda: a.cluster.get(key).uid == younger.uid, PATIENCE)
-        assert a.cluster.seconds(key) == ()
+        assert a.cluster.namesakes(key) == ()
 
 
 def loosened() -> dict:

@@ -11,10 +11,10 @@ import pytest
 from halimede.messages import WorkerReport
 from halimede.names import Key
 from services.gm.cluster.kubernetes import pod_warnings
-from services.gm.cluster.kubernetes.conversion import registered_node, trimmed_pod
+from services.gm.cluster.kubernetes.conversion import registered_node, trim_pod
 from services.gm.cluster.port import Ref
 from services.gm.workloads import pod_history
-from services.gm.workloads.pod_status import NodeView, PodNews, read_pods
+from services.gm.workloads.pod_status import NodeView, PodFacts, read_pods
 from tests.integration.gm_world import SERVICES, FakeNode, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.placed import named_node
@@ -61,11 +61,11 @@ def deployment_of(pod: dict[str, Any]) -> dict[Ref, dict[str, Any]]:
 def test_each_pod_of_each_case_can_be_read(case: str) -> None:
     assert recorded(case)["kubernetes"]
     unready = {node["metadata"]["name"]: registered_node(node).unready for node in nodes_of(case)}
-    news = PodNews({name: NodeView(why) for name, why in unready.items()})
+    news = PodFacts({name: NodeView(why) for name, why in unready.items()})
     for pod in pods_of(case):
         pod["metadata"].setdefault("uid", "u")
         away = unready.get(pod["spec"].get("nodeName", ""), "")
-        views = read_pods(deployment_of(pod), [trimmed_pod(pod)], news)
+        views = read_pods(deployment_of(pod), [trim_pod(pod)], news)
         if pod["metadata"].get("deletionTimestamp") and not away:
             assert views == ()  # its node knows that it shall end
             continue
@@ -76,8 +76,8 @@ def test_each_pod_of_each_case_can_be_read(case: str) -> None:
 
 def test_an_evicted_pod_of_a_cut_off_node_goes_on_and_the_one_in_its_place_finds_no_node() -> None:
     found, (node,) = pods_of("evicted-unreachable"), nodes_of("evicted-unreachable")
-    news = PodNews({node["metadata"]["name"]: NodeView(registered_node(node).unready)})
-    waiting, marked = read_pods(deployment_of(found[0]), map(trimmed_pod, found), news)
+    news = PodFacts({node["metadata"]["name"]: NodeView(registered_node(node).unready)})
+    waiting, marked = read_pods(deployment_of(found[0]), map(trim_pod, found), news)
     assert (waiting.phase, waiting.reason, waiting.node) == ("Pending", "Unschedulable", "")
     assert (marked.up, marked.reason, marked.leaving) == (True, "NodeUnreachable", True)
 
@@ -87,8 +87,8 @@ def test_a_pod_counts_when_its_node_is_back_and_has_not_reported_it_yet() -> Non
     node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
 
     def up(running: frozenset[str] | None) -> bool:
-        news = PodNews({node: NodeView("", running)})
-        return read_pods(deployment_of(pod), [trimmed_pod(pod)], news)[0].up
+        news = PodFacts({node: NodeView("", running)})
+        return read_pods(deployment_of(pod), [trim_pod(pod)], news)[0].up
 
     assert up(frozenset({name}))
     assert not up(frozenset())
@@ -311,7 +311,7 @@ async def test_what_only_events_say_of_a_pod_reaches_the_condition(
     api: Api, case: str, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_history, "LATE_S", 0.5)
-    monkeypatch.setattr(pod_history, "LOOK_S", 0.5)
+    monkeypatch.setattr(pod_history, "RECHECK_S", 0.5)
     monkeypatch.setattr(pod_warnings, "FRESH_S", 0.3)
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left(case), EDGE)

@@ -81,7 +81,7 @@ class Cluster:
     def controller(self, node: str) -> LocalController:
         """Return the controller of a node as in its pod; only downloads are simulated."""
         config = Config(node, self.folder / node, "memory", pods=True, host_root=self.host)
-        return LocalController(config, MemoryBus(f"lc.{node}", self.broker), bring=plain(fetch_at_once))
+        return LocalController(config, MemoryBus(f"lc.{node}", self.broker), install=plain(fetch_at_once))
 
     def topics(self, node: str, end: str) -> list[Packet]:
         """Return the messages of a node whose topics end so."""

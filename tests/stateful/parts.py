@@ -198,7 +198,7 @@ class Node(Part):
 
         def run(bus: MemoryBus) -> Coroutine[Any, Any, None]:
             config = Config(self.node, self.home, "memory", {"site": self.site})
-            return LocalController(config, bus, launcher=self.workers, bring=plain(fetch)).run(self._stopping)
+            return LocalController(config, bus, launcher=self.workers, install=plain(fetch)).run(self._stopping)
 
         self._begin(run)
 

@@ -19,7 +19,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from services import processes
 from services import system as system_module
 from services.lc.paths import NodePaths
-from services.lc.supervisor.linux_process import MARK
+from services.lc.supervisor.linux_process import RECORD_VARIABLE
 from services.main import main
 from services.processes import Child, Exit
 from services.system import RunFile, System, SystemLayout, earlier, example, labels, parse_nodes
@@ -275,7 +275,7 @@ def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
 
 async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_module, "MAX_LOG", 10)
-    monkeypatch.setattr(system_module, "LOGS_SEEN", 0.01)
+    monkeypatch.setattr(system_module, "LOG_CHECK_S", 0.01)
     with RunFile(tmp_path) as run_file:
         system = System(SystemLayout(tmp_path, ["edge0"]), run_file, lambda _: None)
         system._make_children()
@@ -297,7 +297,7 @@ async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monke
 
 
 async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_module, "WAITING_SAID", 0.1)
+    monkeypatch.setattr(system_module, "REMAINING_REPORT_S", 0.1)
     slow = (
         "import signal, time, sys\nsignal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(0)))\n"
         "print('ready', flush=True)\ntime.sleep(60)"
@@ -354,7 +354,7 @@ async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_other
 
 def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) -> None:
     folders = NodePaths(tmp_path, "edge0")
-    assert processes.MARK == MARK
+    assert processes.RECORD_VARIABLE == RECORD_VARIABLE
     assert folders.root == tmp_path / "nodes" / "edge0"
     assert folders.lock == folders.root / "lc.lock"
 

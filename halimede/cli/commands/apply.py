@@ -104,7 +104,7 @@ def main(
     run(command)
 
 
-def named(key: Key) -> str:
+def reference(key: Key) -> str:
     """Return the name of a resource for output, as in ``-o name``."""
     return f"{kind_of(key.plural).kind.lower()}/{key.name}"
 
@@ -119,7 +119,7 @@ async def apply_manifests(
     manifests = load(paths, namespace, admit)
     if dry_run is DryRun.CLIENT:
         for manifest in manifests:
-            console().print(f"{named(manifest.resource.key)} valid (dry run)")
+            console().print(f"{reference(manifest.resource.key)} valid (dry run)")
             _warn(manifest)
         for service in _services(manifests):
             _warn_of_classes(service, _models(manifests, service))
@@ -148,14 +148,14 @@ async def _wait_all(client: Client, applied: Iterable[tuple[Key, int]], wait_s: 
             fail(str(error))
             failed += 1
         else:
-            console().print(f"{named(key)} ready", style="green")
+            console().print(f"{reference(key)} ready", style="green")
     return failed
 
 
 async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | None:
     """Apply one manifest. Returns the generation that GM has stored (0 of a dry run), None if GM refused it."""
     resource, generation = manifest.resource, 0
-    name = named(resource.key)
+    name = reference(resource.key)
     try:
         if dry:
             outcome = await client.try_apply(resource.body)
@@ -184,7 +184,7 @@ async def _print_code(resource: Resource[Any], status: Mapping[str, Any]) -> Non
         old = ", ".join(f"{before[:SHORT]}.." for before in sorted(reported - {""}) if not digest.startswith(before))
         if old:
             change = f"{file} changed: sha256 {old} -> {digest[:SHORT]}.."
-            console().print(f"{named(resource.key)}: {change}: nodes that read this file restart its workers")
+            console().print(f"{reference(resource.key)}: {change}: nodes that read this file restart its workers")
 
 
 def _warn(manifest: Manifest, problem: str = "") -> None:
@@ -192,8 +192,8 @@ def _warn(manifest: Manifest, problem: str = "") -> None:
     resource = manifest.resource
     if manifest.missing:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
-    for doubt in filter(None, (problem, _unscaled(resource), _misspelled_format(resource))):
-        warn(f"{manifest.source}: {named(resource.key)}: {doubt}")
+    for doubt in filter(None, (problem, _range_warning(resource), _format_warning(resource))):
+        warn(f"{manifest.source}: {reference(resource.key)}: {doubt}")
 
 
 def _services(manifests: Iterable[Manifest]) -> list[Manifest]:
@@ -227,10 +227,10 @@ async def _stored_models(client: Client, service: Manifest, models: Collection[s
 def _warn_of_classes(service: Manifest, models: Mapping[str, ModelSpec]) -> None:
     """Warn of a service whose Models name their classes differently."""
     if doubt := different_names(service.resource.spec, models):
-        warn(f"{service.source}: {named(service.resource.key)}: {doubt}")
+        warn(f"{service.source}: {reference(service.resource.key)}: {doubt}")
 
 
-def _unscaled(resource: Resource[Any]) -> str:
+def _range_warning(resource: Resource[Any]) -> str:
     """Return the warning that a Model gets pictures on another range than it was trained on, if its file is here."""
     if resource.kind.plural != MODELS:
         return ""
@@ -247,7 +247,7 @@ def _unscaled(resource: Resource[Any]) -> str:
     return unscaled(path, spec) if path else ""
 
 
-def _misspelled_format(resource: Resource[Any]) -> str:
+def _format_warning(resource: Resource[Any]) -> str:
     """Return the warning that a Model's format looks like one that halimede reads: a user's own may have any name."""
     form = resource.spec.format if resource.kind.plural == MODELS else ""
     if not form or format_of(form) is not None:

@@ -31,7 +31,7 @@ from halimede.models.materialize import deliver
 from halimede.names import check_name
 
 #: seconds: for a reply, without progress before the transfer is aborted, between two lines of progress, and in all
-ANSWER_S, SILENT_S, TELL_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
+ANSWER_S, SILENT_S, PROGRESS_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="SHA-256, sha256:DIGEST or bus URL of the file.")]
 
 blob = o.group("Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.")
@@ -115,41 +115,41 @@ async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
     keeper = _source("--to", to)
     digest, size = await in_thread(_measure, file)
 
-    async def find(wanted: str) -> Path | None:
-        return file if wanted == digest else None
+    async def find(requested: str) -> Path | None:
+        return file if requested == digest else None
 
-    async with _asking(broker) as client:
+    async with _connect(broker) as client:
         source = BlobServer(client.bus, client.name, FileProvider([find]))
         await source.start(queries=False)
-        giving = asyncio.create_task(source.run(), name="give")
+        serving = asyncio.create_task(source.run(), name="give")
         order = BlobOrder(op="keep", digest=digest, size=size)
-        ordered = asyncio.create_task(client.order(keeper, order, timeout_s=LONGEST_S), name="order")
+        order_task = asyncio.create_task(client.order(keeper, order, timeout_s=LONGEST_S), name="order")
         try:
-            await _watch(ordered, lambda: source.stats.bytes, size, to)
+            await _watch(order_task, lambda: source.stats.bytes, size, to)
         finally:
-            for task in (giving, ordered):
+            for task in (serving, order_task):
                 task.cancel()
-            await asyncio.wait([giving, ordered])
+            await asyncio.wait([serving, order_task])
     sys.stdout.write(f"url: {url(to, digest)}\nsha256: {digest}\n")
 
 
 async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> None:
     """Print the files of ``gm`` or a node."""
     giver = _source("--from", source)
-    found: list[BlobEntry] = []
-    async with _asking(broker) as client:
+    entries: list[BlobEntry] = []
+    async with _connect(broker) as client:
         while True:
-            after = found[-1].digest if found else ""
+            after = entries[-1].digest if entries else ""
             answer = await client.order(giver, BlobOrder(op="list", after=after), timeout_s=ANSWER_S)
-            found += answer.blobs
+            entries += answer.blobs
             if not (answer.truncated and answer.blobs):
                 break
     if as_json:
-        for entry in found:
-            line = {"digest": entry.digest, "size": entry.size, "url": url(source, entry.digest)}
-            sys.stdout.write(json.dumps(line) + "\n")
+        for entry in entries:
+            document = {"digest": entry.digest, "size": entry.size, "url": url(source, entry.digest)}
+            sys.stdout.write(json.dumps(document) + "\n")
     else:
-        rows = [(entry.digest, f"{entry.size:,}", url(source, entry.digest)) for entry in found]
+        rows = [(entry.digest, f"{entry.size:,}", url(source, entry.digest)) for entry in entries]
         console().print(table(("DIGEST", "BYTES", "URL"), rows))
 
 
@@ -161,33 +161,33 @@ async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str)
     if await in_thread(out.is_dir):
         raise InvalidFieldError("OUT", str(out), "it is a folder: give the path of a file")
     aside = out.parent / f".{out.name}.halimede"
-    told = asyncio.get_running_loop().time()
+    reported_at = asyncio.get_running_loop().time()
 
     def progress(done: int, size: int | None) -> None:
-        nonlocal told
+        nonlocal reported_at
         now = asyncio.get_running_loop().time()
-        if size and now - told >= TELL_S:
-            told = now
+        if size and now - reported_at >= PROGRESS_S:
+            reported_at = now
             warn(_so_far(done, size))
 
-    async with _asking(broker) as client:
+    async with _connect(broker) as client:
         opener = BusOpener(client)
-        found = await with_fallback(fetch, url(source, digest), "", Cache(aside), progress, openers={SCHEME: opener})
-    await in_thread(deliver, found.path, out)
+        fetched = await with_fallback(fetch, url(source, digest), "", Cache(aside), progress, openers={SCHEME: opener})
+    await in_thread(deliver, fetched.path, out)
     await in_thread(shutil.rmtree, aside, True)  # noqa: FBT003 - a folder that cannot be removed does no harm
-    sys.stdout.write(f"{out} ({found.size:,} bytes)\n")
+    sys.stdout.write(f"{out} ({fetched.size:,} bytes)\n")
 
 
 async def delete_file(broker: BrokerAddress, digest: str) -> None:
     """Let GM delete a file."""
     digest = _digest(digest)
-    async with _asking(broker) as client:
+    async with _connect(broker) as client:
         await client.order(GM, BlobOrder(op="remove", digest=digest), timeout_s=ANSWER_S)
     sys.stdout.write(f"sha256:{digest} deleted\n")
 
 
 @contextlib.asynccontextmanager
-async def _asking(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
+async def _connect(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
     async with Client.to(broker) as connection:
         client = BlobClient(connection.bus, connection.bus.client_id)
         try:
@@ -197,17 +197,17 @@ async def _asking(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
             raise NotLetInError(f"{error} at {broker}: use the credentials of an operator") from error
 
 
-async def _watch(ordered: asyncio.Task[object], given: Callable[[], int], size: int, to: str) -> None:
+async def _watch(order: asyncio.Task[object], bytes_sent: Callable[[], int], size: int, to: str) -> None:
     """Wait for a transfer; print its progress, and abort it when there is none."""
     loop = asyncio.get_running_loop()
-    seen, since = 0, loop.time()
-    while not (await asyncio.wait([ordered], timeout=TELL_S))[0]:
-        if (now := given()) != seen:
-            seen, since = now, loop.time()
-            warn(_so_far(min(seen, size), size))
+    sent, since = 0, loop.time()
+    while not (await asyncio.wait([order], timeout=PROGRESS_S))[0]:
+        if (now := bytes_sent()) != sent:
+            sent, since = now, loop.time()
+            warn(_so_far(min(sent, size), size))
         elif loop.time() - since > SILENT_S:
             raise HalimedeError(f"{to} does not fetch the file: see its log, and run `halimede doctor`")
-    await ordered
+    await order
 
 
 def _measure(file: Path) -> tuple[str, int]:

@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from halimede.cli.commands.evaluate import DataOption, ServiceFiles
-from halimede.cli.options import check_finite
+from halimede.cli.options import check_finite, read_costs
 from halimede.cli.output import clean, console, to_yaml, warn
 from halimede.cli.progress import stages
 from halimede.cli.runner import FAILED, run
@@ -47,11 +47,21 @@ def calibrate(
         float | None,
         typer.Option(min=0, max=1, metavar="SHARE", help="Share of edge answers that the cloud could correct."),
     ] = None,
+    costs: Annotated[
+        str,
+        typer.Option(metavar="PRICES", help="Costs, such as miss=10,falseAlarm=1,upload=0.2,positive=CLASS."),
+    ] = "",
     deadline_ms: Annotated[
         float | None, typer.Option(min=0, metavar="MS", help="As many as the cloud can answer in this time.")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, metavar="SHARE", help="The confidence that --max-risk holds.")
+        float,
+        typer.Option(
+            min=0.5,
+            max=0.9999,
+            metavar="SHARE",
+            help="Probability with which --max-risk holds, or the bound on the costs.",
+        ),
     ] = 0.99,
     rule: Annotated[str, typer.Option("--rule", metavar="NAME", help="The algorithm. Default: the best of all.")] = "",
     tier: Annotated[
@@ -72,7 +82,7 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder for both files.")] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of a table.")] = False,
 ) -> None:
-    """Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.
+    """Calibrate which samples go to the cloud, for an upload share, a risk, costs, or a deadline.
 
     Give at least 72 samples that the models were not trained on. Without labels the answers of the big model count as
     true. Writes SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models:
@@ -84,14 +94,15 @@ def calibrate(
     Examples:
       halimede calibrate --service digits/2-service.yaml --data labelled/ --target-upload 0.2
       halimede calibrate --service service.yaml --service models.yaml --data labelled.npz --max-risk 0.02
+      halimede calibrate --service service.yaml --data labelled/ --costs miss=10,falseAlarm=1,upload=0.2,positive=yes
       halimede calibrate --service service.yaml --data labelled/ --deadline-ms 100 --link-kbps 2000
     """
     wanted = {"--target-upload": target_upload, "--max-risk": max_risk, "--deadline-ms": deadline_ms}
     check_finite(wanted)
     check_finite({"--confidence": confidence, "--link-ms": link_ms, "--link-kbps": link_kbps})
     check_finite({"--per-second": per_second})
-    if sum(value is not None for value in wanted.values()) != 1:
-        raise typer.BadParameter(f"give exactly one of {', '.join(wanted)}")
+    if sum(value is not None for value in wanted.values()) + bool(costs) != 1:
+        raise typer.BadParameter(f"give exactly one of {', '.join(wanted)}, --costs")
 
     async def command() -> int:
         try:
@@ -100,7 +111,10 @@ def calibrate(
             from halimede.calibration.thresholds import UploadPath
         except ModuleNotFoundError as error:
             raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
-        goal: Goal | Deadline = Goal(target_upload=target_upload, max_risk=max_risk, confidence=confidence)
+        prices = read_costs("--costs", costs) if costs else None
+        goal: Goal | Deadline = Goal(
+            target_upload=target_upload, max_risk=max_risk, costs=prices, confidence=confidence
+        )
         if deadline_ms is not None:
             goal = Deadline(ms=deadline_ms, way=UploadPath(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second))
         chain, at, found = _calibrated(service, data, goal, rule, tier)

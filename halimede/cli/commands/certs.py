@@ -31,7 +31,7 @@ HEAD = """\
 # Who there is on this site's broker. Edit it, then run `halimede certs init` with this folder again.
 """
 #: enough for a site file with ten thousand long names
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 SOON = 30
 #: what to do about a place whose broker would keep its messages in the folder of its Secret
 DATA_FIX = (
@@ -132,7 +132,7 @@ def init(
         options: dict[str, str | int] = {
             "prefix": prefix, "install": install, "port": port, "pools": pools, "passwords": passwords,
         }  # fmt: skip
-        _make_site(folder, _given(node, camera, operator, consumer, broker), options, days=days)
+        _make_site(folder, _names_by_field(node, camera, operator, consumer, broker), options, days=days)
 
     run(command)
 
@@ -214,7 +214,7 @@ def rotate(
         if authority or finish:
             _rotate_authority(folder, finish=finish)
             return
-        with _opened(folder) as site:
+        with _open_site(folder) as site:
             if only and site.passwords:
                 raise InvalidFieldError("--only", only[0], "passwords are replaced for all users: leave it out")
             _make(site, folder, days=days, rotate=True, only=only)
@@ -253,7 +253,7 @@ def acl(
     """
 
     async def command() -> None:
-        with _opened(folder) as site:
+        with _open_site(folder) as site:
             shown = read_site({**_plain(site), "prefix": prefix}) if prefix else site
         sys.stdout.write(emqx.acl_conf(shown) if target is AclTarget.EMQX else acl_file(shown))
 
@@ -282,47 +282,47 @@ def secrets(
     """
 
     async def command() -> None:
-        with _opened(folder) as site:
-            found = manifests.secrets_of(
+        with _open_site(folder) as site:
+            documents = manifests.secrets_of(
                 site, folder, namespace=namespace, workers_in=workers_in or ["default"], emqx=target is AclTarget.EMQX
             )
-            made = [to_yaml(secret) for secret in found]
-            for i, place in enumerate(site.bridges):
-                if place.install and not place.data:
-                    warn(f"site.bridges[{i}].data of place {place.name} is empty: {DATA_FIX}")
-        sys.stdout.write("---\n".join(made))
+            texts = [to_yaml(secret) for secret in documents]
+            for i, site_bridge in enumerate(site.bridges):
+                if site_bridge.install and not site_bridge.data:
+                    warn(f"site.bridges[{i}].data of place {site_bridge.name} is empty: {DATA_FIX}")
+        sys.stdout.write("---\n".join(texts))
 
     run(command)
 
 
-def _make_site(folder: Path, given: Names, others: dict[str, str | int], *, days: int) -> None:
+def _make_site(folder: Path, names: Names, settings: dict[str, str | int], *, days: int) -> None:
     """Make a site, or update its files to its ``site.yaml``. ``install`` may be given again: users stay as they are."""
-    options = {**given, **{key: value for key, value in others.items() if value}}
+    options = {**names, **{key: value for key, value in settings.items() if value}}
     with _usable(folder):
-        there = _known(folder) if (folder / "nodes").is_dir() else _read(folder)
-        if there:
-            options.setdefault("install", there.install)
-            there = read_site({**_plain(there), "install": options["install"]})
-        site = there if there and options.keys() == {"install"} else read_site(options)
-        if there and site != there:
+        existing = _site_of(folder) if (folder / "nodes").is_dir() else _read(folder)
+        if existing:
+            options.setdefault("install", existing.install)
+            existing = read_site({**_plain(existing), "install": options["install"]})
+        site = existing if existing and options.keys() == {"install"} else read_site(options)
+        if existing and site != existing:
             raise InvalidFieldError(
                 "FOLDER", str(folder), "it has another site: change it with `halimede certs add` and `remove`, or "
                 "edit its site.yaml and run `halimede certs init` without options"
             )  # fmt: skip
-        if not site.nodes and not there:
+        if not site.nodes and not existing:
             raise InvalidFieldError("--node", "", "give at least one node")
         _make(site, folder, days=days)
 
 
-def _change(folder: Path, names: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
+def _change(folder: Path, options: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
     """Add users to a site, or remove them."""
     trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists the users"
-    with _opened(folder) as site:
+    with _open_site(folder) as site:
         changed = _plain(site)
-        given = _given(*names)
-        if not given:
+        names_by_field = _names_by_field(*options)
+        if not names_by_field:
             raise InvalidFieldError("--node", "", "give --node, --camera, --operator, --consumer or --broker")
-        for field, users in given.items():
+        for field, users in names_by_field.items():
             for user in users:
                 if (user in changed[field]) is add:
                     raise InvalidFieldError(field, user, trouble)
@@ -335,7 +335,7 @@ def _change(folder: Path, names: tuple[list[str] | None, ...], *, add: bool, day
 
 def _rotate_authority(folder: Path, *, finish: bool) -> None:
     """Begin to trust a new authority, or stop trusting the old one."""
-    with _opened(folder) as site:
+    with _open_site(folder) as site:
         if site.passwords:
             raise InvalidFieldError("--finish" if finish else "--ca", "", "leave it out: the site has passwords")
         if not finish and (folder / "ca.key").exists() and (folder / "ca.crt").read_text().count("BEGIN CERT") > 1:
@@ -346,8 +346,8 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
         report = certificates.finish_authority(site, folder) if finish else certificates.rotate_authority(site, folder)
         where = f"copy every ca.crt in {folder} to the machine that uses it, and restart the broker"
         if finish:
-            state = "the old authority is removed" if report.made else "there is one authority: nothing to do"
-            steps = [where] if report.made else []
+            state = "the old authority is removed" if report.created else "there is one authority: nothing to do"
+            steps = [where] if report.created else []
         else:
             state = "there is a new authority; the old one and its certificates stay valid"
             steps = [where, f"halimede certs rotate {folder}   # then copy all folders again",
@@ -358,16 +358,16 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
 def _show_users(folder: Path, form: Format) -> int:
     """Show the users; return 1 if a certificate is missing, invalid or expired."""
     now = datetime.now(UTC)
-    with _opened(folder) as site:
-        found = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
+    with _open_site(folder) as site:
+        states = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
     roles = {principal.username: principal.role.value for principal in site.principals()}
     rows = []
-    for each in found:
-        name = each.entry.username
-        days = math.floor((each.expires - now).total_seconds() / 86_400) if each.expires else None
+    for state in states:
+        name = state.entry.username
+        days = math.floor((state.expires - now).total_seconds() / 86_400) if state.expires else None
         rows.append({"user": name, "role": roles.get(name, {"ca": "authority"}.get(name, name)), "days": days,
-                     "expires": each.expires.isoformat() if each.expires else None, "problem": each.problem,
-                     "file": str(each.path)})  # fmt: skip
+                     "expires": state.expires.isoformat() if state.expires else None, "problem": state.problem,
+                     "file": str(state.path)})  # fmt: skip
     if form is Format.JSON:
         for row in rows:
             sys.stdout.write(json.dumps(row) + "\n")
@@ -390,21 +390,21 @@ def _make(
     files.write(folder / "broker" / "mosquitto.conf", configuration(site, folder))
     emqx.write_files(site, folder)
     changed = files.write(folder / "site.yaml", HEAD + to_yaml(_plain(site)), lasting=True)
-    lines = [f"{word:<8} {_list(names)}" for word, names in
-             (("made", report.made), ("kept", report.kept), ("removed", report.removed)) if names]  # fmt: skip
+    lines = [f"{action:<8} {_list(names)}" for action, names in
+             (("made", report.created), ("kept", report.unchanged), ("removed", report.removed)) if names]  # fmt: skip
     if report.expires:
         lines.append(f"expires  {report.expires:%Y-%m-%d} (the first): run `halimede certs rotate` before that")
     _show(lines, _steps(site, folder, report, changed=changed))
 
 
 def _write_bridges(site: Site, folder: Path) -> None:
-    for found in site.bridges:
-        place = folder / "bridges" / found.name
-        own = place / "link"
-        login = (str(files.text(own / "username")), str(files.text(own / "password"))) if site.passwords else None
-        where = Path(found.install) if found.install else place
-        text = bridge.configuration(site, found, where, login=login)
-        files.write(place / "broker" / "mosquitto.conf", text, files.SECRET)
+    for site_bridge in site.bridges:
+        bridge_folder = folder / "bridges" / site_bridge.name
+        link = bridge_folder / "link"
+        login = (str(files.text(link / "username")), str(files.text(link / "password"))) if site.passwords else None
+        where = Path(site_bridge.install) if site_bridge.install else bridge_folder
+        text = bridge.configuration(site, site_bridge, where, login=login)
+        files.write(bridge_folder / "broker" / "mosquitto.conf", text, files.SECRET)
 
 
 def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> list[str]:
@@ -417,13 +417,13 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
             f"on Kubernetes, in place of copies: halimede certs secrets {folder} | kubectl apply --server-side -f -"
             " (services in other namespaces than default: --workers-in NAMESPACE)"
         )
-    if certificates.CA in report.made:
+    if certificates.CA in report.created:
         paths = "" if site.install else "; its paths are those of this machine: `--install DIR` sets others"
         steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (see "
                      f"its first lines{paths}; for EMQX: docs/emqx.md)")  # fmt: skip
-    elif certificates.BROKER in report.made or changed or site.passwords:
+    elif certificates.BROKER in report.created or changed or site.passwords:
         steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
-    fresh = set(report.made)
+    fresh = set(report.created)
     shown = [p for p in site.principals() if p.username in fresh]
     nodes = list(dict.fromkeys(p.name for p in shown if p.folder.parts[0] == "nodes"))
     steps += [
@@ -434,12 +434,12 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
         steps.append(f"... and the same for {len(nodes) - SHOWN} more nodes")
     if "gm" in fresh:
         steps.append(f"copy {folder}/gm to GM: halimede gm --broker {broker} --credentials DIR")
-    others = [str(p.folder) for p in shown if p.folder.parts[0] not in {"nodes", "gm"}]
-    if others:
+    other_users = [str(p.folder) for p in shown if p.folder.parts[0] not in {"nodes", "gm"}]
+    if other_users:
         steps.append(
-            f"give each other user its folder ({_list(others)}): HALIMEDE_BROKER={broker} HALIMEDE_CREDENTIALS=DIR"
+            f"give each other user its folder ({_list(other_users)}): HALIMEDE_BROKER={broker} HALIMEDE_CREDENTIALS=DIR"
         )
-    if certificates.CA in report.made:
+    if certificates.CA in report.created:
         steps.append(f"keep {folder}/ca.key secret, and back it up: it can sign a certificate for any user")
     return steps
 
@@ -455,8 +455,8 @@ def _show(lines: list[str], steps: list[str]) -> None:
 
 
 def _list(names: tuple[str, ...] | list[str]) -> str:
-    rest = f", ... ({len(names)})" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + rest
+    more = f", ... ({len(names)})" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _time(days: Any, problem: str) -> str:
@@ -465,27 +465,27 @@ def _time(days: Any, problem: str) -> str:
     return f"{days} days{': soon' if days < SOON else ''}"
 
 
-def _given(*names: list[str] | None) -> Names:
+def _names_by_field(*names: list[str] | None) -> Names:
     """Return the names of the options ``--node``, ``--camera``, ``--operator``, ``--consumer`` and ``--broker``."""
     fields = ("nodes", "cameras", "operators", "consumers", "broker")
-    return {field: given for field, given in zip(fields, names, strict=True) if given}
+    return {field: users for field, users in zip(fields, names, strict=True) if users}
 
 
 def _plain(site: Site) -> dict[str, Any]:
     """Return a site with the fields that users edit."""
-    found = {name: getattr(site, name) for name in site.__struct_fields__}
+    fields = {name: getattr(site, name) for name in site.__struct_fields__}
     optional = {"prefix", "install", "pools", "passwords", "bridges"}
-    return {key: value for key, value in msgspec.to_builtins(found).items() if value or key not in optional}
+    return {key: value for key, value in msgspec.to_builtins(fields).items() if value or key not in optional}
 
 
-def _known(folder: Path) -> Site:
+def _site_of(folder: Path) -> Site:
     """Return the site of a folder. Raises InvalidFieldError if there is none."""
-    if found := _read(folder):
-        return found
-    kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
+    if site := _read(folder):
+        return site
+    is_managed = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
     text = (
         "`halimede up` manages this site and renews it at each start: nothing to do"
-        if kept
+        if is_managed
         else "it has no site.yaml: create a site with `halimede certs init`"
     )
     raise InvalidFieldError("FOLDER", str(folder), text)
@@ -499,8 +499,8 @@ def _read(folder: Path) -> Site | None:
     path = folder / "site.yaml"
     if not path.exists():
         return None
-    if path.stat().st_size > MOST_BYTES:
-        raise InvalidFieldError("FOLDER", str(path), f"it is larger than {MOST_BYTES} bytes: make it smaller")
+    if path.stat().st_size > MAX_BYTES:
+        raise InvalidFieldError("FOLDER", str(path), f"it is larger than {MAX_BYTES} bytes: make it smaller")
     try:
         return read_site(bounded_yaml().load(path.read_text()))
     except (YAMLError, UnicodeDecodeError) as error:
@@ -518,7 +518,7 @@ def _usable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[Site]:
+def _open_site(folder: Path) -> Iterator[Site]:
     """Yield the site of a folder; errors of its files become one line."""
     with _usable(folder):
-        yield _known(folder)
+        yield _site_of(folder)

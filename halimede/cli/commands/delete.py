@@ -11,7 +11,7 @@ from halimede.cli import completion
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands.apply import named
+from halimede.cli.commands.apply import reference
 from halimede.cli.manifests import load
 from halimede.cli.options import NODE_KINDS
 from halimede.cli.output import console, fail
@@ -56,8 +56,8 @@ def delete(
             node = check_name("NAME", kind.partition("/")[2] or name)
             return await delete_node(o.address(broker, credentials), node, ignore_missing=ignore_not_found)
         else:
-            found, called = o.named_target(kind, name)
-            keys = [Key(found.plural, where, called)]
+            resource_kind, resource_name = o.named_target(kind, name)
+            keys = [Key(resource_kind.plural, where, resource_name)]
         return await delete_resources(
             o.address(broker, credentials), keys, wait=wait, timeout_s=timeout, ignore_missing=ignore_not_found
         )
@@ -85,10 +85,10 @@ async def delete_resources(
                 continue
             going.append((key, uid))
             if not wait:
-                out.print(f"{named(key)} is being deleted")
+                out.print(f"{reference(key)} is being deleted")
         for key, uid in going if wait else ():
-            await _gone(client, key, uid, timeout_s)
-            out.print(f"{named(key)} deleted")
+            await _wait_deleted(client, key, uid, timeout_s)
+            out.print(f"{reference(key)} deleted")
     return 1 if failed else 0
 
 
@@ -111,7 +111,7 @@ def keys_of(paths: Sequence[str], namespace: str) -> list[Key]:
     return [manifest.resource.key for manifest in reversed(load(paths, namespace))]
 
 
-async def _gone(client: Client, key: Key, uid: str, timeout_s: float) -> None:
+async def _wait_deleted(client: Client, key: Key, uid: str, timeout_s: float) -> None:
     try:
         await client.wait_until(
             lambda body: body is None or _uid(body) != uid, key.plural, key.name, key.namespace, timeout_s=timeout_s

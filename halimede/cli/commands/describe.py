@@ -47,8 +47,8 @@ def describe(
     """
 
     async def command() -> None:
-        found, called = o.named_target(kind, name)
-        await describe_resource(o.address(broker, credentials), found, called, o.namespace_of(namespace))
+        resource_kind, resource_name = o.named_target(kind, name)
+        await describe_resource(o.address(broker, credentials), resource_kind, resource_name, o.namespace_of(namespace))
 
     run(command)
 
@@ -112,11 +112,11 @@ def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _tier_rank(tiers, w)):
         done = dig(worker, "output", "taskInfo") or {}
-        asked = [str(done.get("deferred") or 0), tables.size(done.get("uploadedBytes") or 0)] if tiers else []
-        why = ": ".join(filter(None, (worker.get("reason"), worker.get("message")))) or "-"
+        offload_cells = [str(done.get("deferred") or 0), tables.size(done.get("uploadedBytes") or 0)] if tiers else []
+        message = ": ".join(filter(None, (worker.get("reason"), worker.get("message")))) or "-"
         samples = str(done.get("inferenceNumber") or done.get("served") or 0)
         phase = text(worker.get("phase", "Pending"))
-        rows.append([text(worker.get("name")), text(worker.get("node")), phase, samples, *asked, why])
+        rows.append([text(worker.get("name")), text(worker.get("node")), phase, samples, *offload_cells, message])
     columns = ["DEFERRED", "SENT UP"] if tiers else []
     return ["TIER" if tiers else "WORKER", "NODE", "PHASE", "SAMPLES", *columns, "MESSAGE"], rows
 
@@ -130,13 +130,14 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines that describe a service; another spec is shown as it is."""
     spec = body.get("spec") or {}
     if isinstance(dig(spec, "edgeWorkers"), Sequence) and isinstance(dig(spec, "application"), Mapping):
-        yield from _several(spec)
+        yield from _multi_edge(spec)
         return
     edge, cloud = dig(spec, "edgeWorker"), dig(spec, "cloudWorker")
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
         return
-    yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
+    committee = "".join(f" and {text(dig(member, 'name'))}" for member in edge.get("committee") or ())
+    yield f"edge    model {choice(edge.get('model'))}{committee}, on {_where(edge)}"
     if detector := edge.get("detector"):
         most = detector.get("maxBoxes", 100)
         yield f"        samples are crops of the boxes of {text(detector.get('name'))}, at most {most} a frame"
@@ -154,14 +155,14 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"dataset {dataset}"
 
 
-def _several(spec: Mapping[str, Any]) -> Iterator[str]:
+def _multi_edge(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines that describe a multi-edge service."""
     application = spec["application"]
-    yield f"{_called(application)}, {application.get('entry') or 'installed'}"
+    yield f"{_call_text(application)}, {application.get('entry') or 'installed'}"
     for worker in spec["edgeWorkers"]:
         name, detector = str(worker.get("name")), dig(worker, "detector", "name")
-        found = f", detector {detector}" if detector else ""
-        yield f"{name}: model {text(dig(worker, 'model', 'name'))}{found}, on {_where(worker)}"
+        detector_text = f", detector {detector}" if detector else ""
+        yield f"{name}: model {text(dig(worker, 'model', 'name'))}{detector_text}, on {_where(worker)}"
         yield f"    frames from {_source(worker, name)}; wait for peers at most {worker.get('deadlineMs', 2000)} ms"
     if joint := dig(spec, "cloudWorker"):
         model = dig(joint, "model", "name")
@@ -207,10 +208,10 @@ def _budget(worker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mining(edge: Mapping[str, Any]) -> str:
-    return _called(edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {})
+    return _call_text(edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {})
 
 
-def _called(chosen: Mapping[str, Any]) -> str:
+def _call_text(chosen: Mapping[str, Any]) -> str:
     parameters = ", ".join(f"{p.get('key')}={p.get('value')}" for p in chosen.get("parameters") or [])
     return f"{text(chosen.get('name'))}({parameters})" if parameters else text(chosen.get("name"))
 
@@ -220,7 +221,8 @@ def _source(edge: Mapping[str, Any], service: str) -> str:
     if source.get("path") or source.get("url"):
         return hide_secrets(str(source.get("path") or source.get("url")))
     cameras = source.get("cameras") or [service]
-    return ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
+    names = ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
+    return f"{names}, dropped if older than {source['maxAgeMs']} ms" if source.get("maxAgeMs") else names
 
 
 def _pairs(values: Any) -> str:
@@ -264,13 +266,13 @@ def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType
         yield "Classes", histogram(classes, number)
     if broken:
         more = f" (the first {len(broken)} of {faults:,})" if faults > len(broken) else ""
-        rows = [[str(each.get("name")), str(each.get("reason"))] for each in broken]
+        rows = [[str(entry.get("name")), str(entry.get("reason"))] for entry in broken]
         yield f"Broken entries{more}", table(["ENTRY", "REASON"], rows)
 
 
 def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
     """Return a bar for each of the most frequent classes, and the total of the others."""
-    counts = [(str(each.get("name")), int(each.get("count") or 0)) for each in classes]
+    counts = [(str(entry.get("name")), int(entry.get("count") or 0)) for entry in classes]
     total, longest = sum(count for _, count in counts), max(count for _, count in counts)
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(no_wrap=True)
@@ -282,9 +284,9 @@ def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
         bar = Bar(max(1, longest), 0, count, width=WIDTH, color="cyan")
         drawn.add_row(Text(short), f"{count:,}", f"{count / max(1, total):.1%}", bar)
     if number > DRAWN:
-        rest = sum(count for _, count in counts[DRAWN:])
-        text = f"{rest:,}" if number <= len(counts) else f"over {rest:,}"
-        drawn.add_row(Text(f"{number - DRAWN:,} more", style="dim"), text, f"{rest / max(1, total):.1%}", "")
+        remaining = sum(count for _, count in counts[DRAWN:])
+        text = f"{remaining:,}" if number <= len(counts) else f"over {remaining:,}"
+        drawn.add_row(Text(f"{number - DRAWN:,} more", style="dim"), text, f"{remaining / max(1, total):.1%}", "")
     return drawn
 
 
@@ -297,25 +299,25 @@ def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]
     if facts := status.get("model"):
         yield "Content", Text(clean("\n".join(_content(facts))))
         rows = [
-            [way, text(tensor.get("name")), text(tensor.get("datatype")), _shape(tensor.get("shape") or [])]
-            for way in ("inputs", "outputs")
-            for tensor in facts.get(way) or []
+            [direction, text(tensor.get("name")), text(tensor.get("datatype")), _shape(tensor.get("shape") or [])]
+            for direction in ("inputs", "outputs")
+            for tensor in facts.get(direction) or []
         ]
         if rows:
             yield "Signature", table(["WAY", "NAME", "TYPE", "SHAPE"], rows)
     if versions := status.get("versions"):
         rows = [
             [
-                text(each.get("version")),
-                text((each.get("digest") or "")[:SHORT]),
-                age(each.get("since")),
-                text(each.get("url")),
+                text(entry.get("version")),
+                text((entry.get("digest") or "")[:SHORT]),
+                age(entry.get("since")),
+                text(entry.get("url")),
             ]
-            for each in versions
+            for entry in versions
         ]
         yield "Versions served, the latest first", table(["VERSION", "DIGEST", "SINCE", "URL"], rows)
     if chosen := status.get("chosen"):
-        rows = [[text(each.get("worker")), text(each.get("model"))] for each in chosen if each.get("model")]
+        rows = [[text(entry.get("worker")), text(entry.get("model"))] for entry in chosen if entry.get("model")]
         if rows:
             yield "Chosen models", table(["WORKER", "MODEL"], rows)
 
@@ -325,10 +327,10 @@ def choice(model: Any) -> str:
     if name := dig(model, "name"):
         return str(name)
     selector = dig(model, "selector") or {}
-    wanted = [f"task {selector['task']}"] if selector.get("task") else []
-    wanted += [f"labels {', '.join(map(str, selector['labels']))}"] if selector.get("labels") else []
-    wanted += [f"metadata {_pairs(selector['metadata'])}"] if selector.get("metadata") else []
-    return f"the best by {selector.get('metric') or 'accuracy'} with {' and '.join(wanted)}" if wanted else "-"
+    criteria = [f"task {selector['task']}"] if selector.get("task") else []
+    criteria += [f"labels {', '.join(map(str, selector['labels']))}"] if selector.get("labels") else []
+    criteria += [f"metadata {_pairs(selector['metadata'])}"] if selector.get("metadata") else []
+    return f"the best by {selector.get('metric') or 'accuracy'} with {' and '.join(criteria)}" if criteria else "-"
 
 
 def _content(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -48,8 +48,8 @@ def doctor(
 async def run_checks(option: str, credentials: str, form: Format) -> int:
     """Run all checks. Returns 1 when there is a problem."""
     checks = []
-    async with aclosing(examine(option, credentials)) as found:
-        async for check in found:
+    async with aclosing(examine(option, credentials)) as examination:
+        async for check in examination:
             checks.append(check)
             if form is Format.TABLE:
                 _print(check)

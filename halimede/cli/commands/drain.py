@@ -43,50 +43,50 @@ async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s:
     async with Client.to(broker) as client:
         answer = await client.drain(node)
         print(f"node {node} is drained: nothing is placed on it until `halimede uncordon {node}`", flush=True)
-        for each in answer["stranded"]:
-            warn(stranded(node, each))
+        for role in answer["stranded"]:
+            warn(stranded_text(node, role))
         if not wait:
             return 0
-        return await _empty(client, node, timeout_s)
+        return await _wait_empty(client, node, timeout_s)
 
 
-def stranded(node: str, each: Mapping[str, Any]) -> str:
+def stranded_text(node: str, role: Mapping[str, Any]) -> str:
     """Return a message that a role of a service has no other node, with the remedy."""
-    namespace, _, name = str(each["service"]).partition("/")
+    namespace, _, name = str(role["service"]).partition("/")
     return (
-        f"service {name} in namespace {namespace}: its {each['role']} worker can run only on {node}, and waits: "
+        f"service {name} in namespace {namespace}: its {role['role']} worker can run only on {node}, and waits: "
         f"set another nodeName or nodeSelector, or run `halimede uncordon {node}`"
     )
 
 
-def _some(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _count_text(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-async def _empty(client: Client, node: str, timeout_s: float) -> int:
+async def _wait_empty(client: Client, node: str, timeout_s: float) -> int:
     loop = asyncio.get_running_loop()
     give_up, shown = loop.time() + timeout_s, ""
     with Console(stderr=True).status("") as status:
         while True:
-            found = await client.nodes(node)
-            if not found or not (found[0].resources or found[0].workers):
+            nodes = await client.nodes(node)
+            if not nodes or not (nodes[0].resources or nodes[0].workers):
                 break
-            left = f"{_some(found[0].workers, 'worker')} of {_some(found[0].resources, 'service')}"
-            if not found[0].online:
-                trouble = f": {found[0].trouble}" if found[0].trouble else " is offline"
-                fail(f"node {node}{trouble}; its last report: {left}; they end when it is online again")
+            workers = f"{_count_text(nodes[0].workers, 'worker')} of {_count_text(nodes[0].resources, 'service')}"
+            if not nodes[0].online:
+                trouble = f": {nodes[0].trouble}" if nodes[0].trouble else " is offline"
+                fail(f"node {node}{trouble}; its last report: {workers}; they end when it is online again")
                 return 1
             if loop.time() >= give_up:
                 fail(
-                    f"node {node} still has {left} after {timeout_s:g} s; they are stopping: run the command again "
+                    f"node {node} still has {workers} after {timeout_s:g} s; they are stopping: run the command again "
                     f"to wait longer; `halimede logs -l {node}` shows their logs"
                 )
                 return 1
-            if left != shown:
-                status.update(f"waiting for {left} on node {node} to stop")
+            if workers != shown:
+                status.update(f"waiting for {workers} on node {node} to stop")
                 if not sys.stderr.isatty():
-                    print(f"left on node {node}: {left}", flush=True)
-            shown = left
+                    print(f"left on node {node}: {workers}", flush=True)
+            shown = workers
             await asyncio.sleep(POLL_S)
     print(f"node {node} is empty")
     return 0

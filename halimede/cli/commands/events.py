@@ -70,9 +70,9 @@ def events(
     """
 
     async def command() -> None:
-        what = o.about(about, o.namespace_of(namespace))
-        wanted = "" if type_ is EventType.ALL else type_.value
-        choice = EventSelection(what, wanted, o.time_of(since), limit)
+        subject = o.about(about, o.namespace_of(namespace))
+        event_type = "" if type_ is EventType.ALL else type_.value
+        choice = EventSelection(subject, event_type, o.time_of(since), limit)
         await show_events(o.address(broker, credentials), choice, Format(output), follow=follow)
 
     run(command)
@@ -88,11 +88,11 @@ class EventSelection:
     limit: int = 100
 
     @property
-    def some(self) -> bool:
-        """Whether the selection depends on an event's content."""
+    def is_narrow(self) -> bool:
+        """Whether the selection depends on the content of events."""
         return bool(self.type or self.since)
 
-    def takes(self, event: Event) -> bool:
+    def matches(self, event: Event) -> bool:
         """Whether an event is selected."""
         if self.type and event.type != self.type:
             return False
@@ -102,54 +102,54 @@ class EventSelection:
 async def show_events(broker: BrokerAddress, choice: EventSelection, form: Format, *, follow: bool) -> None:
     """Show the newest selected events, oldest first, and with ``follow`` also new ones."""
     async with Client.to(broker) as client:
-        found = await page(client, choice, after=0, most=0 if choice.some else choice.limit)
-        after = max((event.sequence for event in found), default=0)
+        collected = await page(client, choice, after=0, most=0 if choice.is_narrow else choice.limit)
+        after = max((event.sequence for event in collected), default=0)
         if not after and follow:
             after = await _newest(client)
-        shown = [event for event in found if choice.takes(event)][-choice.limit :]
+        shown = [event for event in collected if choice.matches(event)][-choice.limit :]
         if not follow:
             _table(shown, choice, form)
             return
         for event in shown:
             show_event(event, form)
-        async for event in _following(client, choice, after):
+        async for event in _follow(client, choice, after):
             show_event(event, form)
 
 
 async def page(client: Client, choice: EventSelection, *, after: int, most: int) -> list[Event]:
     """Return the events after a sequence, oldest first, without a gap; only the newest ``most`` unless that is 0."""
-    found: list[Event] = []
+    collected: list[Event] = []
     before = 0
     while True:
-        size = min(PAGE, most - len(found)) if most else PAGE
+        size = min(PAGE, most - len(collected)) if most else PAGE
         part = await client.events(after=after, before=before, about=choice.about, limit=size)
-        found = [*part, *found]
-        if len(part) < size or (most and len(found) >= most):
-            return found
+        collected = [*part, *collected]
+        if len(part) < size or (most and len(collected) >= most):
+            return collected
         if choice.since and _time(part[0]) < choice.since:
-            return found
+            return collected
         before = part[0].sequence
 
 
-async def _following(client: Client, choice: EventSelection, after: int) -> AsyncIterator[Event]:
-    away = False
+async def _follow(client: Client, choice: EventSelection, after: int) -> AsyncIterator[Event]:
+    is_away = False
     while True:
         await asyncio.sleep(POLL_S)
         try:
-            found = await page(client, choice, after=after, most=0)
-            if not found and await _newest(client) < after:
+            new_events = await page(client, choice, after=after, most=0)
+            if not new_events and await _newest(client) < after:
                 warn("the global manager has a new store: showing its events from the first")
                 after = 0
                 continue
-            away = False
+            is_away = False
         except UnreachableError as error:
-            if not away:
+            if not is_away:
                 warn(f"{error}; continuing when it is back")
-            away = True
+            is_away = True
             continue
-        for event in found:
+        for event in new_events:
             after = max(after, event.sequence)
-            if choice.takes(event):
+            if choice.matches(event):
                 yield event
 
 
@@ -170,15 +170,14 @@ def show_event(event: Event, form: Format) -> None:
     console().print(line)
 
 
-def _table(found: Sequence[Event], choice: EventSelection, form: Format) -> None:
+def _table(shown: Sequence[Event], choice: EventSelection, form: Format) -> None:
     if form is not Format.TABLE:
-        dump(plain(found), form)
-    elif found:
-        console().print(tables.events(found))
+        dump(plain(shown), form)
+    elif shown:
+        console().print(tables.events(shown))
     else:
-        warn(
-            "no events" + (f" about {choice.about}" if choice.about else "") + (" of that kind" if choice.some else "")
-        )
+        about = f" about {choice.about}" if choice.about else ""
+        warn(f"no events{about}{' of that kind' if choice.is_narrow else ''}")
 
 
 def _time(event: Event) -> datetime:

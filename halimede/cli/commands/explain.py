@@ -43,23 +43,23 @@ def explain(
     """
 
     async def command() -> None:
-        word, *names = path.split(".")
-        kind = kind_with(word, api_version)
+        name, *field_path = path.split(".")
+        kind = kind_with(name, api_version)
         try:
-            field = field_at(kind, names)
+            field = field_at(kind, field_path)
         except InvalidFieldError as error:
-            raise error.moved("", f"{word}.") from None
+            raise error.moved("", f"{name}.") from None
         print("\n".join(page(kind, field, recursive=recursive)))
 
     run(command)
 
 
-def kind_with(word: str, api_version: str) -> Kind:
+def kind_with(name: str, api_version: str) -> Kind:
     """Return the kind of a word, in a group if one is given. Raises InvalidFieldError."""
-    found = kind_of(word)
+    default = kind_of(name)
     if not api_version:
-        return found
-    groups = {kind.api_version: kind for kind in kinds() if kind.plural == found.plural}
+        return default
+    groups = {kind.api_version: kind for kind in kinds() if kind.plural == default.plural}
     if api_version not in groups:
         raise InvalidFieldError("--api-version", api_version, f"use one of {', '.join(groups)}")
     return groups[api_version]
@@ -79,11 +79,11 @@ def page(kind: Kind, field: ResourceField, *, recursive: bool) -> Iterator[str]:
     if field.fields():
         yield "\nFIELDS:"
         depth = field.path.count(".") + bool(field.path)
-        for each in field.walk() if recursive else field.fields():
-            indent = "  " * (each.path.count(".") - depth + 1)
-            yield f"{indent}{each.path.rpartition('.')[2]}  {_facts(each)}"
+        for nested in field.walk() if recursive else field.fields():
+            indent = "  " * (nested.path.count(".") - depth + 1)
+            yield f"{indent}{nested.path.rpartition('.')[2]}  {_facts(nested)}"
             if not recursive:
-                yield from textwrap.wrap(each.meaning, WIDTH, initial_indent="      ", subsequent_indent="      ")
+                yield from textwrap.wrap(nested.meaning, WIDTH, initial_indent="      ", subsequent_indent="      ")
 
 
 def _facts(field: ResourceField) -> str:

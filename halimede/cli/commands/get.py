@@ -23,7 +23,7 @@ from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import events
 from halimede.cli.options import CAMERA_KINDS, NODE_KINDS, Format
-from halimede.cli.output import clean_cell, console, dump, listing, plain, table, to_yaml, warn
+from halimede.cli.output import as_list, clean_cell, console, dump, plain, table, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.health_checks.resource_fields import dig
 from halimede.messages import ResourceBody, StatusDocument
@@ -72,20 +72,20 @@ def get(
         form = Format.JSON if output is Format.JSON else Format.TABLE
         return events.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
 
-    word, _, behind = kind.partition("/")
-    if word in CAMERA_KINDS and watch:
+    kind_name, _, behind = kind.partition("/")
+    if kind_name in CAMERA_KINDS and watch:
         raise typer.BadParameter("-w does not work with cameras: leave out -w")
 
     async def command() -> None:
-        if word in CAMERA_KINDS:
+        if kind_name in CAMERA_KINDS:
             where = o.namespace_of(namespace, everywhere=everywhere)
             return await show_cameras(o.address(broker, credentials), name or behind, where, output)
-        found, called = o.target(kind, name)
-        if called and everywhere:
+        resource_kind, resource_name = o.target(kind, name)
+        if resource_name and everywhere:
             raise typer.BadParameter("-A does not work with a name: leave out -A")
         where = o.namespace_of(namespace, everywhere=everywhere)
         show = watch_resources if watch else show_resources
-        return await show(o.address(broker, credentials), found, called, where, output)
+        return await show(o.address(broker, credentials), resource_kind, resource_name, where, output)
 
     return run(command)
 
@@ -101,29 +101,29 @@ async def show_kinds(form: Format) -> None:
             print(name)
     else:
         columns = ["KIND", "SHORT", "IN MANIFESTS", "API VERSIONS"]
-        console().print(table(columns, [(*words, ", ".join(groups)) for *words, groups in rows]))
+        console().print(table(columns, [(*names, ", ".join(groups)) for *names, groups in rows]))
 
 
 def _groups(kind: Kind) -> list[str]:
-    return [each.api_version for each in kinds() if each.kind == kind.kind]
+    return [other.api_version for other in kinds() if other.kind == kind.kind]
 
 
 async def show_cameras(broker: BrokerAddress, name: str, namespace: str, form: Format) -> None:
     """Show the cameras that report a status or that services name; an empty name or namespace means all of them."""
     async with Client.to(broker) as client:
         reports = await cameras.statuses(client.bus, CAMERAS_S)
-        found = [
+        rows = [
             row
             for row in cameras.rows(reports, await client.services(namespace))
             if name in {"", row["camera"]} and namespace in {"", row["namespace"]}
         ]
     if form in {Format.JSON, Format.YAML}:
-        dump(found, form)
+        dump(rows, form)
     elif form is Format.NAME:
-        for row in found:
+        for row in rows:
             print(f"camera/{row['camera']}")
-    elif found:
-        console().print(cameras.shown(found, wide=form is Format.WIDE, all_namespaces=not namespace))
+    elif rows:
+        console().print(cameras.camera_table(rows, wide=form is Format.WIDE, all_namespaces=not namespace))
     else:
         warn(f"no cameras{f' in namespace {namespace}' if namespace else ''}: no service names one, and none reports")
 
@@ -158,7 +158,7 @@ def _print(
 ) -> None:
     """Print resources in the requested form."""
     if form in {Format.JSON, Format.YAML}:
-        dump(bodies[0] if single else listing(bodies), form)
+        dump(bodies[0] if single else as_list(bodies), form)
     elif form is Format.NAME:
         for body in bodies:
             print(f"{str(body.get('kind') or kind.kind).lower()}/{key(body)[1]}")
@@ -185,15 +185,15 @@ async def watch_resources(broker: BrokerAddress, kind: Kind, name: str, namespac
                 if document is None:
                     rows.pop(where, None)
                 else:
-                    rows[where] = await _merged(client, kind, before, document)
+                    rows[where] = await _merge(client, kind, before, document)
                 if rows.get(where) != before:
                     screen.changed(where, rows)
 
 
-async def _merged(client: Client, kind: Kind, body: ResourceBody | None, document: StatusDocument) -> ResourceBody:
+async def _merge(client: Client, kind: Kind, body: ResourceBody | None, document: StatusDocument) -> ResourceBody:
     """Return the resource with a new status; its spec is requested only if its generation has changed."""
-    known = dig(body, "metadata", "uid"), dig(body, "metadata", "generation")
-    if body is None or known != (document.uid, document.generation):
+    identity = dig(body, "metadata", "uid"), dig(body, "metadata", "generation")
+    if body is None or identity != (document.uid, document.generation):
         try:
             body = await client.get(kind.plural, document.name, document.namespace)
         except ApiRefusedError:  # deleted in between: the next message clears its topic
@@ -219,8 +219,8 @@ class _Lines:
             self.changed(where, rows)
 
     def changed(self, where: tuple[str, str], rows: Rows) -> None:
-        gone = {"metadata": {"namespace": where[0], "name": where[1]}, "status": {"phase": "Deleted"}}
-        body: Mapping[str, Any] = rows.get(where, gone)
+        deleted = {"metadata": {"namespace": where[0], "name": where[1]}, "status": {"phase": "Deleted"}}
+        body: Mapping[str, Any] = rows.get(where, deleted)
         if self._form is Format.JSON:
             print(json.dumps(body, ensure_ascii=False), flush=True)
         elif self._form is Format.YAML:
@@ -278,13 +278,13 @@ def nodes(output: o.OutputOption = Format.TABLE, broker: o.Broker = "", credenti
 async def show_nodes(broker: BrokerAddress, form: Format) -> None:
     """Show the nodes."""
     async with Client.to(broker) as client:
-        found = sorted(await client.nodes(), key=lambda node: node.name)
+        infos = sorted(await client.nodes(), key=lambda node: node.name)
     if form in {Format.JSON, Format.YAML}:
-        dump(plain(found), form)
+        dump(plain(infos), form)
     elif form is Format.NAME:
-        for node in found:
+        for node in infos:
             print(f"node/{node.name}")
-    elif found:
-        console().print(tables.nodes(found))
+    elif infos:
+        console().print(tables.nodes(infos))
     else:
         warn("no nodes: no local controller has connected to this broker yet")

@@ -139,11 +139,11 @@ def list_(
     """
 
     async def command() -> None:
-        wanted = _request_of(
+        request = _request_of(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
             answered_by=answered_by, disagree=disagree, stratum=stratum, since=since, limit=min(limit, 256),
         )  # fmt: skip
-        await show_list(o.address(broker, credentials), wanted, limit, Format(output))
+        await show_list(o.address(broker, credentials), request, limit, Format(output))
 
     run(command)
 
@@ -175,7 +175,7 @@ def show(
 @hard.command()
 def label(
     sample: Annotated[str, typer.Argument(metavar="[ID]", help="Its id, from `halimede hard list`.")] = "",
-    given: Annotated[str, typer.Argument(metavar="[LABEL]", help="Its class, as the Model's labels name it.")] = "",
+    text: Annotated[str, typer.Argument(metavar="[LABEL]", help="Its class, as the Model's labels name it.")] = "",
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -204,12 +204,12 @@ def label(
 
     async def command() -> int:
         labels = labels_of(folder) if folder else {}
-        if folder and (sample or given):
+        if folder and (sample or text):
             raise InvalidFieldError("ID", sample, "leave it out: the names of the files in --folder are the ids")
         if not folder:
-            if not given:
-                raise InvalidFieldError("LABEL", given, "give an ID and a LABEL, or --folder")
-            labels = {_id_of(sample): given}
+            if not text:
+                raise InvalidFieldError("LABEL", text, "give an ID and a LABEL, or --folder")
+            labels = {_id_of(sample): text}
         by = person or getpass.getuser()
         return await label_samples(o.address(broker, credentials), labels, by[:256])
 
@@ -260,11 +260,11 @@ def export(
     """  # fmt: skip
 
     async def command() -> int:
-        wanted = _request_of(
+        request = _request_of(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
             answered_by=answered_by, disagree=disagree, stratum=stratum, since=since,
         )  # fmt: skip
-        return await export_samples(o.address(broker, credentials), wanted, folder, by.value, form.value)
+        return await export_samples(o.address(broker, credentials), request, folder, by.value, form.value)
 
     run(command)
 
@@ -281,17 +281,17 @@ def labels_of(folder: Path) -> dict[str, str]:
     """Return the class folder of each picture that is named by a sample's id. Raises InvalidFieldError."""
     if not folder.is_dir():
         raise InvalidFieldError("--folder", str(folder), "give a folder with a folder for each class")
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for path in sorted(folder.glob("*/*")):
         if not ID.fullmatch(path.stem) or path.suffix not in SUFFIXES.values():
             continue
-        if found.setdefault(path.stem, path.parent.name) != path.parent.name:
-            fix = f"it is in the folders {found[path.stem]} and {path.parent.name}: remove one"
+        if labels.setdefault(path.stem, path.parent.name) != path.parent.name:
+            fix = f"it is in the folders {labels[path.stem]} and {path.parent.name}: remove one"
             raise InvalidFieldError("--folder", str(path), fix)
-    if not found:
+    if not labels:
         fix = "no picture in it is named by the id of a hard sample: make it with `halimede hard export`"
         raise InvalidFieldError("--folder", str(folder), fix)
-    return found
+    return labels
 
 
 def _request_of(
@@ -333,22 +333,22 @@ def _request_of(
 
 
 @asynccontextmanager
-async def _connected(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
+async def _connect(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
     """Connect, and subscribe to replies."""
     async with Client.to(broker) as client:
-        kept = KeptSamples(client.bus)
-        await kept.start()
-        yield kept
+        samples = KeptSamples(client.bus)
+        await samples.start()
+        yield samples
 
 
-async def show_list(broker: BrokerAddress, wanted: KeptRequest, limit: int, form: Format) -> None:
+async def show_list(broker: BrokerAddress, request: KeptRequest, limit: int, form: Format) -> None:
     """List the newest matching samples of all workers together."""
-    async with _connected(broker) as kept:
-        replies = await kept.pages(wanted)
-        found = [(reply, entry) for reply in replies for entry in await _first(kept, reply, wanted, limit)]
-    found.sort(key=lambda pair: pair[1].kept_ns, reverse=True)
+    async with _connect(broker) as client:
+        replies = await client.pages(request)
+        entries = [(reply, entry) for reply in replies for entry in await _first(client, reply, request, limit)]
+    entries.sort(key=lambda pair: pair[1].kept_ns, reverse=True)
     if form is Format.JSON:
-        for reply, entry in found[:limit]:
+        for reply, entry in entries[:limit]:
             source = {
                 "namespace": reply.namespace,
                 "service": reply.service,
@@ -357,15 +357,15 @@ async def show_list(broker: BrokerAddress, wanted: KeptRequest, limit: int, form
             }
             print(as_json({**source, **plain(entry)}), flush=True)
         return
-    console().print(table(COLUMNS, [row_of(reply, entry) for reply, entry in found[:limit]]))
-    samples, room = sum(reply.samples for reply in replies), sum(reply.room for reply in replies)
-    warn(f"{min(len(found), limit)} shown; {len(replies)} workers keep {samples} samples in {room / 1e6:.1f} MB")
+    console().print(table(COLUMNS, [row_of(reply, entry) for reply, entry in entries[:limit]]))
+    samples, size = sum(reply.samples for reply in replies), sum(reply.room for reply in replies)
+    warn(f"{min(len(entries), limit)} shown; {len(replies)} workers keep {samples} samples in {size / 1e6:.1f} MB")
 
 
 async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None:
     """Print one sample as JSON, and write its picture to a file or into a folder."""
-    async with _connected(broker) as kept:
-        reply = await kept.sample(id_)
+    async with _connect(broker) as client:
+        reply = await client.sample(id_)
     assert reply.sample is not None  # noqa: S101  # a reply without one raises an error
     shown = answers_of(reply)
     if out:
@@ -376,10 +376,10 @@ async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None
 async def label_samples(broker: BrokerAddress, labels: Mapping[str, str], person: str) -> int:
     """Store a person's labels; return the exit code: 1 if one was not stored."""
     failed = 0
-    async with _connected(broker) as kept:
+    async with _connect(broker) as client:
         for id_, text in labels.items():
             try:
-                await kept.label(id_, PersonLabel(label=text[:1024], by=person))
+                await client.label(id_, PersonLabel(label=text[:1024], by=person))
             except HalimedeError as error:
                 failed += 1
                 fail(f"{id_}: {error}")
@@ -387,21 +387,21 @@ async def label_samples(broker: BrokerAddress, labels: Mapping[str, str], person
     return 1 if failed else 0
 
 
-async def export_samples(broker: BrokerAddress, wanted: KeptRequest, folder: Path, by: By, form: Form) -> int:
+async def export_samples(broker: BrokerAddress, request: KeptRequest, folder: Path, by: By, form: Form) -> int:
     """Write all matching samples as a data set; return the exit code: 1 if there are none."""
-    made = Export(folder, by, form)
-    async with _connected(broker) as kept:
-        replies = await kept.pages(wanted)
+    dataset = Export(folder, by, form)
+    async with _connect(broker) as client:
+        replies = await client.pages(request)
         try:
-            made.open()
+            dataset.open()
             for reply in replies:
-                await _bring(kept, reply, wanted, made)
-            made.close()
+                await _export_worker(client, reply, request, dataset)
+            dataset.close()
         except OSError as error:
             raise HalimedeError(f"{folder} cannot be written: {error.strerror or error}") from error
-    for reason, count in made.left_out.items():
+    for reason, count in dataset.skipped.items():
         warn(f"{count} left out: {reason}")
-    written = sum(made.written.values())
+    written = sum(dataset.written.values())
     console().print(f"{written} samples in {folder}")
     return 0 if written else 1
 
@@ -415,35 +415,35 @@ def _write(out: Path, name: str, data: bytes) -> Path:
     return path
 
 
-async def _bring(kept: KeptSamples, reply: KeptReply, wanted: KeptRequest, made: Export) -> None:
+async def _export_worker(client: KeptSamples, reply: KeptReply, request: KeptRequest, dataset: Export) -> None:
     """Write a worker's samples; skip those that it no longer has."""
     waiting: list[KeptEntry] = []
 
     async def flush() -> None:
-        answers = await asyncio.gather(*(kept.sample(entry.id, reply) for entry in waiting), return_exceptions=True)
+        answers = await asyncio.gather(*(client.sample(entry.id, reply) for entry in waiting), return_exceptions=True)
         waiting.clear()
-        for each in answers:
-            if isinstance(each, KeptReply):
-                made.add(each)
-            elif isinstance(each, HalimedeError):
-                made.left_out[str(each)] += 1
+        for answer in answers:
+            if isinstance(answer, KeptReply):
+                dataset.add(answer)
+            elif isinstance(answer, HalimedeError):
+                dataset.skipped[str(answer)] += 1
             else:
-                raise each
+                raise answer
 
-    async for entry in kept.entries(reply, wanted):
+    async for entry in client.entries(reply, request):
         waiting.append(entry)
         if len(waiting) == AT_ONCE:
             await flush()
     await flush()
 
 
-async def _first(kept: KeptSamples, reply: KeptReply, wanted: KeptRequest, limit: int) -> list[KeptEntry]:
-    found: list[KeptEntry] = []
-    async for entry in kept.entries(reply, wanted):
-        found.append(entry)
-        if len(found) == limit:
+async def _first(client: KeptSamples, reply: KeptReply, request: KeptRequest, limit: int) -> list[KeptEntry]:
+    entries: list[KeptEntry] = []
+    async for entry in client.entries(reply, request):
+        entries.append(entry)
+        if len(entries) == limit:
             break
-    return found
+    return entries
 
 
 def row_of(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
@@ -458,7 +458,7 @@ def row_of(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
         entry.label or "-",
         _number(entry.score),
         entry.by,
-        " ".join(each.label for each in entry.labels) or "-",
+        " ".join(person_label.label for person_label in entry.labels) or "-",
         entry.reason or "-",
         _number(None if entry.hardness is None or entry.cut is None else entry.hardness - entry.cut),
         reply.node,

@@ -143,13 +143,13 @@ def _answer(model: Model, frame: Frame) -> tuple[Prediction, float]:
 def _document(inspection: Inspection, answered: tuple[Prediction, float] | None) -> dict[str, Any]:
     """Return all as plain data."""
 
-    def listed(ports: Sequence[Declared]) -> list[dict[str, Any]]:
+    def port_facts(ports: Sequence[Declared]) -> list[dict[str, Any]]:
         return [{"name": port.name, "type": port.type, "shape": list(port.shape)} for port in ports]
 
     document: dict[str, Any] = {
         "format": inspection.spec.format,
-        "inputs": listed(inspection.session.get_inputs()),
-        "outputs": listed(inspection.session.get_outputs()),
+        "inputs": port_facts(inspection.session.get_inputs()),
+        "outputs": port_facts(inspection.session.get_outputs()),
         "notes": inspection.notes,
     }
     if inspection.metadata or inspection.labels:

@@ -145,7 +145,7 @@ class Log:
     worker: str
     role: str = ""
     offset: int = 0
-    rest: str = field(default="", repr=False)
+    unfinished_line: str = field(default="", repr=False)
     problem: str = ""
     started: bool = False
 
@@ -158,14 +158,15 @@ class Log:
 async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool) -> int:
     """Show the selected logs, and with ``follow`` new lines. Returns the exit code."""
     async with Client.to(broker) as client:
-        found = await find(client, choice)
-        several = len(found) > 1 or (follow and not choice.direct)
-        for log, lines in zip(found, await asyncio.gather(*(_new(client, choice, log) for log in found)), strict=True):
+        selected = await find(client, choice)
+        with_names = len(selected) > 1 or (follow and not choice.direct)
+        texts = await asyncio.gather(*(_new(client, choice, log) for log in selected))
+        for log, lines in zip(selected, texts, strict=True):
             for line in lines:
-                show_line(log.worker, line, several=several)
+                show_line(log.worker, line, several=with_names)
         if follow:
-            await _follow(client, choice, found)
-    return 1 if all(log.problem for log in found) else 0
+            await _follow(client, choice, selected)
+    return 1 if all(log.problem for log in selected) else 0
 
 
 async def find(client: Client, choice: LogSelection) -> list[Log]:
@@ -176,20 +177,20 @@ async def find(client: Client, choice: LogSelection) -> list[Log]:
     by_service: dict[str, list[Log]] = {}
     for body in await client.services(choice.namespace):
         by_service.setdefault(str(body["metadata"]["name"]), []).extend(workers(body, nodes))
-    every = [log for found in by_service.values() for log in found]
+    all_logs = [log for service_logs in by_service.values() for log in service_logs]
     if choice.name in by_service:
         chosen, about = by_service[choice.name], f"service {choice.name}"
     elif choice.name:
-        chosen, about = [log for log in every if log.worker == choice.name], f"worker {choice.name}"
+        chosen, about = [log for log in all_logs if log.worker == choice.name], f"worker {choice.name}"
         if not chosen:
-            known = ", ".join(sorted([*by_service, *(log.worker for log in every)])) or "none exist"
-            fix = f"use a service or worker of namespace {choice.namespace}: {known}"
+            existing = ", ".join(sorted([*by_service, *(log.worker for log in all_logs)])) or "none exist"
+            fix = f"use a service or worker of namespace {choice.namespace}: {existing}"
             raise InvalidFieldError("name", choice.name, fix)
     else:
-        chosen, about = every, f"namespace {choice.namespace}"
+        chosen, about = all_logs, f"namespace {choice.namespace}"
         if choice.node and choice.node not in {node.name for node in nodes}:
-            known = ", ".join(sorted(node.name for node in nodes)) or "none exist"
-            raise InvalidFieldError("--node", choice.node, f"use a node: {known}")
+            existing = ", ".join(sorted(node.name for node in nodes)) or "none exist"
+            raise InvalidFieldError("--node", choice.node, f"use a node: {existing}")
     chosen = [log for log in chosen if choice.node in {"", log.node} and choice.role in {"", log.role}]
     if not chosen:
         where = "".join((f" of role {choice.role}" if choice.role else "", f" on {choice.node}" if choice.node else ""))
@@ -210,28 +211,28 @@ def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
     ]
 
 
-async def _follow(client: Client, choice: LogSelection, found: Sequence[Log]) -> None:
-    following = {log.key: log for log in found}
+async def _follow(client: Client, choice: LogSelection, selected: Sequence[Log]) -> None:
+    followed = {log.key: log for log in selected}
     with first_error():
         async with asyncio.TaskGroup() as group:
 
             def start(log: Log) -> None:
                 group.create_task(_follow_one(client, choice, log), name=f"log of {log.worker}")
 
-            for log in found:
+            for log in selected:
                 start(log)
             while True:
                 await asyncio.sleep(SEARCH_S)
                 if choice.direct:
                     continue
-                for log in await _found_again(client, choice):
-                    if log.key not in following and len(following) < MOST_LOGS:
-                        following[log.key] = log
+                for log in await _search_again(client, choice):
+                    if log.key not in followed and len(followed) < MOST_LOGS:
+                        followed[log.key] = log
                         log.started = True  # the worker is new: show its log from the start
                         start(log)
 
 
-async def _found_again(client: Client, choice: LogSelection) -> list[Log]:
+async def _search_again(client: Client, choice: LogSelection) -> list[Log]:
     try:
         return await find(client, choice)
     except HalimedeError:  # GM is restarting, or the service is missing for now: follow the known logs
@@ -262,7 +263,7 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
 
 async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
     """Return the lines since the last read, or the last ``lines`` of the log."""
-    found: list[str] = []
+    collected: list[str] = []
     offset = -max(1, lines) * BYTES_A_LINE if from_end else log.offset
     while True:
         request = LogsRequest(namespace=namespace, worker=log.worker, offset=offset, limit=PART_BYTES)
@@ -270,13 +271,13 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
         if reply.error:
             raise HalimedeError(reply.error)
         if reply.offset < log.offset:
-            log.rest = ""  # the log was rotated: read it from the start
-        *whole, log.rest = (log.rest + reply.text).split("\n")
-        found += whole
+            log.unfinished_line = ""  # the log was rotated: read it from the start
+        *complete, log.unfinished_line = (log.unfinished_line + reply.text).split("\n")
+        collected += complete
         log.offset = offset = reply.offset
         if not reply.text:
             break
-    return found[max(0, len(found) - lines) :] if from_end else found
+    return collected[max(0, len(collected) - lines) :] if from_end else collected
 
 
 def show_line(worker: str, line: str, *, several: bool) -> None:
@@ -310,8 +311,8 @@ def lines_since(lines: Iterable[str], start: datetime) -> Iterator[str]:
     """Return the lines since a time. A line without a time belongs to the line before it."""
     recent = False
     for line in lines:
-        if (told := time_of(_fields(line).get("timestamp"))) is not None:
-            recent = told >= start
+        if (time := time_of(_fields(line).get("timestamp"))) is not None:
+            recent = time >= start
         if recent:
             yield line
 

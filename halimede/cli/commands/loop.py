@@ -76,13 +76,13 @@ def loop(
 async def find(client: Client, service: str, namespace: str) -> ResourceBody:
     """Return the TrainingModel with the loop of a service. Raises HalimedeError if there is none, or several."""
     bodies, _ = await client.list(PLURAL, namespace)
-    found = [body for body in bodies if _service_of(body) == service]
-    if not found:
+    loops = [body for body in bodies if _service_of(body) == service]
+    if not loops:
         raise HalimedeError(NO_LOOP.format(service=service, namespace=namespace))
-    if len(found) > 1:
-        names = ", ".join(str(body["metadata"]["name"]) for body in found)
+    if len(loops) > 1:
+        names = ", ".join(str(body["metadata"]["name"]) for body in loops)
         raise HalimedeError(f"TrainingModels {names} have a loop for service {service}: delete all but one")
-    return found[0]
+    return loops[0]
 
 
 async def begin(broker: BrokerAddress, service: str, namespace: str, *, quiet: bool = False) -> int:
@@ -117,8 +117,8 @@ def next_command(body: ResourceBody) -> int:
 def kubectl(body: ResourceBody, number: int) -> str:
     """Return the command that begins a round on Kubernetes."""
     group, meta = str(body.get("apiVersion", "")).partition("/")[0], body["metadata"]
-    words = ["kubectl", "patch", f"{PLURAL}.{group}", meta["name"], "-n", meta["namespace"], "--type", "merge", "-p"]
-    return shlex.join([*words, json.dumps({"spec": {"loop": {"command": number}}})])
+    args = ["kubectl", "patch", f"{PLURAL}.{group}", meta["name"], "-n", meta["namespace"], "--type", "merge", "-p"]
+    return shlex.join([*args, json.dumps({"spec": {"loop": {"command": number}}})])
 
 
 async def show(broker: BrokerAddress, service: str, namespace: str, *, as_document: bool) -> None:
@@ -130,10 +130,10 @@ async def show(broker: BrokerAddress, service: str, namespace: str, *, as_docume
         dump(document(body), Format.JSON)
         return
     # a loop whose service was deleted is shown, too
-    found = (each.get("status") or {} for each in services if each["metadata"]["name"] == service)
-    metrics = next(found, {})
+    statuses = (entry.get("status") or {} for entry in services if entry["metadata"]["name"] == service)
+    metrics = next(statuses, {})
     out, state = console(), state_of(body)
-    for line in lines(body, state, {each["key"]: each["value"] for each in metrics.get("metrics", [])}):
+    for line in lines(body, state, {entry["key"]: entry["value"] for entry in metrics.get("metrics", [])}):
         out.print(line)
     if state.history:
         out.print(table(HISTORY, [row(record) for record in reversed(state.history)]))
@@ -149,8 +149,8 @@ async def watch(broker: BrokerAddress, service: str, namespace: str, *, as_docum
         if status is None:
             warn("the TrainingModel was deleted")
             return
-        told = {**body, "status": msgspec.to_builtins(status.status)}
-        text = as_json(document(told)) if as_document else line(told)
+        changed = {**body, "status": msgspec.to_builtins(status.status)}
+        text = as_json(document(changed)) if as_document else line(changed)
         if text != last:
             last = text
             print(text, flush=True)
@@ -213,11 +213,11 @@ def row(record: RoundRecord) -> tuple[str, ...]:
     )
 
 
-def _estimate(found: Estimate | None, *, signed: bool = False) -> str:
-    if found is None:
+def _estimate(estimate: Estimate | None, *, signed: bool = False) -> str:
+    if estimate is None:
         return "-"
     form = "+.3f" if signed else ".3f"
-    return f"{found.value:{form}} ({found.low:{form}} to {found.high:{form}})"
+    return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"
 
 
 def _moment(seconds: float) -> str:
@@ -225,5 +225,5 @@ def _moment(seconds: float) -> str:
 
 
 def _service_of(body: ResourceBody) -> str:
-    told = ((body.get("spec") or {}).get("loop") or {}).get("service") or {}
-    return str(told.get("name", ""))
+    service = ((body.get("spec") or {}).get("loop") or {}).get("service") or {}
+    return str(service.get("name", ""))

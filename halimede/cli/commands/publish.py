@@ -203,12 +203,12 @@ class PublishSummary:
 async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
     """Send all pictures of a plan in order, with progress, and print a summary. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
-    pictures, others = images.find(plan.paths)
+    pictures, other_files = images.find(plan.paths)
     async with Client.to(broker) as client:
         images.check_sizes(pictures, images.limit(client.bus.max_packet, bare=plan.bare))
-        if others:
-            warn(f"skipped {others} files that are neither JPEG nor PNG")
-        if plan.bare and (count := images.marked(pictures)):
+        if other_files:
+            warn(f"skipped {other_files} files that are neither JPEG nor PNG")
+        if plan.bare and (count := images.count_rotated(pictures)):
             warn(
                 f"{count} of {len(pictures)} pictures have an EXIF orientation, and --bare sends them as they are:"
                 " workers see them unturned, unless their service says `source.orientation: exif`"
@@ -363,23 +363,23 @@ class WaitingPublisher:
         self._publisher = publisher
         self._client = client
         self._plan = plan
-        self._found = not plan.wait_s
+        self._is_ready = not plan.wait_s
         #: when it began to publish, on the monotonic clock
         self.began = time.monotonic()
         self._first = asyncio.Lock()
 
     async def take(self, picture: CapturedPicture, sequence: int) -> bool:
         """Publish a picture; return whether the broker accepted it. Raises NotReadyError and RefusedError."""
-        if not self._found:
+        if not self._is_ready:
             async with self._first:
-                if not self._found:
-                    plan, repeat = self._plan, partial(self._try, picture, sequence)
+                if not self._is_ready:
+                    plan, repeat = self._plan, partial(self._publish_once, picture, sequence)
                     await wait_for_reader(self._client, plan.namespace, plan.camera, repeat, plan.wait_s)
-                    self._found, self.began = True, time.monotonic()
+                    self._is_ready, self.began = True, time.monotonic()
                     return True
         return await self._publisher.take(picture, sequence)
 
-    async def _try(self, picture: CapturedPicture, sequence: int) -> bool:
+    async def _publish_once(self, picture: CapturedPicture, sequence: int) -> bool:
         accepted = await self._publisher.take(picture, sequence)
         has_subscriber, self._publisher.unheard = accepted and not self._publisher.unheard, 0
         return has_subscriber
@@ -398,7 +398,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
     name = check_label("--camera", plan.camera)
     if len(plan.paths) > 1:
         raise InvalidFieldError("SOURCE", " ".join(plan.paths), "give only one video, stream or device")
-    if missing := [each for each in NEEDED if importlib.util.find_spec(each) is None]:
+    if missing := [package for package in NEEDED if importlib.util.find_spec(package) is None]:
         raise HalimedeError(f"videos need {', '.join(missing)}: pip install 'halimede[camera]'")
     address = parse_option("SOURCE", plan.paths[0], os.environ)
     if not address.live and not await asyncio.to_thread(Path(address.target).exists):

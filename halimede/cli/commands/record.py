@@ -109,7 +109,7 @@ async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespa
     """Record until a limit or cancelled, and print a summary."""
     filter_ = topics.CAMERA_FRAME.filter(ns=namespace, camera=check_label("--camera", camera))
     async with Client.to(broker) as client:
-        with recording.writing(Path(folder)) as tape_:
+        with recording.create(Path(folder)) as tape_:
             recorder = Recorder(tape_, limits)
             await client.bus.subscribe(filter_, recorder, queue=QUEUE)
             try:
@@ -131,12 +131,12 @@ async def _until(recorder: Recorder, tape_: RecordingWriter, limits: RecordLimit
     with progress_bar() as progress:
         task = progress.add_task(title, total=limits.frames or None)
         while not recorder.full.is_set():
-            left = end - loop.time()
-            if left <= 0:
+            remaining_s = end - loop.time()
+            if remaining_s <= 0:
                 recorder.reason = f"{limits.seconds:g} seconds have passed"
                 return
             try:
-                async with asyncio.timeout(min(POLL_S, left)):
+                async with asyncio.timeout(min(POLL_S, remaining_s)):
                     await recorder.full.wait()
             except TimeoutError:
                 progress.update(task, completed=tape_.frames)

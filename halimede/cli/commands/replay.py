@@ -129,9 +129,9 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
     if (folder / recording.INDEX).exists():
         entries, gap = recording.load(folder), 1 / plan.fps if plan.fps else 0.0
     else:
-        found, others = images.find([str(folder)])
-        if others:
-            warn(f"skipped {others} files that are neither JPEG nor PNG")
+        pictures, other_files = images.find([str(folder)])
+        if other_files:
+            warn(f"skipped {other_files} files that are neither JPEG nor PNG")
         entries = [
             RecordingEntry(
                 file=str(picture.path.relative_to(folder)),
@@ -140,7 +140,7 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
                 encoding=picture.encoding,
                 id="0" * 32,  # as in a recorded frame, so that it gets an id and a sequence
             )
-            for picture in found
+            for picture in pictures
         ]
         gap = 1 / plan.fps if plan.fps else recording.PLAIN_GAP_S / plan.speed
     return ReplayFrames(folder, due(entries, gap, plan.speed))

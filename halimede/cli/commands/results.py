@@ -76,15 +76,15 @@ class Once:
 
     def __init__(self, size: int = REMEMBERED) -> None:
         self._size = size
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._ids: OrderedDict[str, None] = OrderedDict()
 
-    def new(self, id_: str) -> bool:
+    def is_new(self, id_: str) -> bool:
         """Return True the first time."""
-        if id_ in self._seen:
+        if id_ in self._ids:
             return False
-        self._seen[id_] = None
-        if len(self._seen) > self._size:
-            self._seen.popitem(last=False)
+        self._ids[id_] = None
+        if len(self._ids) > self._size:
+            self._ids.popitem(last=False)
         return True
 
 
@@ -145,7 +145,7 @@ async def _results(
                 living.discard(plural)
         elif drawer and isinstance(body, HardSample):
             await drawer.draw(body)
-        elif isinstance(body, Result) and once.new(body.id):
+        elif isinstance(body, Result) and once.is_new(body.id):
             yield body
 
 
@@ -167,16 +167,16 @@ def _notes(result: Result) -> Iterator[str]:
     elif result.hard and result.reason == OffloadReason.BUDGET:
         yield "hard, kept by the budget"
     elif result.hard:
-        said = result.edge.label if result.edge else None
-        yield "hard" if said in {None, result.label} else f"hard, the edge answered {clean(str(said))}"
+        edge_label = result.edge.label if result.edge else None
+        yield "hard" if edge_label in {None, result.label} else f"hard, the edge answered {clean(str(edge_label))}"
 
 
 async def _warn_if_unknown(broker: BrokerAddress, service: str, namespace: str) -> None:
     """Warn if there is no such service, because no result would arrive. GM may be offline: results need no GM."""
     try:
         async with Client.to(broker, patience_s=0.0) as client:
-            known = {body["metadata"]["name"] for body in await client.services(namespace)}
-        if service not in known:
+            names = {body["metadata"]["name"] for body in await client.services(namespace)}
+        if service not in names:
             warn(f"there is no service {service} in namespace {namespace} yet: waiting for its results")
     except NoBrokerError:
         raise

@@ -17,7 +17,7 @@ from halimede.api import Kind, plurals
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands.apply import named
+from halimede.cli.commands.apply import reference
 from halimede.cli.output import console, fail, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
@@ -48,8 +48,8 @@ def rollback(
     """
 
     async def command() -> int:
-        found, called = o.named_target(kind, name)
-        return await roll_back(o.address(broker, credentials), found, called, o.namespace_of(namespace), to)
+        target = o.named_target(kind, name)
+        return await roll_back(o.address(broker, credentials), *target, o.namespace_of(namespace), to)
 
     run(command)
 
@@ -57,8 +57,8 @@ def rollback(
 async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
     """Return to version ``to``, or to the previous one. Returns the exit code."""
     if not kind.versioned:
-        known = " and ".join(each.plural for each in plurals() if each.versioned)
-        raise InvalidFieldError("KIND", kind.plural, f"only {known} have versions")
+        versioned = " and ".join(other.plural for other in plurals() if other.versioned)
+        raise InvalidFieldError("KIND", kind.plural, f"only {versioned} have versions")
     key = Key(kind.plural, namespace, name)
     async with Client.to(broker) as client:
         body = await client.get(key.plural, name, namespace)
@@ -68,12 +68,12 @@ async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str
             await client.apply({**body, "spec": {**body["spec"], **change}})
         except ApiRefusedError as error:
             if error.reason != "NotAllowed":
-                fail(f"{named(key)}: {error}")
+                fail(f"{reference(key)}: {error}")
                 return 1
             warn("this system runs on Kubernetes, where kubectl changes resources: run")
             print(kubectl(body, key, change))
             return 1
-    console().print(f"{named(key)} goes back to version {version.version}", style="green")
+    console().print(f"{reference(key)} goes back to version {version.version}", style="green")
     return 0
 
 
@@ -82,11 +82,11 @@ def choose(body: ResourceBody, to: str) -> ServedVersion:
     versions = _status(body).versions
     listed = ", ".join(version.version for version in versions) or "none"
     if to:
-        found = [each for each in versions if each.version == to]
-        found = found or [each for each in versions if len(to) >= LEAST and each.digest.startswith(to)]
-        if len(found) != 1:
+        matching = [version for version in versions if version.version == to]
+        matching = matching or [version for version in versions if len(to) >= LEAST and version.digest.startswith(to)]
+        if len(matching) != 1:
             raise InvalidFieldError("--to", to, f"use one of the versions that were served: {listed}")
-        return found[0]
+        return matching[0]
     for version in versions:
         if not _is_present(body, version):
             return version
@@ -113,8 +113,8 @@ def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
 def kubectl(body: ResourceBody, key: Key, change: Mapping[str, Any]) -> str:
     """Return the command that makes the change on Kubernetes."""
     group = str(body.get("apiVersion", "")).partition("/")[0]
-    words = ["kubectl", "patch", f"{key.plural}.{group}", key.name, "-n", key.namespace, "--type", "merge", "-p"]
-    return shlex.join([*words, json.dumps({"spec": change})])
+    args = ["kubectl", "patch", f"{key.plural}.{group}", key.name, "-n", key.namespace, "--type", "merge", "-p"]
+    return shlex.join([*args, json.dumps({"spec": change})])
 
 
 def _is_present(body: ResourceBody, version: ServedVersion) -> bool:
@@ -122,16 +122,16 @@ def _is_present(body: ResourceBody, version: ServedVersion) -> bool:
     spec, status = body["spec"], _status(body)
     listed = spec.get("versions") or spec.get("manifest") or []
     names = _names(listed)
-    asked = spec.get("targetVersion") or (names[-1] if names and not spec.get("url") else "")
-    if asked:
-        return version.version == asked
+    target_version = spec.get("targetVersion") or (names[-1] if names and not spec.get("url") else "")
+    if target_version:
+        return version.version == target_version
     current = status.observed_generation >= int(body.get("metadata", {}).get("generation") or 0)
     digest = spec.get("sha256") or (status.model.digest if status.model and current else "")
     return version.digest == digest if digest else version.url == hide_secrets(spec.get("url", ""))
 
 
 def _names(versions: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(each.get("version", "")) for each in versions]
+    return [str(version.get("version", "")) for version in versions]
 
 
 def _status(body: ResourceBody) -> Status:

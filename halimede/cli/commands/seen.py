@@ -169,19 +169,19 @@ def features(picture: str, manifest: str) -> bytes:
     except ImportError as error:
         raise HalimedeError(f"--picture needs the package {error.name}: install halimede[worker]") from error
 
-    models = [found.resource for found in manifests.load([manifest]) if found.resource.kind.plural == "models"]
+    models = [item.resource for item in manifests.load([manifest]) if item.resource.kind.plural == "models"]
     if len(models) != 1:
         raise InvalidFieldError("--model", manifest, f"give a manifest with one Model: this one has {len(models)}")
     url = urlsplit(models[0].spec.url)
     if url.scheme not in {"", "file"}:
         raise InvalidFieldError("--model", models[0].spec.url, "download the model, and write its path as spec.url")
-    (found,), _ = images.find([picture])
-    images.check_sizes([found], codec.MAX_BYTES)
-    frame = Frame(id=bytes(16), encoding=found.encoding, data=memoryview(found.path.read_bytes()))
+    (picture_file,), _ = images.find([picture])
+    images.check_sizes([picture_file], codec.MAX_BYTES)
+    frame = Frame(id=bytes(16), encoding=picture_file.encoding, data=memoryview(picture_file.path.read_bytes()))
     model = open_model(Path(unquote(url.path)), models[0].spec)
     try:
-        (said,) = model.predict([model.prepare(np.asarray(decode(frame)))])
-        vector = vector_of(said)
+        (prediction,) = model.predict([model.prepare(np.asarray(decode(frame)))])
+        vector = vector_of(prediction)
     finally:
         model.close()
     if not vector.any():
@@ -208,11 +208,10 @@ def people(identities: list[Identity]) -> Table:
     return table(PEOPLE, rows)
 
 
-def sightings(found: list[Sighting]) -> Table:
+def sightings(rows: list[Sighting]) -> Table:
     """Return sightings as a table."""
     return table(
-        SIGHTINGS,
-        [(moment(s.time), s.camera, box(s), f"{s.similarity:.3f}", s.node or "-", s.frame) for s in found],
+        SIGHTINGS, [(moment(s.time), s.camera, box(s), f"{s.similarity:.3f}", s.node or "-", s.frame) for s in rows]
     )
 
 

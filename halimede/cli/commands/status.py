@@ -136,7 +136,7 @@ def document(snapshot: Snapshot, checks: Sequence[Check]) -> dict[str, Any]:
                 "reason": reason(body),
                 "message": condition(body),
                 **({"overload": overload} if (overload := tables.overload(body)) else {}),
-                **({"tiers": tables.running(body)} if tables.tiers(body) else {}),
+                **({"tiers": tables.running_workers(body)} if tables.tiers(body) else {}),
             }
             for body in snapshot.services
         ],
@@ -175,7 +175,7 @@ def _render_system(out: Console, snapshot: Snapshot, answers: SystemAnswers) -> 
         row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
         row.append(phase(body), style=COLOURS.get(phase(body), ""))
         out.print(row.append(clean("  " + condition(body)), style="dim"))
-        if tiers := tables.running(body):
+        if tiers := tables.running_workers(body):
             out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
 
 

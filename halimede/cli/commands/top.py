@@ -119,15 +119,15 @@ class TopState:
     def take(self, now: float, document: StatusDocument, plural: str = "") -> None:
         """Record a status document of a kind (``plural``). Another uid is another service with new counts."""
         key = plural, document.namespace, document.name
-        known = self.services.get(key)
-        if known is None or known.document.uid != document.uid:
-            known = self.services[key] = ServiceRates(document)
-        known.document = document
-        known.points.append(_point(now, document))
+        service = self.services.get(key)
+        if service is None or service.document.uid != document.uid:
+            service = self.services[key] = ServiceRates(document)
+        service.document = document
+        service.points.append(_point(now, document))
 
     def view(self, now: float, sort: str) -> dict[str, Any]:
         """Return the data to show, as plain data."""
-        services = [_service(now, each) for each in self.services.values()]
+        services = [_service(now, service) for service in self.services.values()]
         services.sort(key=SORTS[sort])
         return {
             "gm": {"online": self.gm.online, "version": self.gm.version, "epoch": self.gm.epoch} if self.gm else None,
@@ -244,15 +244,15 @@ async def listen(bus: Bus, state: TopState) -> None:
     async def no_status(names: Mapping[str, str]) -> None:
         state.services.pop((names["plural"], names["ns"], names["name"]), None)
 
-    def mirror(found: dict[tuple[str, str, str], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def mirror(messages: dict[tuple[str, str, str], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the handlers that keep the retained messages of each worker of a service."""
 
         async def keep(delivery: Delivery[Any]) -> None:
             names = delivery.names
-            found[names["ns"], names["service"], names["worker"]] = delivery.body
+            messages[names["ns"], names["service"], names["worker"]] = delivery.body
 
         async def drop(names: Mapping[str, str]) -> None:
-            found.pop((names["ns"], names["service"], names["worker"]), None)
+            messages.pop((names["ns"], names["service"], names["worker"]), None)
 
         return keep, drop
 
@@ -330,7 +330,7 @@ class ScreenColumn:
 
     title: str
     cell: Callable[[Row], str]
-    room: int = 0
+    min_width: int = 0
 
 
 def _count(key: str) -> Callable[[Row], str]:
@@ -399,10 +399,10 @@ def screen(view: Row, width: int, *, rows: int) -> RenderableType:
         (PEER_COLUMNS, view["peers"]),
         (NODE_COLUMNS, view["nodes"]),
     )
-    room = _shares([len(found) for _, found in blocks], rows - 1) if rows else None
-    for i, (columns, found) in enumerate(blocks):
-        if found:
-            parts += [Text(""), *_block(columns, found, width, room[i] if room else len(found))]
+    shares = _shares([len(block_rows) for _, block_rows in blocks], rows - 1) if rows else None
+    for i, (columns, block_rows) in enumerate(blocks):
+        if block_rows:
+            parts += [Text(""), *_block(columns, block_rows, width, shares[i] if shares else len(block_rows))]
     if not view["services"]:
         parts += [Text(""), Text("no services: `halimede apply -f FILE`", style="yellow")]
     return Group(*parts)
@@ -427,22 +427,22 @@ def _head(view: Row) -> Text:
 
 
 def _block(columns: Sequence[ScreenColumn], rows: Sequence[Row], width: int, most: int) -> list[RenderableType]:
-    chosen = [column for column in columns if column.room <= width]
+    chosen = [column for column in columns if column.min_width <= width]
     shown = rows[:most]
-    made = table([column.title for column in chosen], ([column.cell(row) for column in chosen] for row in shown))
-    for column in made.columns:
+    block = table([column.title for column in chosen], ([column.cell(row) for column in chosen] for row in shown))
+    for column in block.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
-    parts: list[RenderableType] = [made]
+    parts: list[RenderableType] = [block]
     if len(rows) > most:
         parts.append(Text(f"and {len(rows) - most} more", style="dim"))
     return parts
 
 
-def _shares(wanted: Sequence[int], rows: int) -> list[int]:
+def _shares(counts: Sequence[int], rows: int) -> list[int]:
     """Divide the lines of a screen among tables: each gets a few, the first gets the rest."""
     frame = 3  # a blank line, the header, and "and n more"
-    free = max(0, rows - frame * sum(1 for want in wanted if want))
-    shares = [min(want, max(1, free // 4)) for want in wanted]
-    for i, want in enumerate(wanted):
-        shares[i] += max(0, min(want - shares[i], free - sum(shares)))
+    free = max(0, rows - frame * sum(1 for count in counts if count))
+    shares = [min(count, max(1, free // 4)) for count in counts]
+    for i, count in enumerate(counts):
+        shares[i] += max(0, min(count - shares[i], free - sum(shares)))
     return shares

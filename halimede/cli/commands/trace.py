@@ -34,7 +34,7 @@ EXPIRY_S = 10
 #: seconds between a result and the request for its frame: the worker first receives the broker's acknowledgement
 SETTLE_S = 0.3
 #: the most replies
-MOST = 256
+MAX_REPLIES = 256
 WIDTH = 40
 #: the number of frames that each worker remembers is the worker's own (halimede.tracing.record)
 HOW = (
@@ -96,8 +96,8 @@ def trace(
     async def command() -> None:
         if service:
             check_name("--service", service)
-        wanted = FrameQuery(frame.lower(), service, o.namespace_of(namespace), hard, timeout if coming else 0.0)
-        await trace_frame(o.address(broker, credentials), wanted, Format(output))
+        query = FrameQuery(frame.lower(), service, o.namespace_of(namespace), hard, timeout if coming else 0.0)
+        await trace_frame(o.address(broker, credentials), query, Format(output))
 
     run(command)
 
@@ -116,23 +116,23 @@ class FrameQuery:
     next_s: float = 0.0
 
 
-async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None:
+async def trace_frame(broker: BrokerAddress, query: FrameQuery, form: Format) -> None:
     """Show a frame's steps. Raises HalimedeError if no worker remembers it, or if no result arrives."""
-    if wanted.id and not re.fullmatch(r"[0-9a-f]{32}", wanted.id):
-        raise InvalidFieldError("FRAME_ID", wanted.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
+    if query.id and not re.fullmatch(r"[0-9a-f]{32}", query.id):
+        raise InvalidFieldError("FRAME_ID", query.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
     async with Client.to(broker) as client:
         rpc = RpcClient(client.bus, topics.TRACE_REPLY.at(client=client.bus.client_id))
         await rpc.start()
-        id_ = wanted.id or await (_next_result(client.bus, wanted) if wanted.next_s else _last_result(rpc, wanted))
+        id_ = query.id or await (_next_result(client.bus, query) if query.next_s else _last_result(rpc, query))
         replies = await ask(rpc, TraceRequest(id=id_))
     if not replies:
         raise HalimedeError(f"no worker has frame {id_}: {HOW}")
-    found = timelines(replies)
+    waterfalls = timelines(replies)
     if form is Format.JSON:
-        dump({"id": id_, "timelines": [_as_json(timeline) for timeline in found], "replies": plain(replies)}, form)
+        dump({"id": id_, "timelines": [_as_json(timeline) for timeline in waterfalls], "replies": plain(replies)}, form)
         return
     out = console()
-    for timeline in found:
+    for timeline in waterfalls:
         out.print(Text(f"frame {id_}  {timeline.length_ms:.2f} ms", style="bold"))
         out.print(waterfall(timeline))
         for remark in timeline.remarks:
@@ -147,7 +147,7 @@ async def ask(rpc: RpcClient[TraceReply], request: TraceRequest) -> list[TraceRe
         first_s=LONGEST_S / 2,
         quiet_s=QUIET_S,
         longest_s=LONGEST_S,
-        most=MOST,
+        most=MAX_REPLIES,
         expiry_s=EXPIRY_S,
     )
     try:
@@ -156,40 +156,40 @@ async def ask(rpc: RpcClient[TraceReply], request: TraceRequest) -> list[TraceRe
         raise HalimedeError("no worker replies: see `halimede get ji -A`, `halimede get mei -A`") from None
 
 
-async def _last_result(rpc: RpcClient[TraceReply], wanted: FrameQuery) -> str:
+async def _last_result(rpc: RpcClient[TraceReply], query: FrameQuery) -> str:
     """Return the id of the last frame that a worker has answered, of several workers by their clocks."""
-    request = TraceRequest(namespace=wanted.namespace, service=wanted.service, hard=wanted.hard)
+    request = TraceRequest(namespace=query.namespace, service=query.service, hard=query.hard)
     replies = await ask(rpc, request)
     if not replies:
         raise HalimedeError(
-            f"no worker has answered a {_what(wanted)} since it started: publish a frame (`halimede publish`), "
+            f"no worker has answered a {_what(query)} since it started: publish a frame (`halimede publish`), "
             "or wait for one with --next"
         )
     return max(replies, key=lambda reply: max((s.start_ns + s.duration_ns for s in reply.spans), default=0)).id
 
 
-def _what(wanted: FrameQuery) -> str:
-    of = f"service {wanted.service}" if wanted.service else "any service"
-    return f"{'hard frame' if wanted.hard else 'frame'} of {of} in namespace {wanted.namespace}"
+def _what(query: FrameQuery) -> str:
+    of = f"service {query.service}" if query.service else "any service"
+    return f"{'hard frame' if query.hard else 'frame'} of {of} in namespace {query.namespace}"
 
 
-async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
+async def _next_result(bus: Bus, query: FrameQuery) -> str:
     """Wait for the next matching result, and until its worker has recorded it."""
-    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    frame_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def result(delivery: Delivery[Result]) -> None:
-        if not found.done() and (delivery.body.hard or not wanted.hard):
-            found.set_result(delivery.body.id)
+        if not frame_id.done() and (delivery.body.hard or not query.hard):
+            frame_id.set_result(delivery.body.id)
 
-    names = {"ns": wanted.namespace} | ({"service": wanted.service} if wanted.service else {})
+    names = {"ns": query.namespace} | ({"service": query.service} if query.service else {})
     for topic in (topics.RESULT, topics.MULTI_RESULT):
         await bus.subscribe(topic.filter(**names), result)
     try:
-        async with asyncio.timeout(wanted.next_s):
-            id_ = await found
+        async with asyncio.timeout(query.next_s):
+            id_ = await frame_id
     except TimeoutError:
         raise HalimedeError(
-            f"no {_what(wanted)} was answered within {wanted.next_s:g} s: publish a frame (`halimede publish`), or "
+            f"no {_what(query)} was answered within {query.next_s:g} s: publish a frame (`halimede publish`), or "
             "wait longer with --timeout"
         ) from None
     await asyncio.sleep(SETTLE_S)
@@ -198,11 +198,11 @@ async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
 
 def waterfall(timeline: Waterfall) -> Table:
     """Return a timeline as a table with bars."""
-    made = table(("STEP", "WORKER", "START MS", "MS", "", "NOTES"), ())
+    grid = table(("STEP", "WORKER", "START MS", "MS", "", "NOTES"), ())
     first = min(row.start_ms for row in timeline.rows)
     for row in timeline.rows:
         depth = row.step.count(".") + (row.role == "cloud") * 2
-        made.add_row(
+        grid.add_row(
             Text(clean_cell("  " * depth + row.step.rpartition(".")[2])),
             Text(clean_cell(row.worker), style=STYLES.get(row.role, "")),
             Text(f"{row.start_ms - first:9.3f}"),
@@ -213,7 +213,7 @@ def waterfall(timeline: Waterfall) -> Table:
                 style="dim",
             ),
         )
-    return made
+    return grid
 
 
 def _bar(row: WaterfallRow, first: float, length: float) -> Text:
@@ -281,17 +281,18 @@ def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
     """
     edges = [reply for reply in replies if reply.role == "edge" and reply.spans]
     clouds = [reply for reply in replies if reply.role == "cloud" and reply.spans]
-    found = []
+    waterfalls = []
     for edge in edges:
-        own = [cloud for cloud in clouds if _same(edge, cloud)]
-        clouds = [cloud for cloud in clouds if cloud not in own]
-        found.append(_timeline(edge, own))
-    found += [Waterfall(_ordered(_rows(c, _start(c.spans))), [f"no edge worker has it: times of {c.worker}'s clock"])
-              for c in clouds]  # fmt: skip
-    return found
+        answers = [cloud for cloud in clouds if _is_same_service(edge, cloud)]
+        clouds = [cloud for cloud in clouds if cloud not in answers]
+        waterfalls.append(_timeline(edge, answers))
+    for cloud in clouds:
+        remark = f"no edge worker has it: times of {cloud.worker}'s clock"
+        waterfalls.append(Waterfall(_sort_rows(_rows(cloud, _start(cloud.spans))), [remark]))
+    return waterfalls
 
 
-def _same(edge: TraceReply, cloud: TraceReply) -> bool:
+def _is_same_service(edge: TraceReply, cloud: TraceReply) -> bool:
     return (edge.namespace, edge.service) == (cloud.namespace, cloud.service)
 
 
@@ -300,10 +301,10 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
     remarks = []
     #: replies with a position, and the zero of their clocks: a tier in between sends requests itself
     placed = [(edge, _start(edge.spans))]
-    left = list(clouds)
-    while found := next(_placeable(placed, left), None):
-        cloud, asker, zero, request = found
-        left.remove(cloud)
+    unplaced = list(clouds)
+    while placement := next(_placeable(placed, unplaced), None):
+        cloud, asker, zero, request = placement
+        unplaced.remove(cloud)
         begin, busy = _start(cloud.spans), _busy(cloud.spans)
         slack = request.duration_ns - busy
         put = request.start_ns + max(0, slack // 2)
@@ -316,17 +317,17 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
                 f"the clock of {cloud.node or cloud.worker} is about {abs(apart_ms):.0f} ms {ahead} "
                 f"{asker.node or asker.worker}'s"
             )
-    remarks += [f"{edge.worker} has no request to {cloud.worker}: steps left out" for cloud in left]
+    remarks += [f"{edge.worker} has no request to {cloud.worker}: steps left out" for cloud in unplaced]
     if clouds and len(rows) > len(edge.spans):
         remarks.insert(0, "the cloud's steps are placed in the middle of the request: clocks of machines differ")
-    return Waterfall(_ordered(rows), remarks)
+    return Waterfall(_sort_rows(rows), remarks)
 
 
 def _placeable(
-    placed: Sequence[tuple[TraceReply, int]], left: Sequence[TraceReply]
+    placed: Sequence[tuple[TraceReply, int]], unplaced: Sequence[TraceReply]
 ) -> Iterator[tuple[TraceReply, TraceReply, int, Span]]:
     """Yield a reply whose request is in a placed one: both, the requester's zero, and the request."""
-    for cloud in left:
+    for cloud in unplaced:
         for asker, zero in placed:
             if request := _request(asker.spans, cloud.worker):
                 yield cloud, asker, zero, request
@@ -347,7 +348,7 @@ def _rows(reply: TraceReply, zero_ns: int) -> list[WaterfallRow]:
     ]
 
 
-def _ordered(rows: list[WaterfallRow]) -> list[WaterfallRow]:
+def _sort_rows(rows: list[WaterfallRow]) -> list[WaterfallRow]:
     """Sort by start; a step comes before the steps that it contains."""
     return sorted(rows, key=lambda row: (round(row.start_ms, 6), row.step.count("."), -row.duration_ms))
 

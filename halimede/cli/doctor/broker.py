@@ -54,11 +54,11 @@ async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+            addresses = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError) as error:
         yield problem("name", f"{settings.host}: {error}", "check the broker's host name and this machine's DNS")
         return
-    yield ok("name", f"{settings.host} is {', '.join(sorted({str(each[4][0]) for each in found}))}")
+    yield ok("name", f"{settings.host} is {', '.join(sorted({str(address[4][0]) for address in addresses}))}")
     began = loop.time()
     try:
         _, writer = await open_stream(settings, None)
@@ -100,10 +100,10 @@ async def tls(settings: MqttSettings) -> Check:
     await _hang_up(writer)
     expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
     days = (expires - datetime.now(UTC)).days
-    found = f"{protocol}, the certificate is valid for {days} days"
+    what = f"{protocol}, the certificate is valid for {days} days"
     if days < EXPIRY_DAYS:
-        return warning("encryption", found, "rotate it: `halimede certs`")
-    return ok("encryption", found)
+        return warning("encryption", what, "rotate it: `halimede certs`")
+    return ok("encryption", what)
 
 
 async def _other_names(settings: MqttSettings) -> Check:
@@ -117,9 +117,9 @@ async def _other_names(settings: MqttSettings) -> Check:
         certificate = writer.get_extra_info("peercert") or {}
         names = ", ".join(str(name) for _, name in certificate.get("subjectAltName", ()))
         await _hang_up(writer)
-    found = f"the broker's certificate does not have the name {settings.host}" + (f"; it has {names}" if names else "")
+    what = f"the broker's certificate does not have the name {settings.host}" + (f"; it has {names}" if names else "")
     do = f"connect to a name that it has, or add this one: `halimede certs add --broker {settings.host} SITE`"
-    return problem("encryption", found, do)
+    return problem("encryption", what, do)
 
 
 async def version(settings: MqttSettings) -> Check:
@@ -143,7 +143,7 @@ async def strangers(settings: MqttSettings) -> Check:
     name = "strangers"
     context = _stranger(settings)
     try:
-        accepted = await (_accepts(settings, context) if context else _greets(settings))
+        accepted = await (_accepts(settings, context) if context else _accepts_anonymous(settings))
     except (OSError, TimeoutError):
         accepted = False
     if not accepted:
@@ -152,8 +152,8 @@ async def strangers(settings: MqttSettings) -> Check:
     return warning(name, "clients can connect without credentials", do)
 
 
-async def _greets(settings: MqttSettings) -> bool:
-    return (await greet(settings, None, V5)).wait_for_connack
+async def _accepts_anonymous(settings: MqttSettings) -> bool:
+    return (await greet(settings, None, V5)).accepted
 
 
 async def _accepts(settings: MqttSettings, context: ssl.SSLContext) -> bool:
@@ -161,10 +161,11 @@ async def _accepts(settings: MqttSettings, context: ssl.SSLContext) -> bool:
     reader, writer = await open_stream(settings, None)
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            said = await tls_stranger.reply((reader, writer), context, settings.host, _connect(V5), verdict_s=VERDICT_S)
+            streams, packet = (reader, writer), _connect(V5)
+            answer = await tls_stranger.reply(streams, context, settings.host, packet, verdict_s=VERDICT_S)
     finally:
         await _hang_up(writer)
-    return said[:1] == bytes([CONNACK]) and said[3:4] == b"\x00"
+    return answer[:1] == bytes([CONNACK]) and answer[3:4] == b"\x00"
 
 
 async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
@@ -180,15 +181,15 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
         yield problem(name, str(error), "see the broker's log")
         return
     typical, best = median(times), min(times)
-    found = f"{typical:.2f} ms until the broker acknowledges (best {best:.2f} ms)"
+    what = f"{typical:.2f} ms until the broker acknowledges (best {best:.2f} ms)"
     if best - network_ms >= NAGLE_MS:
         do = "set `set_tcp_nodelay true` in the broker's configuration"
-        yield warning(name, f"{found}, of which the network takes {network_ms:.2f} ms", do)
+        yield warning(name, f"{what}, of which the network takes {network_ms:.2f} ms", do)
     elif network_ms >= NAGLE_MS:
         do = "the network is slow: increase deadlineMs by this time, or run a broker on the site (docs/deploy.md)"
-        yield warning(name, f"{found}: the broker is {network_ms:.2f} ms away", do)
+        yield warning(name, f"{what}: the broker is {network_ms:.2f} ms away", do)
     else:
-        yield ok(name, found)
+        yield ok(name, what)
     yield await _large(bus, best)
     if settings.host.startswith(LOOPBACK):
         for check in (await asyncio.to_thread(machine.check_allocator, settings.port), machine.check_congestion()):
@@ -223,8 +224,8 @@ async def _large(bus: Bus, small_ms: float) -> Check:
         return warning(name, f"not delivered: {error}", do)
     typical = median(times)
     rate = LARGE / 1000 / max(min(times) - small_ms, 0.01)
-    found = f"{typical:.2f} ms for 900 KB to the broker and back (best {min(times):.2f} ms, {rate:.0f} MB/s)"
-    return warning(name, found, do) if typical >= LARGE_MS else ok(name, found)
+    what = f"{typical:.2f} ms for 900 KB to the broker and back (best {min(times):.2f} ms, {rate:.0f} MB/s)"
+    return warning(name, what, do) if typical >= LARGE_MS else ok(name, what)
 
 
 async def rules(bus: Bus) -> Check:
@@ -259,7 +260,7 @@ class ProbeReply:
     level: int
 
     @property
-    def wait_for_connack(self) -> bool:
+    def accepted(self) -> bool:
         """Whether the broker accepted the client."""
         return self.code == 0
 

@@ -167,8 +167,8 @@ class Trials:
 
 def recognize(version: str) -> Software:
     """Return the software of a broker by the version that it reports."""
-    known = (software for software in Software if software and software.lower() in version.lower())
-    return next(known, Software.UNKNOWN)
+    matching = (software for software in Software if software and software.lower() in version.lower())
+    return next(matching, Software.UNKNOWN)
 
 
 def limits(grants: Grants, software: Software = Software.UNKNOWN) -> list[Check]:
@@ -267,14 +267,14 @@ class _Trial:
 
     def attempts(self, grants: Grants) -> list[tuple[Feature, Callable[[], Awaitable[bool]]]]:
         """Return the tries of the features that the CONNACK does not deny."""
-        known = announced_missing(grants)
+        denied = announced_missing(grants)
         tries: list[tuple[Feature, Callable[[], Awaitable[bool]], Feature]] = [
             (Feature.SHARED, self.has_shared, Feature.SHARED),
-            (Feature.ABSENCE, self.reports_absence, Feature.QOS),
+            (Feature.ABSENCE, self.has_absence, Feature.QOS),
             (Feature.EMPTY_WILL, self.has_empty_will, Feature.RETAINED),
             (Feature.RETAINED_BY_WILDCARD, self.has_retained_by_wildcard, Feature.RETAINED),
         ]
-        return [(feature, attempt) for feature, attempt, needs in tries if not known & {needs}]
+        return [(feature, attempt) for feature, attempt, needs in tries if not denied & {needs}]
 
     async def has(self, attempt: Callable[[], Awaitable[bool]]) -> bool:
         """Return the result of a try; a broker that ends the connection at it does not have the feature."""
@@ -287,12 +287,12 @@ class _Trial:
     async def has_shared(self) -> bool:
         """Publish a message to a shared subscription."""
         with suppress(RefusedError):
-            async with self._subscribed(f"$share/{self._name}/{self._topic}") as packets:
+            async with self._subscribe(f"$share/{self._name}/{self._topic}") as packets:
                 await self._bus.send(Packet(self._topic, TEXT))
                 return await _arrival(packets) is not None
         return False
 
-    async def reports_absence(self) -> bool:
+    async def has_absence(self) -> bool:
         """Publish a message that no client can have subscribed to: to a node that does not exist."""
         topic = topics.LOGS_REQUEST.at(node=self._name, client=self._name).text
         reason = await self._bus.send(Packet(topic, b""))
@@ -301,7 +301,7 @@ class _Trial:
     async def has_empty_will(self) -> bool:
         """Connect with a will without payload, which clears a retained message, and end."""
         will = Packet(self._topic, b"", retain=True)
-        async with self._subscribed(self._topic) as packets:
+        async with self._subscribe(self._topic) as packets:
             dying = MqttBus(f"{self._name}-will", self._settings, lambda: Announcement(will=will))
             dying.once = True
             async with dying:
@@ -313,7 +313,7 @@ class _Trial:
         """Subscribe with a wildcard to a retained message that is there already."""
         await self._bus.send(Packet(self._topic, TEXT, retain=True, expiry_s=EXPIRY_S))
         try:
-            async with self._subscribed(self._wildcard) as packets:
+            async with self._subscribe(self._wildcard) as packets:
                 return await _arrival(packets) is not None
         finally:
             with suppress(BusError):
@@ -324,7 +324,7 @@ class _Trial:
         await self._bus.wait_connected(CONNECT_S)
         arrived: list[Packet] = []
         with suppress(DisconnectedError):
-            async with self._subscribed(self._topic, later=True) as packets:
+            async with self._subscribe(self._topic, later=True) as packets:
                 await asyncio.gather(*(self._bus.send(Packet(self._topic, TEXT)) for _ in range(RECEIVE_MAXIMUM)))
                 while len(arrived) < RECEIVE_MAXIMUM and (packet := await _arrival(packets, IDLE_S)):
                     arrived.append(packet)
@@ -369,7 +369,7 @@ class _Trial:
             await self._bus.wait_connected(CONNECT_S)
             began = loop.time()
             try:
-                async with self._subscribed(self._topic) as packets:
+                async with self._subscribe(self._topic) as packets:
                     await self._bus.send(Packet(self._topic, bytes(size)), LARGE_S)
                     packet = await _arrival(packets, LARGE_S)
             except DisconnectedError:
@@ -380,7 +380,7 @@ class _Trial:
         return largest, 0
 
     @asynccontextmanager
-    async def _subscribed(self, filter_: str, *, later: bool = False) -> AsyncIterator[asyncio.Queue[Packet]]:
+    async def _subscribe(self, filter_: str, *, later: bool = False) -> AsyncIterator[asyncio.Queue[Packet]]:
         """Subscribe, and yield the messages that arrive. Raises RefusedError."""
         packets: asyncio.Queue[Packet] = asyncio.Queue()
         await self._bus.listen(filter_, 1, packets.put, RECEIVE_MAXIMUM, later=later)

@@ -26,7 +26,7 @@ async def examine_list(brokers: Sequence[MqttSettings]) -> list[Check]:
     try:
         async with MqttBus(name, brokers[0]) as bus:
             await bus.wait_connected(CONNECT_S)
-            separate = [broker.where for broker in brokers[1:] if not await _receives(broker, bus, f"{name}-2")]
+            separate = [broker.where for broker in brokers[1:] if not await _can_receive(broker, bus, f"{name}-2")]
     except BusError as error:
         return [problem(NAME, str(error), "see the broker's log")]
     if not separate:
@@ -42,7 +42,7 @@ async def examine_list(brokers: Sequence[MqttSettings]) -> list[Check]:
     ]
 
 
-async def _receives(broker: MqttSettings, sender: MqttBus, name: str) -> bool:
+async def _can_receive(broker: MqttSettings, sender: MqttBus, name: str) -> bool:
     """Publish messages until one reaches a client of another broker; return whether one does in time."""
     topic = topics.CAMERA_FRAME.at(ns="default", camera=name).text
     arrived = asyncio.Event()

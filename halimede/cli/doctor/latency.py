@@ -49,16 +49,16 @@ async def round_trip_ms(bus: Bus) -> float | None:
 
 async def broker_version(bus: Bus) -> str:
     """Return the broker's name and version, empty if this client may not read them."""
-    said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    version: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(packet: Packet) -> None:
-        if not said.done():
-            said.set_result(bytes(packet.payload).decode("utf-8", "replace")[:100])
+        if not version.done():
+            version.set_result(bytes(packet.payload).decode("utf-8", "replace")[:100])
 
     try:
         await bus.listen(VERSION, 0, take, 1)
         async with asyncio.timeout(VERSION_S):
-            return await said
+            return await version
     except (BusError, TimeoutError):
         return ""
     finally:

@@ -18,7 +18,7 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.health_checks.check import Check, ok, problem, warning
 
 #: bytes of free disk that are recommended, and required
-ENOUGH, LEAST = 2 * 2**30, 200 * 2**20
+ENOUGH_FREE, MIN_FREE = 2 * 2**30, 200 * 2**20
 PROC = Path("/proc")
 LISTENING = "0A"
 CONGESTION_FILE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -26,17 +26,17 @@ CONGESTION_FILE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 def check_allocator(port: int, proc: Path = PROC) -> Check | None:
     """Check the environment of the Mosquitto that listens on a port of this machine; None: it cannot be read."""
-    sockets = set(_listening(port, proc))
+    sockets = set(_sockets_on_port(port, proc))
     for process in proc.glob("[0-9]*") if sockets else ():
         try:
             if (process / "comm").read_text().strip() != "mosquitto" or not sockets & set(_sockets(process)):
                 continue
-            told = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+            environment = (process / "environ").read_bytes().decode(errors="replace").split("\0")
             if "musl" in (process / "maps").read_text():
                 return None  # these are glibc's
         except OSError:
             continue
-        missing = [f"{name}={value}" for name, value in ENVIRONMENT.items() if f"{name}={value}" not in told]
+        missing = [f"{name}={value}" for name, value in ENVIRONMENT.items() if f"{name}={value}" not in environment]
         if missing:
             do = f"set in the broker's environment: {' '.join(missing)} (docs/security.md)"
             return warning(
@@ -46,19 +46,19 @@ def check_allocator(port: int, proc: Path = PROC) -> Check | None:
     return None
 
 
-def _listening(port: int, proc: Path) -> Iterator[str]:
+def _sockets_on_port(port: int, proc: Path) -> Iterator[str]:
     """Yield the link targets of file descriptors of sockets that listen on a port."""
     for table in ("tcp", "tcp6"):
         file = proc / "net" / table
         for line in file.read_text().splitlines()[1:] if file.is_file() else ():
-            _, local, _, state, *rest = line.split()
+            _, local, _, state, *fields = line.split()
             if state == LISTENING and int(local.rpartition(":")[2], 16) == port:
-                yield f"socket:[{rest[5]}]"
+                yield f"socket:[{fields[5]}]"
 
 
 def _sockets(process: Path) -> Iterator[str]:
-    for each in (process / "fd").iterdir():
-        yield str(each.readlink())
+    for descriptor in (process / "fd").iterdir():
+        yield str(descriptor.readlink())
 
 
 def check_congestion(file: Path = CONGESTION_FILE) -> Check | None:
@@ -73,26 +73,26 @@ def judge_congestion(control: str) -> Check:
     """Judge a TCP congestion control by its name, for a broker that is reached over loopback."""
     if not control.startswith("bbr"):
         return ok("congestion", f"TCP uses {control}, without pacing on this machine")
-    found = f"TCP uses {control}, which paces: a broker on this machine needs 25 % more time for large frames"
+    what = f"TCP uses {control}, which paces: a broker on this machine needs 25 % more time for large frames"
     do = (
         "`sysctl -w net.ipv4.tcp_congestion_control=cubic`, then restart the broker (open connections do not "
         "change); leave it if this machine sends over a long, lossy link, for which BBR is made"
     )
-    return warning("congestion", found, do)
+    return warning("congestion", what, do)
 
 
 def disks(home: Path) -> list[Check]:
     """Check the free space where a local system stores its files."""
     if not home.exists():
         return [ok("disk", f"no system has files on this machine ({home})")]
-    checks, seen = [], set()
+    checks, devices = [], set()
     for folder in (home, *(home / part for part in ("gm", "nodes", "broker", "logs"))):
-        if not folder.exists() or (device := folder.stat().st_dev) in seen:
+        if not folder.exists() or (device := folder.stat().st_dev) in devices:
             continue
-        seen.add(device)
+        devices.add(device)
         free = shutil.disk_usage(folder).free
-        found = f"{free / 2**30:.1f} GiB free at {folder}"
+        what = f"{free / 2**30:.1f} GiB free at {folder}"
         do = "free some space: stores, models and logs are there"
-        judge = problem if free < LEAST else warning
-        checks.append(ok("disk", found) if free >= ENOUGH else judge("disk", found, do))
+        judge = problem if free < MIN_FREE else warning
+        checks.append(ok("disk", what) if free >= ENOUGH_FREE else judge("disk", what, do))
     return checks

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 HEADER = 5
 #: the type of records that only announce encryption, which no broker answers
 CHANGE_CIPHER_SPEC = 20
-MOST = 65_536
+MAX_READ = 65_536
 
 
 async def reply(
@@ -44,16 +44,16 @@ async def reply(
         *first, last = list(_records(outgoing.read())) or [b""]
         for record in first:
             writer.write(record)
-            if record[0] != CHANGE_CIPHER_SPEC and await _answered(reader, verdict_s):
+            if record[0] != CHANGE_CIPHER_SPEC and await _has_answer(reader, verdict_s):
                 return b""
         writer.write(last)
-        if not done and not await _more(reader, incoming):
+        if not done and not await _has_more(reader, incoming):
             return b""
     tls.write(packet)
     writer.write(outgoing.read())
-    while await _more(reader, incoming):
+    while await _has_more(reader, incoming):
         try:
-            return tls.read(MOST)
+            return tls.read(MAX_READ)
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLError:
@@ -69,11 +69,11 @@ def _records(flight: bytes) -> Iterator[bytes]:
         flight = flight[end:]
 
 
-async def _answered(reader: asyncio.StreamReader, seconds: float) -> bool:
+async def _has_answer(reader: asyncio.StreamReader, seconds: float) -> bool:
     """Whether the broker sends an alert, or closes the connection, in the middle of this client's flight."""
     try:
         async with asyncio.timeout(seconds):
-            await reader.read(MOST)
+            await reader.read(MAX_READ)
     except TimeoutError:
         return False
     except OSError:
@@ -81,7 +81,7 @@ async def _answered(reader: asyncio.StreamReader, seconds: float) -> bool:
     return True
 
 
-async def _more(reader: asyncio.StreamReader, incoming: ssl.MemoryBIO) -> bool:
-    data = await reader.read(MOST)
+async def _has_more(reader: asyncio.StreamReader, incoming: ssl.MemoryBIO) -> bool:
+    data = await reader.read(MAX_READ)
     incoming.write(data)
     return bool(data)

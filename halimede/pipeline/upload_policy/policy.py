@@ -17,13 +17,16 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from halimede.api.deferral import Costs
 from halimede.api.mining import BEFORE
 from halimede.messages import Prediction
 from halimede.mining import Graded, Miner, Verdict
 from halimede.mining.calibration_file import CalibrationFile, read_artefact
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.pre_inference import PreInferenceByNumber
+from halimede.mining.two_thresholds import TwoThresholds
 from halimede.offload.errors import UNTAKEN, OffloadReason
+from halimede.pipeline.upload_policy.adaptive_thresholds import AdaptiveThresholds, ThresholdDraw, ThresholdState
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget, check_shares
 from halimede.pipeline.upload_policy.drift import Drift
@@ -62,6 +65,10 @@ class PolicySettings(Protocol):
     def fusion(self) -> str:
         """How two answers are fused."""
 
+    @property
+    def costs(self) -> Costs | None:
+        """The costs by which thresholds are adapted."""
+
 
 class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     """The decision about a sample.
@@ -72,6 +79,7 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
         reason: why a hard sample is not escalated.
         hardness, cut: the compared numbers, if mining compares numbers.
         trip: argument of ``UploadPolicy.ended``, if the next tier is requested.
+        draw: the decision of adapted thresholds, if they have decided: it has the edge's answer.
 
     """
 
@@ -82,6 +90,7 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     hardness: float | None = None
     cut: float | None = None
     trip: UploadTiming | None = None
+    draw: ThresholdDraw | None = None
 
     @property
     def up(self) -> bool:
@@ -105,6 +114,7 @@ class UploadPolicy:
         audits: Audits | None = None,
         drift: Drift | None = None,
         mixture: CalibrationFile | None = None,
+        thresholds: AdaptiveThresholds | None = None,
         closed: bool = False,
     ) -> None:
         #: hard samples that were not escalated, by reason
@@ -115,6 +125,8 @@ class UploadPolicy:
         self.drift = drift
         #: the calibration whose mixture fuses both answers; None: the next tier's answer counts
         self.mixture = mixture
+        #: thresholds that follow the stream, for the least cost; None: the rule's own decide
+        self.thresholds = thresholds
         #: the user allows no uploads, not even of samples that the model failed on
         self._closed = closed
 
@@ -136,6 +148,9 @@ class UploadPolicy:
         hardness, cut, hard, reason = verdict.hardness, verdict.cut, verdict.hard, None
         if self.drift and not on_trial and (prediction is not None or hardness is not None):
             self.drift.see(hardness, prediction.label if prediction else None)
+        draw = None if self.thresholds is None or on_trial else self._draw(prediction)
+        if draw:
+            hard, cut = draw.is_up, None
         if self.budget:
             goes, moved = self.budget.admits(verdict)
             if moved is not None:
@@ -148,16 +163,22 @@ class UploadPolicy:
             cut = None  # messages cannot carry infinity
         if reason:
             self.withheld[reason] += 1
-            return UploadDecision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut)
+            return UploadDecision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut, draw=draw)
         if hard:
-            return UploadDecision(ask=True, hard=True, hardness=hardness, cut=cut, trip=self.uplink.begin(size))
+            trip = self.uplink.begin(size)
+            return UploadDecision(ask=True, hard=True, hardness=hardness, cut=cut, trip=trip, draw=draw)
         if self.audits and self.audits.draw():
             self.audits.open += 1
             if self.budget:
                 self.budget.spend()
             trip = self.uplink.begin(size)
-            return UploadDecision(ask=True, hard=False, audit=True, hardness=hardness, cut=cut, trip=trip)
-        return UploadDecision(ask=False, hard=False, hardness=hardness, cut=cut)
+            return UploadDecision(ask=True, hard=False, audit=True, hardness=hardness, cut=cut, trip=trip, draw=draw)
+        return UploadDecision(ask=False, hard=False, hardness=hardness, cut=cut, draw=draw)
+
+    def learn(self, decision: UploadDecision, answer: Prediction) -> None:
+        """Adapt the thresholds, if they have decided, to the next tier's answer."""
+        if self.thresholds and decision.draw:
+            self.thresholds.learn(decision.draw, answer.label)
 
     def forced(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
         """Decide about a sample that the model failed on: it is uploaded, and counts against the budget.
@@ -216,6 +237,12 @@ class UploadPolicy:
             self.drift.audited(agreed)
         return agreed
 
+    def _draw(self, prediction: Prediction | None) -> ThresholdDraw | None:
+        """Return the decision of the thresholds; None: there are none, or they cannot judge the prediction."""
+        if self.thresholds is None or prediction is None:
+            return None
+        return self.thresholds.draw(prediction, self.audits.present() if self.audits else 0.0)
+
 
 def _is_hard_at(verdict: Verdict, cut: float) -> bool:
     """Whether a sample is hard at the budget's cut, which is infinite while the budget is full: then at its own cut."""
@@ -230,10 +257,12 @@ def create(
     uploaded: int = 0,
     samples: int = 0,
     audits: Callable[[], float] | None = None,
+    thresholds: ThresholdState | None = None,
 ) -> UploadPolicy:
     """Return the policy for a worker's settings, which uploaded ``uploaded`` of ``samples`` before.
 
-    ``audits`` returns the least share of audits at present; of a budget they get at most half. Raises
+    ``audits`` returns the least share of audits at present; of a budget they get at most half. ``thresholds``: where
+    adapted ones continue. Raises
     InvalidFieldError for an invalid calibration, and for audits beyond the budget.
     """
     check_shares(settings.target_upload_ratio, settings.audit_share)
@@ -243,13 +272,25 @@ def create(
     target, budget = settings.target_upload_ratio, None
     if target is not None:
         budget = Budget(target, cut, uploaded=uploaded, samples=samples)
+    adaptive = None
+    if settings.costs and settings.costs.adaptive and isinstance(miner, TwoThresholds):
+        adaptive = AdaptiveThresholds(miner, settings.costs, chance, state=thresholds)
+        audits = _larger(audits, adaptive)
     return UploadPolicy(
         budget=budget,
         audits=_audits(settings, chance, audits),
+        thresholds=adaptive,
         drift=drift_of(artefact, settings.hem_name) if artefact else None,
         mixture=artefact if settings.fusion == "mixture" else None,
         closed=isinstance(miner, EdgeOnly),
     )
+
+
+def _larger(least: Callable[[], float] | None, adaptive: AdaptiveThresholds) -> Callable[[], float]:
+    """Return the least share of audits, also for thresholds to learn from."""
+    if least is None:
+        return lambda: adaptive.audit_share
+    return lambda: max(least(), adaptive.audit_share)
 
 
 def _audits(settings: PolicySettings, chance: Callable[[], float], least: Callable[[], float] | None) -> Audits | None:

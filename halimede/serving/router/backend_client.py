@@ -59,66 +59,66 @@ class Backend:
         self._base = ""
         self._path = ""
         #: the only model of its server, if none was named
-        self._found = ""
+        self._only_model = ""
         if url:
             self.move(url)
 
     @property
-    def known(self) -> bool:
+    def has_address(self) -> bool:
         """Whether its address is known."""
         return bool(self._base)
 
     def move(self, url: str) -> None:
         """Set another address, empty for none. Raises InvalidFieldError."""
         if not url:
-            self._base = self._path = self._found = ""
+            self._base = self._path = self._only_model = ""
             return
-        found = re.fullmatch(r"(https?://[^/\s?#]+)(/[^\s?#]*)?", url)
-        path = (found[2] or "").rstrip("/") if found else ""
+        match = re.fullmatch(r"(https?://[^/\s?#]+)(/[^\s?#]*)?", url)
+        path = (match[2] or "").rstrip("/") if match else ""
         model = _model.fullmatch(path)
-        if not found or (path and not model):
+        if not match or (path and not model):
             raise InvalidFieldError(self.name, url, FIX)
-        if found[1] != self._base or model:
-            self._base, self._path, self._found = found[1], model[0] if model else "", ""
+        if match[1] != self._base or model:
+            self._base, self._path, self._only_model = match[1], model[0] if model else "", ""
 
     async def ask(self, body: bytes, headers: dict[str, str], timeout_s: float) -> BackendResponse:
         """Send a request's body. Raises UpstreamError."""
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._post(f"{await self._where()}/infer", body, headers)
+                answer = await self._send(f"{await self._where()}/infer", body, headers)
                 if answer.status == 404:
-                    self._found = ""  # the server may have another model now: ask again
+                    self._only_model = ""  # the server may have another model now: ask again
                 return answer
         except TimeoutError:
             raise UpstreamError(f"{self.name} did not answer within {timeout_s:.3g} s", slow=True) from None
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamError(f"{self.name} cannot be reached: {cause_of(error)}") from error
 
-    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> BackendResponse:
+    async def _send(self, url: str, body: bytes, headers: dict[str, str]) -> BackendResponse:
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as reply:
-            said = await reply.content.read(MAX_ANSWER + 1)
-            while not reply.content.at_eof() and len(said) <= MAX_ANSWER:
-                said += await reply.content.read(MAX_ANSWER + 1 - len(said))
-            if len(said) > MAX_ANSWER:
+            content = await reply.content.read(MAX_ANSWER + 1)
+            while not reply.content.at_eof() and len(content) <= MAX_ANSWER:
+                content += await reply.content.read(MAX_ANSWER + 1 - len(content))
+            if len(content) > MAX_ANSWER:
                 raise UpstreamError(f"{self.name} answers with more than {MAX_ANSWER} bytes")
             if reply.status >= 500 or reply.status in {301, 302, 303, 307, 308}:
-                text = f"{self.name} answers {reply.status}: {said[:200].decode(errors='replace')}"
+                text = f"{self.name} answers {reply.status}: {content[:200].decode(errors='replace')}"
                 raise UpstreamError(text, broken=reply.status == 500)
             head = reply.headers.get(HEADER_LENGTH, "")
-            length = int(head) if head.isascii() and head.isdigit() and len(head) < 12 else len(said)
-            return BackendResponse(reply.status, said, min(length, len(said)))
+            length = int(head) if head.isascii() and head.isdigit() and len(head) < 12 else len(content)
+            return BackendResponse(reply.status, content, min(length, len(content)))
 
     async def _where(self) -> str:
         """Return the model's address; on a server with one model that of this model."""
         base = self._base
         if not base:
             raise UpstreamError(f"it is not known where {self.name} is")
-        path = self._path or self._found
+        path = self._path or self._only_model
         if not path:
             async with self._session.post(f"{base}/v2/repository/index", json={}) as reply:
-                said = await reply.content.read(1024 * 1024)
+                body = await reply.content.read(1024 * 1024)
             try:
-                rows = msgspec.json.decode(said, type=list[dict[str, str]]) if reply.status == 200 else []
+                rows = msgspec.json.decode(body, type=list[dict[str, str]]) if reply.status == 200 else []
             except msgspec.DecodeError:
                 rows = []
             names = sorted({row.get("name", "") for row in rows} - {""})
@@ -126,7 +126,7 @@ class Backend:
                 raise UpstreamError(f"{self.name} has {', '.join(names)[:200] or 'no models that it names'}: {FIX}")
             path = f"/v2/models/{quote(names[0], safe='')}"
             if self._base == base:  # otherwise it has moved meanwhile
-                self._found = path
+                self._only_model = path
         return base + path
 
 
@@ -166,7 +166,7 @@ class ResponseReader:
         for output in outputs:
             size = output.parameters.get(BINARY_SIZE)
             at, end = end, end + (size if type(size) is int and size >= 0 else 0)
-            if not self._fits(output):
+            if not self._has_scores(output):
                 continue
             if size is None:
                 tensors.append(from_values(output.name, output.datatype, output.shape, output.data))
@@ -178,7 +178,7 @@ class ResponseReader:
             raise UnreadableError(f"{len(tensors)} outputs could hold scores, of {listed}: name one with --output")
         return self._of(tensors[0])
 
-    def _fits(self, output: TensorHeader) -> bool:
+    def _has_scores(self, output: TensorHeader) -> bool:
         if self.output:
             return output.name == self.output
         if output.datatype == BYTES:

@@ -54,9 +54,9 @@ class CameraBridge:
         self._filters = [topics.CAMERA_FRAME.filter(camera=camera, **about) for camera in cameras]
         self._outbox = result_outbox(bus)
         self._address = topics.RESULT.at(ns=names.namespace, service=names.service)
-        self._places = asyncio.Semaphore(INSIDE)
-        self._seen: LruCache[bytes, None] = LruCache(REMEMBERED)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(INSIDE)
+        self._ids: LruCache[bytes, None] = LruCache(REMEMBERED)
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Take and answer frames until cancelled."""
@@ -68,25 +68,25 @@ class CameraBridge:
         """Answer frames in progress, within ``timeout_s`` seconds."""
         for filter_ in self._filters:
             await self._bus.unsubscribe(filter_)
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=timeout_s)
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=timeout_s)
         await self._outbox.drain(timeout_s)
 
     async def _take(self, delivery: Delivery[bytes]) -> None:
         frame = open_payload(delivery.body, delivery.names["camera"])
-        if frame.id in self._seen:
+        if frame.id in self._ids:
             return
         # a raw frame becomes a PNG: for one of 1920 x 1080 that takes hundreds of milliseconds
         body, headers = await asyncio.to_thread(request_of, frame)
-        self._seen.put(frame.id, None)
-        await self._places.acquire()
+        self._ids.put(frame.id, None)
+        await self._slots.acquire()
         task = asyncio.get_running_loop().create_task(self._answer(frame, body, headers, delivery.packet), name="frame")
-        self._under_way.add(task)
+        self._answering.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        self._places.release()
+        self._answering.discard(task)
+        self._slots.release()
 
     async def _answer(self, frame: Frame, body: bytes, headers: dict[str, str], packet: Packet) -> None:
         began = asyncio.get_running_loop().time()
@@ -96,7 +96,7 @@ class CameraBridge:
                 raise ModelUnavailableError(routed.answer.body[:200].decode(errors="replace"))
             final = self._final(routed)
         except (ModelUnavailableError, UnreadableError) as error:
-            self._seen.pop(frame.id)
+            self._ids.pop(frame.id)
             await self._bus.dead_letter(packet, f"not answered: {error}")
             return
         took = asyncio.get_running_loop().time() - began

@@ -48,8 +48,8 @@ class Routed:
 
     def parameters(self) -> dict[str, str | bool]:
         """Return the parameters that report the decision to a client."""
-        said: dict[str, str | bool] = {"by": self.by, "hard": self.hard, "degraded": self.degraded}
-        return {**said, "reason": self.reason} if self.reason else said
+        parameters: dict[str, str | bool] = {"by": self.by, "hard": self.hard, "degraded": self.degraded}
+        return {**parameters, "reason": self.reason} if self.reason else parameters
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Router:
     async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[BackendResponse | None, str]:
         """Return the cloud's answer, or the reason why there is none."""
         clock = asyncio.get_running_loop()
-        if not self.cloud.known:
+        if not self.cloud.has_address:
             return None, str(OffloadReason.NO_CLOUD)
         if not self.circuit.admit(clock.time()):
             return None, str(OffloadReason.CIRCUIT_OPEN)

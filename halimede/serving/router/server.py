@@ -55,15 +55,15 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (se
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
-    made = argparse.ArgumentParser(
+    command = argparse.ArgumentParser(
         prog="halimede router",
         description="Ask the model at the edge, and the one in the cloud where mining calls a sample hard.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add = command.add_argument
     for side in ("edge", "cloud"):
-        one = made.add_mutually_exclusive_group(required=True)
+        one = command.add_mutually_exclusive_group(required=True)
         one.add_argument(f"--{side}", metavar="URL", help=f"the server of the {side} model, or URL/v2/models/NAME")
         one.add_argument(f"--{side}-service", metavar="NAME", help="or the InferenceModel whose status has the address")
     add("--mining", required=True, metavar="NAME", help="the mining algorithm, as in hardExampleMining")
@@ -77,65 +77,65 @@ def parser() -> argparse.ArgumentParser:
     add("--broker", default=os.environ.get("HALIMEDE_BROKER") or BROKER, help="host:port of the broker")
     add("--credentials", default=os.environ.get("HALIMEDE_CREDENTIALS", ""), help="folder of its credentials")
     add("--namespace", "-n", default=os.environ.get("NAMESPACE") or "default")
-    return made
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Route until SIGTERM or SIGINT; return the exit code."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.configure(service="router")
     try:
         with first_error():
-            asyncio.run(route(given, os.environ))
+            asyncio.run(route(options, os.environ))
     except HalimedeError as error:
         sys.stderr.write(f"halimede router: {error}\n")
         return USERS_MISTAKE
     return 0
 
 
-async def route(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
+async def route(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     """Route until SIGTERM or SIGINT. Raises HalimedeError."""
     stop = stop_on_signal()
-    name, namespace = check_name("--name", given.name), check_label("--namespace", given.namespace)
-    parse_bind(given.http, "--http")
-    if not given.deadline_ms > 0:
-        raise InvalidFieldError("--deadline-ms", given.deadline_ms, "write a number above 0")
+    name, namespace = check_name("--name", options.name), check_label("--namespace", options.namespace)
+    parse_bind(options.http, "--http")
+    if not options.deadline_ms > 0:
+        raise InvalidFieldError("--deadline-ms", options.deadline_ms, "write a number above 0")
     try:
-        miner = create(given.mining, _parameters(given.param))
+        miner = create(options.mining, _parameters(options.param))
     except InvalidFieldError as error:
         option = "--mining" if error.field.endswith(".name") else f"--param {error.field.rpartition('.')[2]}"
         raise InvalidFieldError(option, error.value.strip("'"), error.fix) from error
     if AFTER not in modes_of(miner):
         fix = "use an algorithm that judges answers, such as Margin: a router asks the edge first"
-        raise InvalidFieldError("--mining", given.mining, fix)
+        raise InvalidFieldError("--mining", options.mining, fix)
     grace_s = seconds(environ, "GRACE_S", 10.0)
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256), cookie_jar=aiohttp.DummyCookieJar())
         )
         router = Router(
-            Backend(session, "--edge", given.edge or ""),
-            Backend(session, "--cloud", given.cloud or ""),
+            Backend(session, "--edge", options.edge or ""),
+            Backend(session, "--cloud", options.cloud or ""),
             miner,
-            ResponseReader(given.output, given.activation),
-            deadline_s=given.deadline_ms / 1000,
+            ResponseReader(options.output, options.activation),
+            deadline_s=options.deadline_ms / 1000,
         )
         names = Names(namespace, name, environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", ""))
-        bus = await stack.enter_async_context(_bus(given, names))
-        rest = RouterHandlers(router, name)
+        bus = await stack.enter_async_context(_bus(options, names))
+        api = RouterHandlers(router, name)
         connections = [bus] if bus else []
-        shown = await stack.enter_async_context(_http(given, router, rest, connections, closing_s=grace_s, stop=stop))
+        shown = await stack.enter_async_context(_http(options, router, api, connections, closing_s=grace_s, stop=stop))
         log.info("routing", http=shown.url, model=name)
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        cameras = CameraBridge(bus, router, names, given.camera) if bus and given.camera else None
+        cameras = CameraBridge(bus, router, names, options.camera) if bus and options.camera else None
         tasks = [group.create_task(cameras.run(), name="cameras")] if cameras else []
-        for service, upstream in ((given.edge_service, router.edge), (given.cloud_service, router.cloud)):
+        for service, upstream in ((options.edge_service, router.edge), (options.cloud_service, router.cloud)):
             if bus and service:
                 await follow_status(bus, namespace, check_name("InferenceModel", service), upstream)
         await stop.wait()
         shown.stop_listening()
         leaving = [group.create_task(cameras.drain(grace_s), name="drain")] if cameras else []
-        if not await rest.drain(grace_s):
+        if not await api.drain(grace_s):
             log.warning("requests not answered in the grace period")
         await asyncio.gather(*leaving)
         for task in tasks:
@@ -143,15 +143,15 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | None]:
+async def _bus(options: argparse.Namespace, names: Names) -> AsyncIterator[Bus | None]:
     """Connect to the broker if an option needs it."""
-    if not (given.camera or given.edge_service or given.cloud_service):
+    if not (options.camera or options.edge_service or options.cloud_service):
         yield None
         return
-    for camera in given.camera:
+    for camera in options.camera:
         check_label("--camera", camera)
-    shown = Credentials.at(given.credentials, "--credentials") if given.credentials else None
-    settings = MqttSettings.from_url(given.broker, variable="--broker", credentials=shown)
+    shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
+    settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
     client = check_name("--name", f"worker.{names.namespace}.{names.worker}")
     async with MqttBus(client, settings) as bus:
         bus.node = names.node or NO_NODE
@@ -160,16 +160,16 @@ async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | N
 
 @contextlib.asynccontextmanager
 async def _http(
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     router: Router,
-    rest: RouterHandlers,
+    api: RouterHandlers,
     connections: Sequence[Bus],
     *,
     closing_s: float,
     stop: asyncio.Event,
 ) -> AsyncIterator[HttpServer]:
     health = Health()
-    health.ready("edge", lambda: "" if router.edge.known else "it is not known yet where it is")
+    health.ready("edge", lambda: "" if router.edge.has_address else "it is not known yet where it is")
     health.ready("broker", lambda: next(("not connected" for bus in connections if not bus.connected), ""))
     health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
 
@@ -191,18 +191,18 @@ async def _http(
 
     metrics = registry("router", collect)
     lets_in = accepts(MAX_REQUEST, closing_s)
-    async with HttpServer(given.http, health=health, registry=metrics, routes=rest.add_to, accepts=lets_in) as shown:
+    async with HttpServer(options.http, health=health, registry=metrics, routes=api.add_to, accepts=lets_in) as shown:
         yield shown
 
 
-def _parameters(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
+def _parameters(texts: Sequence[str]) -> dict[str, str]:
+    parameters = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise InvalidFieldError("--param", text, "write KEY=VALUE")
-        found[key] = value
-    return found
+        parameters[key] = value
+    return parameters
 
 
 async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backend) -> None:
@@ -218,7 +218,7 @@ async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backen
 
     async def changed(delivery: Delivery[StatusDocument]) -> None:
         url = delivery.body.status.url or ""
-        if url or not upstream.known:
+        if url or not upstream.has_address:
             move(url)
 
     filter_ = topics.STATUS.filter(ns=namespace, plural=inferencemodel.PLURAL, name=service)
@@ -246,20 +246,20 @@ class RouterHandlers(BoundedRequests):
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["model"] != self._name:
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
-        return await self.answer(request, self._routed)
+        return await self.answer(request, self._route)
 
-    async def _routed(self, request: web.Request, body: bytes, _: Charge) -> web.Response:
+    async def _route(self, request: web.Request, body: bytes, _: Charge) -> web.Response:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has decompressed it
         routed = await self._router.answer(body, headers)
-        said, head = response_of(routed, self._name)
-        return tensor_response(said, head if head < len(said) else 0, routed.answer.status)
+        answer, head = response_of(routed, self._name)
+        return tensor_response(answer, head if head < len(answer) else 0, routed.answer.status)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
         return json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
-        if not self._router.edge.known and not self._router.cloud.known:
+        if not self._router.edge.has_address and not self._router.cloud.has_address:
             return refuse(503, "it is not known yet where the models are")
         return json_response({"ready": True})
 

@@ -160,7 +160,7 @@ class LocalCluster:
             if plural in {"", key.plural} and namespace in {"", key.namespace}:
                 yield stored
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
         """Always empty: ``apply`` refuses a name that another group has."""
         return ()
 
@@ -199,7 +199,7 @@ class LocalCluster:
             raise ConflictError(f"{stored.key} was edited in the meantime")
         await self.apply(admit({**now.resource.body, "spec": {**now.resource.body["spec"], **fields}}))
 
-    async def hold(self, key: Key, uid: str) -> None:
+    async def add_finalizer(self, key: Key, uid: str) -> None:
         """Do nothing: here each deletion waits."""
 
     async def finalize(self, key: Key, uid: str) -> None:
@@ -240,9 +240,9 @@ class LocalCluster:
         """Remember that a uid was deleted."""
         self._store.bury(uid, generation)
 
-    def buried(self, uid: str) -> int | None:
+    def deleted_generation(self, uid: str) -> int | None:
         """Return the last generation of a uid that was deleted."""
-        return self._store.buried(uid)
+        return self._store.deleted_generation(uid)
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
         """Add to the event log if the store can be written: an action must not fail because of its event."""
@@ -316,7 +316,7 @@ class LocalCluster:
         """Write the statuses that are only in memory. Raises StoreError."""
         if self._unwritten:
             stored = (self._resources.get(key) for key in self._unwritten)
-            self._store.write_statuses({each.key: each.status for each in stored if each and each.status})
+            self._store.write_statuses({s.key: s.status for s in stored if s and s.status})
             log.info("statuses stored again", statuses=len(self._unwritten))
             self._unwritten.clear()
 

@@ -72,7 +72,7 @@ class StoredResource:
         return self.resource.metadata.deletion_timestamp is not None
 
     @property
-    def held(self) -> bool:
+    def has_finalizer(self) -> bool:
         """Whether its deletion waits for ``Cluster.finalize``."""
         return FINALIZER in (self.resource.body["metadata"].get("finalizers") or ())
 
@@ -218,7 +218,7 @@ class Cluster(Protocol):
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
         """Return resources of the same name in another group, which are not reconciled."""
 
     def changes(self) -> AsyncIterator[Happening]:
@@ -233,7 +233,7 @@ class Cluster(Protocol):
         Raises ConflictError if it was edited since ``stored`` was read, InvalidFieldError if the spec would be invalid.
         """
 
-    async def hold(self, key: Key, uid: str) -> None:
+    async def add_finalizer(self, key: Key, uid: str) -> None:
         """Make the resource's deletion wait for ``finalize``: called before it is sent to a node."""
 
     async def finalize(self, key: Key, uid: str) -> None:
@@ -261,7 +261,7 @@ class Cluster(Protocol):
     async def bury(self, uid: str, generation: int) -> None:
         """Store that a uid was deleted which only nodes knew."""
 
-    def buried(self, uid: str) -> int | None:
+    def deleted_generation(self, uid: str) -> int | None:
         """Return the last generation of a deleted uid, None if the deletion is not known. Used where ``complete`` is
         False.
         """

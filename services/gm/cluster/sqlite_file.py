@@ -245,11 +245,11 @@ class Database:
             log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
             self.put_aside = f"{moved} ({error})"
             self._connection = self._connect()
-        known = dict(self._connection.execute("SELECT key, value FROM meta"))
-        stored = known.get("epoch", 0)
-        self.lost = bool(known.get("lost", 0)) or stored == 0
+        meta = dict(self._connection.execute("SELECT key, value FROM meta"))
+        stored = meta.get("epoch", 0)
+        self.lost = bool(meta.get("lost", 0)) or stored == 0
         self.epoch = max(stored if stored and plausible_epoch(stored) else _new_floor(), spare) + 1
-        identity = known.get("identity") or secrets.randbits(IDENTITY_BITS)
+        identity = meta.get("identity") or secrets.randbits(IDENTITY_BITS)
         self.identity = f"{identity:016x}"
         stored_secrets = dict(self._connection.execute("SELECT name, value FROM secrets"))
         spare_secret = self._spare_secret()
@@ -263,7 +263,6 @@ class Database:
                 raise
             # the disk is full: the lock file has the epoch, and its space is allocated
             log.critical("store not writable", store=str(self.path), error=str(error))
-
         self._files = sqlite.files(self.path)
 
     def write_meta(self) -> None:

@@ -83,18 +83,18 @@ class ResourceStore:
         may hold another spec.
         """
         outcome = outcome_of(existing, resource)
-        wanted = _user_part(resource.body)
+        content = _user_part(resource.body)
         if existing is None:
-            return Applied(outcome, self._create(wanted, lost or LostVersion(str(uuid.uuid4()), 0)))
+            return Applied(outcome, self._create(content, lost or LostVersion(str(uuid.uuid4()), 0)))
         if outcome == "unchanged":
             return Applied(outcome, existing)
         have = _user_part(existing.resource.body)
         old = existing.resource.metadata
         with self._db.transaction(durable=True):
             body = self._with_metadata(
-                wanted,
+                content,
                 uid=old.uid,
-                generation=old.generation + (wanted["spec"] != have["spec"]),
+                generation=old.generation + (content["spec"] != have["spec"]),
                 created=old.creation_timestamp or utc_now(),
             )
             stored = StoredResource(parse(body), existing.status)
@@ -127,7 +127,7 @@ class ResourceStore:
         with self._db.transaction(durable=True):
             self._bury(uid, generation)
 
-    def buried(self, uid: str) -> int | None:
+    def deleted_generation(self, uid: str) -> int | None:
         """Return the last generation of a deleted uid; None: its deletion is not known."""
         rows = self._db.read("SELECT generation FROM tombstones WHERE uid = ?", (uid,))
         return rows[0][0] if rows else None
@@ -147,22 +147,22 @@ class ResourceStore:
                 [(msgspec.json.encode(status), *_parts(key)) for key, status in statuses.items()],
             )
 
-    def _create(self, wanted: ResourceBody, before: LostVersion) -> StoredResource:
+    def _create(self, content: ResourceBody, before: LostVersion) -> StoredResource:
         with self._db.transaction(durable=True):
             generation = before.generation + 1
-            body = self._with_metadata(wanted, uid=before.uid, generation=generation, created=utc_now())
+            body = self._with_metadata(content, uid=before.uid, generation=generation, created=utc_now())
             stored = StoredResource(parse(body))
             self._write(stored)
         return stored
 
-    def _with_metadata(self, wanted: ResourceBody, *, uid: str, generation: int, created: str) -> ResourceBody:
+    def _with_metadata(self, content: ResourceBody, *, uid: str, generation: int, created: str) -> ResourceBody:
         server_set = {
             "uid": uid,
             "generation": generation,
             "resourceVersion": self._next_version(),
             "creationTimestamp": created,
         }
-        return {**wanted, "metadata": {**wanted["metadata"], **server_set}}
+        return {**content, "metadata": {**content["metadata"], **server_set}}
 
     def _next_version(self) -> str:
         row = self._db.connection.execute(
@@ -288,9 +288,9 @@ def require(stored: StoredResource | None, key: Key) -> StoredResource:
     return stored
 
 
-def _readable(body: bytes, wanted: type[T], node: str) -> T | None:
+def _readable(body: bytes, kind: type[T], node: str) -> T | None:
     try:
-        return msgspec.json.decode(body, type=wanted)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
         log.warning("stored report not readable", node=node, error=str(error))
         return None
@@ -298,9 +298,9 @@ def _readable(body: bytes, wanted: type[T], node: str) -> T | None:
 
 def outcome_of(existing: StoredResource | None, resource: Resource[Any]) -> Outcome:
     """Return what applying a resource does to the stored one. Raises ConflictError if it cannot be applied."""
-    key, given = resource.key, resource.metadata.resource_version
+    key, version = resource.key, resource.metadata.resource_version
     if existing is None:
-        if given:
+        if version:
             raise ConflictError(f"{key} is gone: remove metadata.resourceVersion to create it")
         return "created"
     if existing.resource.kind.api_version != resource.kind.api_version:
@@ -313,9 +313,9 @@ def outcome_of(existing: StoredResource | None, resource: Resource[Any]) -> Outc
     # before the check of the version: a client may repeat an edit whose reply was lost
     if _user_part(resource.body) == _user_part(existing.resource.body):
         return "unchanged"
-    if given and given != existing.resource_version:
+    if version and version != existing.resource_version:
         raise ConflictError(
-            f"{key} has changed (resourceVersion {existing.resource_version}, not {given}): get it again, or leave"
+            f"{key} has changed (resourceVersion {existing.resource_version}, not {version}): get it again, or leave"
             " resourceVersion out to overwrite"
         )
     return "configured"

@@ -20,21 +20,21 @@ from services.gm.nodes import Node
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import UPDATING, Problem, Readiness, Share, conclude
 from services.gm.worker_file_store import WorkerFile
-from services.gm.workloads.deployments import Built
+from services.gm.workloads.deployments import Built, References
 from services.gm.workloads.diff import Ensure, Remove, differences
-from services.gm.workloads.pod_history import PodHold
+from services.gm.workloads.pod_history import PodBackoff
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import NodeView, PodNews
+from services.gm.workloads.pod_status import NodeView, PodFacts
 
 __all__ = [
     "Action",
+    "AddFinalizer",
     "ClearStatus",
     "Delivery",
     "Edit",
     "Ensure",
     "Finalize",
     "Forget",
-    "Hold",
     "Keep",
     "Pull",
     "RecordEvent",
@@ -72,7 +72,7 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class AddFinalizer:
     """Make the resource's deletion wait for the nodes: before it is sent to a node."""
 
     key: Key
@@ -81,11 +81,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the resource's status and publish it; that of ``second`` (see ``Cluster.seconds``) is not published."""
+    """Replace the status of the resource, or of a ``namesake`` (see ``Cluster.namesakes``), which is not published."""
 
     key: Key
     status: Status
-    second: StoredResource | None = None
+    namesake: StoredResource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Pull:
 
 
 Delivery = Send | Keep | Forget
-Action = Delivery | Hold | Ensure | Remove | Pull | Edit | WriteStatus | ClearStatus | Finalize | RecordEvent
+Action = Delivery | AddFinalizer | Ensure | Remove | Pull | Edit | WriteStatus | ClearStatus | Finalize | RecordEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Pods:
         troubles: the problems of the last attempt to write the objects.
         late: the uids of pods that have been starting for long.
         events: the last warning about each of those: its reason and its message.
-        held: workers whose pods fail one after the other, and how their next pods are made to wait.
+        backoffs: of each worker whose pods fail one after the other, how its next pod is made to wait.
 
     """
 
@@ -152,9 +152,9 @@ class Pods:
     troubles: tuple[Problem, ...] = ()
     late: frozenset[str] = frozenset()
     events: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    held: Mapping[str, PodHold] = field(default_factory=dict)
+    backoffs: Mapping[str, PodBackoff] = field(default_factory=dict)
 
-    def planned(self, built: Built) -> dict[Ref, dict[str, Any]]:
+    def merge(self, built: Built) -> dict[Ref, dict[str, Any]]:
         """Return the desired objects merged into the existing ones: the cache may not have the latest writes yet."""
         objects = self.workers.objects
         return {ref: {**objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
@@ -166,7 +166,7 @@ class Observed:
 
     Attributes:
         now: the time, for display.
-        asked: the resource as its user wrote it; None: the same as the desired one.
+        original: the resource as its user wrote it; None: the same as the desired one.
         status: as last written.
         placed: the nodes where it is placed, with its roles there.
         holders: nodes that may hold it.
@@ -174,7 +174,7 @@ class Observed:
         reports: the last report of each node on this uid.
         references: the resources that it names; None: missing, or being deleted.
         models: the Models of its namespace, if it selects among them.
-        unheld: the resource or references whose deletion would not wait for the nodes yet.
+        without_finalizer: the resource or references whose deletion would not wait for the nodes yet.
         as_pods: whether the cluster runs workers as pods; local controllers then only prepare and count.
         pods: the objects and pods of the service in such a cluster.
         edited: the resources that it may edit, as their users wrote them; None: missing, or being deleted.
@@ -188,7 +188,7 @@ class Observed:
     """
 
     now: str = ""
-    asked: Resource[Any] | None = None
+    original: Resource[Any] | None = None
     status: Status | None = None
     placed: Mapping[str, Roles] = field(default_factory=dict)
     holders: frozenset[str] = frozenset()
@@ -196,7 +196,7 @@ class Observed:
     reports: Mapping[str, NodeReport] = field(default_factory=dict)
     references: Mapping[Key, Resource[Any] | None] = field(default_factory=dict)
     models: tuple[Resource[Any], ...] = ()
-    unheld: tuple[StoredResource, ...] = ()
+    without_finalizer: tuple[StoredResource, ...] = ()
     as_pods: bool = False
     pods: Pods | None = None
     edited: Mapping[Key, StoredResource | None] = field(default_factory=dict)
@@ -215,27 +215,27 @@ class Observed:
             for node, roles in sorted(self.placed.items())
         ]
 
-    def online(self, node: str) -> bool:
+    def is_online(self, node: str) -> bool:
         """Whether a node is online."""
-        known = self.nodes.get(node)
-        return known is not None and known.online
+        state = self.nodes.get(node)
+        return state is not None and state.online
 
     @property
-    def pod_news(self) -> PodNews:
+    def pod_facts(self) -> PodFacts:
         """What is known of the service's pods besides their statuses."""
         if self.pods is None:
-            return PodNews()
+            return PodFacts()
         names = {pod.get("spec", {}).get("nodeName") for pod in self.pods.workers.pods} - {None}
         nodes = {name: _node_view(self.nodes.get(name), self.reports.get(name)) for name in names}
-        return PodNews(nodes, self.pods.late, self.pods.events)
+        return PodFacts(nodes, self.pods.late, self.pods.events)
 
 
 def _node_view(node: Node | None, report: NodeReport | None) -> NodeView:
-    told = report.status if report and report.live else None
-    running = frozenset(w.name for w in told.workers if w.phase == "Running") if told and told.workers else None
-    if told and not told.workers and told.phase != "Running":
+    status = report.status if report and report.live else None
+    running = frozenset(w.name for w in status.workers if w.phase == "Running") if status and status.workers else None
+    if status and not status.workers and status.phase != "Running":
         running = frozenset()
-    why = (told.reason, told.message) if told and told.reason in PREPARING else ("", "")
+    why = (status.reason, status.message) if status and status.reason in PREPARING else ("", "")
     return NodeView(node.unready if node else "", running, *why)
 
 
@@ -257,7 +257,7 @@ class Controller(Protocol):
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the desired objects in a cluster that runs pods; None: it has none."""
 
-    def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
+    def secret_names(self, desired: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
         """Return the Secrets of its namespace that ``build`` needs; called only for kinds with workers."""
         raise NotImplementedError
 
@@ -269,7 +269,11 @@ class Controller(Protocol):
         yield from ()
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Return the resource's status."""
+        """Return the resource's status by what is observed."""
+
+    def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:  # noqa: ARG002
+        """Advance the state machine of the kind, which the status holds: return the status to write."""
+        return status
 
 
 CONTROLLERS: dict[str, Controller] = {}
@@ -291,21 +295,21 @@ def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
 
 def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Return all actions for a resource; empty if it needs none."""
-    return [*first(desired, observed), *then(desired, observed)]
+    return [*deliveries(desired, observed), *objects_and_status(desired, observed)]
 
 
-def first(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return the first actions: which nodes shall hold the resource, or all actions of one that is being deleted."""
+def deliveries(desired: Resource[Any], observed: Observed) -> list[Action]:
+    """Return which nodes shall hold the resource; of a resource that is being deleted, all actions."""
     if desired.metadata.deletion_timestamp is not None:
         return _retire(desired, observed)
-    deliveries = list(CONTROLLERS[desired.kind.plural].deliver(desired, observed))
-    unheld = {each.key: each for each in observed.unheld}
-    sent = {action.resource.key for action in deliveries if isinstance(action, Send)} if unheld else set()
-    return [*(Hold(key, each.uid) for key, each in unheld.items() if key in sent), *deliveries]
+    actions = list(CONTROLLERS[desired.kind.plural].deliver(desired, observed))
+    without_finalizer = {stored.key: stored for stored in observed.without_finalizer}
+    sent = {action.resource.key for action in actions if isinstance(action, Send)} if without_finalizer else set()
+    return [*(AddFinalizer(key, stored.uid) for key, stored in without_finalizer.items() if key in sent), *actions]
 
 
-def then(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return the actions that follow: write the objects, and the status."""
+def objects_and_status(desired: Resource[Any], observed: Observed) -> list[Action]:
+    """Return the actions that follow the deliveries: write the objects, edit other resources, write the status."""
     if desired.metadata.deletion_timestamp is not None:
         return []
     actions: list[Action] = []
@@ -314,27 +318,27 @@ def then(desired: Resource[Any], observed: Observed) -> list[Action]:
     if built is not None and observed.pods is not None:
         actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)
     actions += controller.edits(desired, observed)
-    status = controller.status(desired, observed, built)
-    if same(status, observed.status) and not observed.heartbeat:
+    status = controller.step(desired, observed, controller.status(desired, observed, built), built)
+    if is_same_status(status, observed.status) and not observed.heartbeat:
         return actions
     actions.append(WriteStatus(desired.key, status))
     current = status.conditions[-1]
-    if news(status, observed.status):
+    if has_new_phase(status, observed.status):
         trouble = status.phase in {"Failed", "Degraded"} and current.reason != UPDATING
         text = f"{current.reason}: {current.message}" if current.message else current.reason
         actions.append(RecordEvent("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
     return actions
 
 
-def conflicts(seconds: Iterable[StoredResource], first: StoredResource, now: str) -> Iterator[WriteStatus]:
+def conflicts(namesakes: Iterable[StoredResource], owner: StoredResource, now: str) -> Iterator[WriteStatus]:
     """Yield a status for each resource whose name another group already has: it is not reconciled."""
-    group = first.resource.kind.api_version
-    for second in seconds:
-        text = f"{group} {first.key} already has that name, and both would use the same topics: delete one of the two"
+    group = owner.resource.kind.api_version
+    for namesake in namesakes:
+        text = f"{group} {owner.key} already has that name, and both would use the same topics: delete one of the two"
         verdict = Readiness("Failed", "NameConflict", text)
-        status = conclude(Status(), verdict, second.status, second.resource.metadata.generation, now)
-        if not same(status, second.status):
-            yield WriteStatus(second.key, status, second)
+        status = conclude(Status(), verdict, namesake.status, namesake.resource.metadata.generation, now)
+        if not is_same_status(status, namesake.status):
+            yield WriteStatus(namesake.key, status, namesake)
 
 
 def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
@@ -348,12 +352,12 @@ def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
         yield Forget(node, desired.key, meta.uid, max(0, meta.generation - 1))
 
 
-def same(new: Status, old: Status | None) -> bool:
+def is_same_status(new: Status, old: Status | None) -> bool:
     """Whether two statuses are equal except for heartbeats."""
     return old is not None and _timeless(new) == _timeless(old)
 
 
-def news(new: Status, old: Status | None) -> bool:
+def has_new_phase(new: Status, old: Status | None) -> bool:
     """Whether a status has another phase, or another reason for it."""
     return old is None or (new.phase, new.conditions[-1].reason) != (old.phase, old.conditions[-1].reason)
 
@@ -374,42 +378,39 @@ def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
     actions += edits
     if edits and not observed.refused:
         return actions  # what it has changed elsewhere is taken back first, unless that is refused
-    if not any(observed.online(node) for node in observed.holders):
-        actions += [RecordEvent("Warning", each.reason, str(key), each.message) for each in observed.refused]
+    if not any(observed.is_online(node) for node in observed.holders):
+        actions += [RecordEvent("Warning", problem.reason, str(key), problem.message) for problem in observed.refused]
         # the topic first: if GM is killed in between, it repeats both
         actions += [ClearStatus(key), Finalize(key, meta.uid), RecordEvent("Normal", "Deleted", str(key), "")]
     return actions
 
 
-def unplaced(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
-    """Yield roles without a node: the named node does not exist, or no node matches. Recovers without an edit."""
+def node_problems(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
+    """Yield roles without a node. Recovers without an edit; if pods run, the scheduler reports unmatched selectors."""
     placed = {name for names in observed.placed.values() for name in names}
     for role in roles:
         at = role.at
-        if role.pod.node_name:
-            if role.pod.node_name not in observed.nodes:
-                yield Problem("NodeNotFound", f"{at}.nodeName: node {role.pod.node_name} has never connected")
-            elif observed.nodes[role.pod.node_name].drained:
-                yield _drained(f"{at}.nodeName", [role.pod.node_name])
+        if role.pod.node_name and role.pod.node_name not in observed.nodes:
+            name = role.pod.node_name
+            text = f"there is no node {name}" if observed.pods else f"node {name} has never connected"
+            yield Problem("NodeNotFound", f"{at}.nodeName: {text}")
+        elif observed.pods:
+            continue
+        elif role.pod.node_name:
+            if observed.nodes[role.pod.node_name].drained:
+                yield _drained_problem(f"{at}.nodeName", [role.pod.node_name])
         elif not role.pod.node_selector:
             yield Problem("NoNode", f"{at}: set nodeName or nodeSelector")
         elif role.name not in placed:
-            wanted = ", ".join(f"{k}={v}" for k, v in sorted(role.pod.node_selector.items()))
+            labels = ", ".join(f"{k}={v}" for k, v in sorted(role.pod.node_selector.items()))
             away = (node for node in observed.nodes.values() if node.drained)
             if drained := [node.name for node in away if matches(role.pod, node.name, node.labels)]:
-                yield _drained(f"{at}.nodeSelector", drained)
+                yield _drained_problem(f"{at}.nodeSelector", drained)
             else:
-                yield Problem("NoNode", f"{at}.nodeSelector: no node has the labels {wanted}")
+                yield Problem("NoNode", f"{at}.nodeSelector: no node has the labels {labels}")
 
 
-def nowhere(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
-    """Yield roles whose named node does not exist; with a selector, the cluster's scheduler reports the problem."""
-    for role in roles:
-        if role.pod.node_name and role.pod.node_name not in observed.nodes:
-            yield Problem("NodeNotFound", f"{role.at}.nodeName: there is no node {role.pod.node_name}")
-
-
-def _drained(field: str, nodes: Sequence[str]) -> Problem:
+def _drained_problem(field: str, nodes: Sequence[str]) -> Problem:
     """Return the problem that only drained nodes match a role: it ends when one of them is uncordoned."""
-    first, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
-    return Problem("NodeDrained", f"{field}: node {first} is drained{more}: run `halimede uncordon {first}`")
+    lowest, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+    return Problem("NodeDrained", f"{field}: node {lowest} is drained{more}: run `halimede uncordon {lowest}`")

@@ -15,14 +15,14 @@ from halimede.api.dataset import PLURAL, is_copy
 from halimede.messages import DatasetFacts, NodeSummary, Status
 from halimede.messages.file_facts import NO_SAMPLES, SAMPLES_REPEATED
 from services.gm.controllers.base import Controller, Observed, register
-from services.gm.controllers.model import controlled, on_node, owner_labels, unknown_owner
+from services.gm.controllers.model import has_controller, owner_labels, state_on_node, unknown_owner
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
 from services.gm.workloads.deployments import Built
 
 #: reasons of a node with which a Dataset is Ready: what was counted is probably not as its user means it
 NOTED = (NO_SAMPLES, SAMPLES_REPEATED)
-Stand = tuple[NodeSummary, Readiness]
+NodeVerdict = tuple[NodeSummary, Readiness]
 
 
 @register(PLURAL)
@@ -42,33 +42,33 @@ class DatasetController(Controller):
         generation = desired.metadata.generation
         # nodes that copy it come last: their troubles may come from the node that has the data
         nodes = sorted(observed.placed, key=lambda node: (is_copy(desired.spec, node), node))
-        silent = [node for node in nodes if observed.as_pods and not controlled(node, observed)]
-        stands = [on_node(node, generation, observed) for node in nodes if node not in silent]
+        silent = [node for node in nodes if observed.as_pods and not has_controller(node, observed)]
+        states = [state_on_node(node, generation, observed) for node in nodes if node not in silent]
         sources = [node for node in nodes if not is_copy(desired.spec, node)]
-        found = [facts for node in sources if (facts := _counted(node, generation, observed))]
+        counts = [counted for node in sources if (counted := _node_facts(node, generation, observed))]
         trouble = unknown_owner(desired.spec, observed) if not silent else None
-        verdict = trouble or _verdict(stands, silent, counted=bool(found), copies=len(nodes) - len(sources))
-        summaries = sorted((summary for summary, _ in stands), key=lambda each: each.phase == "Ready")
+        verdict = trouble or _verdict(states, silent, counted=bool(counts), copies=len(nodes) - len(sources))
+        summaries = sorted((summary for summary, _ in states), key=lambda node_summary: node_summary.phase == "Ready")
         status = Status(
-            active=sum(v.phase == "Ready" for _, v in stands),
-            failed=sum(v.phase == "Failed" for _, v in stands),
+            active=sum(v.phase == "Ready" for _, v in states),
+            failed=sum(v.phase == "Failed" for _, v in states),
             nodes=summaries[:MAX_SHOWN_NODES],
         )
-        known = found[0] if found else _before(observed, generation) if verdict.phase == "Pending" else None
-        if known is not None:
+        facts = counts[0] if counts else _previous_facts(observed, generation) if verdict.phase == "Pending" else None
+        if facts is not None:
             status = msgspec.structs.replace(
-                status, dataset=known, number_of_samples=known.number_of_samples, update_time=known.counted_at
+                status, dataset=facts, number_of_samples=facts.number_of_samples, update_time=facts.counted_at
             )
         return conclude(status, verdict, observed.status, generation, observed.now)
 
 
-def _verdict(stands: list[Stand], silent: list[str], *, counted: bool, copies: int) -> Readiness:
+def _verdict(states: list[NodeVerdict], silent: list[str], *, counted: bool, copies: int) -> Readiness:
     """Sum up the nodes: the first trouble, else that of the node with the data. ``silent`` ones have no controller."""
-    troubles = [v for phase in ("Failed", "Pending") for _, v in stands if v.phase == phase]
+    troubles = [v for phase in ("Failed", "Pending") for _, v in states if v.phase == phase]
     if troubles:
         return troubles[0]
-    if stands:
-        first = stands[0][1]
+    if states:
+        first = states[0][1]
         also = f"; {copies} {'nodes have a copy' if copies > 1 else 'node has a copy'}" if copies else ""
         reason = "Counted" if counted and first.reason not in NOTED else first.reason
         return Readiness("Ready", reason, first.message + also)
@@ -79,7 +79,7 @@ def _verdict(stands: list[Stand], silent: list[str], *, counted: bool, copies: i
     return Readiness("Unused", "NotNeeded", text)
 
 
-def _counted(node: str, generation: int, observed: Observed) -> DatasetFacts | None:
+def _node_facts(node: str, generation: int, observed: Observed) -> DatasetFacts | None:
     """Return what a node has counted of this generation; None: nothing yet."""
     report = observed.reports.get(node)
     if report is None or not report.live or report.status.observed_generation < generation:
@@ -87,17 +87,17 @@ def _counted(node: str, generation: int, observed: Observed) -> DatasetFacts | N
     return report.status.dataset
 
 
-def _before(observed: Observed, generation: int) -> DatasetFacts | None:
+def _previous_facts(observed: Observed, generation: int) -> DatasetFacts | None:
     """Return the previous facts, which hold until the node has counted again."""
     before = observed.status
     return before.dataset if before and before.observed_generation >= generation else None
 
 
-def has(dataset: Resource[Any], node: str, observed: Observed) -> bool:
+def has_data(dataset: Resource[Any], node: str, observed: Observed) -> bool:
     """Whether a service's node has the data or a copy of it, by the Dataset's spec."""
-    spec, known = dataset.spec, observed.nodes.get(node)
+    spec, node_state = dataset.spec, observed.nodes.get(node)
     selectors = [labels for labels in owner_labels(spec) if labels]
     if node == spec.node_name or not (spec.node_name or selectors):
         return True
-    labels = known.labels if known else {}
+    labels = node_state.labels if node_state else {}
     return any(selector.items() <= labels.items() for selector in selectors)

@@ -33,18 +33,19 @@ from halimede.api.neptune import native
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.messages import ModelInUse, ServedVersion, Status
 from services.gm.cluster.port import Ref
-from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
-from services.gm.controllers.model import remembered
+from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, node_problems, register
+from services.gm.controllers.model import remember_version
 from services.gm.reference_index import ReferenceEntry, WorkerPlacement
 from services.gm.service_status import Problem, Readiness, Share, conclude, service_status
-from services.gm.workloads.deployments import Built, replicas
+from services.gm.workloads.deployments import Built, References, replicas
+from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import PodView, read_pods
 from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
 NODES_FIX = f"without Kubernetes use one of {KNOWN}, or export it to onnx"
 IMAGE_FIX = "an image needs Kubernetes: remove it, and list the model's versions in spec.manifest"
 REPLICAS, REPLICAS_FIX = "spec.replicas", "at the edge one server runs: set 1, or deployToLayer: cloud"
-NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
+NO_REPLICAS = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
 Objects = Mapping[Ref, Mapping[str, Any]]
 
 
@@ -54,15 +55,15 @@ class InferenceModelController(Controller):
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Return the resource in sedna.io form; its only role has no references, and stays on its present nodes."""
-        made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        return ReferenceEntry(made, _roles(made, status))
+        resource = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
+        return ReferenceEntry(resource, _roles(resource, status))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that serve it; to none if the cluster runs pods."""
         if observed.as_pods or not desired_servers(desired.spec):
             yield from forget(desired, replace(observed, placed={}))
             return
-        useless = any(_unserved(desired.spec))
+        useless = any(_serving_problems(desired.spec))
         for node in observed.placed:
             yield Keep(node, desired.key, desired.metadata.uid) if useless else Send(node, desired)
         yield from forget(desired, observed)
@@ -72,18 +73,18 @@ class InferenceModelController(Controller):
         if observed.pods is None:
             return None
         of = observed.pods
-        made = build(desired, of.workers.secrets, of.settings)
-        return made.holding(of.held, of.workers.objects, desired_servers(desired.spec))
+        built = build(desired, of.workers.secrets, of.settings)
+        return built.with_backoffs(of.backoffs, of.workers.objects, desired_servers(desired.spec))
 
-    def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
+    def secret_names(self, desired: Resource[Any], *_: References | PodSettings) -> frozenset[str]:
         """Return the Secrets that its versions are downloaded with."""
-        return secret_names(desired) if observed.pods else frozenset()
+        return secret_names(desired)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Sum up its servers; add their address and the version that they serve."""
         if built is None or observed.pods is None:
-            return _served(desired, observed, *_by_nodes(desired, observed))
-        return _served(desired, observed, *_by_pods(desired, observed, built))
+            return _with_address(desired, observed, *_by_nodes(desired, observed))
+        return _with_address(desired, observed, *_by_pods(desired, observed, built))
 
 
 def _roles(resource: Resource[InferenceModelSpec], status: Status | None = None) -> tuple[WorkerPlacement, ...]:
@@ -97,8 +98,8 @@ def _roles(resource: Resource[InferenceModelSpec], status: Status | None = None)
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
     """Return the status by the nodes' reports, the first address of a server, and the model that it serves."""
     shares = observed.shares
-    missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed)]
-    status = _summed(desired, observed, shares if desired_servers(desired.spec) else [], missing)
+    missing = [*_serving_problems(desired.spec), *node_problems(_roles(desired), observed)]
+    status = _sum_up(desired, observed, shares if desired_servers(desired.spec) else [], missing)
     for share in shares:
         for worker in share.reported.workers if share.reported and share.online else ():
             if worker.role == ROLE and worker.phase == "Running" and worker.url:
@@ -110,23 +111,23 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     """Return the status by the cluster's pods, the address, and the model that is served there."""
     assert observed.pods is not None  # noqa: S101
     workers = observed.pods.workers
-    shall = observed.pods.planned(built)
+    shall = observed.pods.merge(built)
     objects = {**workers.objects, **shall}
     number = replicas(built, workers.objects)
-    missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed)]
-    pods = read_pods(objects, workers.pods, observed.pod_news)
-    status = _summed(desired, observed, [], missing, pods=pods, number=number, held=built.held)
+    missing = [*observed.pods.troubles, *built.problems, *node_problems(_roles(desired), observed)]
+    pods = read_pods(objects, workers.pods, observed.pod_facts)
+    status = _sum_up(desired, observed, [], missing, pods=pods, number=number, held_back=built.held_back)
     if not number.get(ROLE):
         return status, "", ModelInUse()
     before = observed.status.serving_version if observed.status else ""
-    done = rolled_out(objects, workers.pods, number[ROLE])
+    done = is_rolled_out(objects, workers.pods, number[ROLE])
     using = ModelInUse(version=served_version(objects) if done else before or "")
     # an existing object has addresses in its status; a desired one has no status
     where = address(desired, {**shall, **workers.objects}, workers.pods)
     return status, where, using
 
 
-def _summed(
+def _sum_up(
     desired: Resource[Any],
     observed: Observed,
     shares: Sequence[Share],
@@ -134,35 +135,35 @@ def _summed(
     *,
     pods: Sequence[PodView] | None = None,
     number: Mapping[str, int] | None = None,
-    held: Mapping[str, Problem] | None = None,
+    held_back: Mapping[str, Problem] | None = None,
 ) -> Status:
     status = service_status(
         generation=desired.metadata.generation,
         shares=shares,
-        left=(),
+        former=(),
         missing=missing,
         previous=observed.status,
         now=observed.now,
         pods=pods,
-        wanted=number,
-        held=held,
+        numbers=number,
+        held_back=held_back,
     )
     verdict = None
     if not desired_servers(desired.spec) and not missing:
-        verdict = NONE_WANTED
+        verdict = NO_REPLICAS
     elif status.phase == "Running":
-        verdict = _differing(desired.spec, observed, status.conditions[-1].message)
+        verdict = _difference(desired.spec, observed, status.conditions[-1].message)
     if verdict is None:
         return status
     return conclude(status, verdict, observed.status, desired.metadata.generation, observed.now)
 
 
-def _differing(spec: InferenceModelSpec, observed: Observed, message: str) -> Readiness | None:
+def _difference(spec: InferenceModelSpec, observed: Observed, message: str) -> Readiness | None:
     """Return the phase of a model that is served in another way than its spec has it; None: it is as specified."""
     error = _unmet(spec, observed)
     if error is not None:
         return Readiness("Degraded", "ReplicasNotSupported" if error.field == REPLICAS else "NodeMismatch", str(error))
-    if observed.as_pods or not (unused := list(_unused(spec))):
+    if observed.as_pods or not (unused := list(_unused_fields(spec))):
         return None
     return Readiness("Running", "AllWorkersRun", f"{message}; without Kubernetes not used: {', '.join(unused)}")
 
@@ -180,16 +181,16 @@ def _unmet(spec: InferenceModelSpec, observed: Observed) -> InvalidFieldError | 
     if number > len(nodes):
         fix = f"each node runs one server: set {len(nodes)}, the number of matching nodes, or label more nodes"
         return InvalidFieldError(REPLICAS, number, fix)
-    layer, others = LAYER_LABELS[spec.deploy_to_layer], set(LAYER_LABELS.values())
+    layer, layers = LAYER_LABELS[spec.deploy_to_layer], set(LAYER_LABELS.values())
     for name in nodes:
         labels = observed.nodes[name].labels if name in observed.nodes else {}
-        if layer not in labels and not others.isdisjoint(labels):
+        if layer not in labels and not layers.isdisjoint(labels):
             fix = f"node {name} has another layer: change it, or spec.nodeName or spec.nodeSelector"
             return InvalidFieldError("spec.deployToLayer", spec.deploy_to_layer, fix)
     return None
 
 
-def _unused(spec: InferenceModelSpec) -> Iterator[str]:
+def _unused_fields(spec: InferenceModelSpec) -> Iterator[str]:
     """Yield the fields that a node which runs servers itself does not use."""
     if spec.service_type:
         yield "spec.serviceType"
@@ -201,7 +202,7 @@ def _unused(spec: InferenceModelSpec) -> Iterator[str]:
         yield "valueFrom in spec.env"
 
 
-def _served(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:
+def _with_address(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:
     """Add address and version; remember a version that was served."""
     before = observed.status
     versions = before.versions if before else []
@@ -211,7 +212,7 @@ def _served(desired: Resource[Any], observed: Observed, status: Status, url: str
         digest = using.digest or (file.sha256sum.lower() if SHA256.fullmatch(file.sha256sum) else "")
         url_of = hide_secrets(file.download_url)
         served = ServedVersion(version=name, url=url_of, digest=digest, since=observed.now)
-        versions = remembered(versions, served)
+        versions = remember_version(versions, served)
     if before and not url and status.active == 0 and desired_servers(desired.spec):
         url, name = before.url or "", before.serving_version or ""  # the server will return there with that version
     return msgspec.structs.replace(
@@ -223,7 +224,7 @@ def _served(desired: Resource[Any], observed: Observed, status: Status, url: str
     )
 
 
-def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
+def _serving_problems(spec: InferenceModelSpec) -> Iterator[Problem]:
     """Yield why nodes that run workers themselves cannot serve the model."""
     if target(spec) is None:
         yield Problem("ImageNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
@@ -234,13 +235,13 @@ def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
 def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Iterable[Mapping[str, Any]]) -> str:
     """Return the best available URL: one from outside the cluster, else the name within the cluster."""
     spec, meta = service.spec, service.metadata
-    found = {ref.kind: body for ref, body in objects.items() if ref.name == meta.name}
-    network = found.get("Service") or {}
+    by_kind = {ref.kind: body for ref, body in objects.items() if ref.name == meta.name}
+    network = by_kind.get("Service") or {}
     outside = ""
-    if spec.ingress and "Ingress" in found:
-        outside = _through(spec.ingress, found["Ingress"])
+    if spec.ingress and "Ingress" in by_kind:
+        outside = _ingress_url(spec.ingress, by_kind["Ingress"])
     elif service_type(spec) == "LoadBalancer":
-        outside = next((f"http://{_host(at)}:{service_port(spec)}" for at in _balanced(network)), "")
+        outside = next((f"http://{_host(at)}:{service_port(spec)}" for at in _balancer_addresses(network)), "")
     elif service_type(spec) == "NodePort":
         outside = _on_a_node(network, pods)
     return outside or f"http://{meta.name}.{meta.namespace}.svc:{service_port(spec)}"
@@ -255,36 +256,36 @@ def served_version(objects: Objects) -> str:
     return ""
 
 
-def rolled_out(objects: Objects, pods: Iterable[Mapping[str, Any]], number: int) -> bool:
+def is_rolled_out(objects: Objects, pods: Iterable[Mapping[str, Any]], number: int) -> bool:
     """Whether ``number`` pods of the present template are ready, and none of another."""
     views: tuple[PodView, ...] = read_pods(objects, pods)
     up = [view for view in views if view.ready]
     return 0 < number <= sum(view.current for view in up) and all(view.current for view in up)
 
 
-def _through(given: Ingress, body: Mapping[str, Any]) -> str:
-    host = given.host or next(map(_host, _balanced(body)), "")
-    return f"{'https' if given.tls_secret else 'http'}://{host}{given.path.rstrip('/')}" if host else ""
+def _ingress_url(ingress: Ingress, body: Mapping[str, Any]) -> str:
+    host = ingress.host or next(map(_host, _balancer_addresses(body)), "")
+    return f"{'https' if ingress.tls_secret else 'http'}://{host}{ingress.path.rstrip('/')}" if host else ""
 
 
-def _balanced(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _balancer_addresses(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the addresses that a load balancer has given to a Service or Ingress."""
-    for each in ((body.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []:
-        if each.get("hostname") or each.get("ip"):
-            yield each
+    for endpoint in ((body.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []:
+        if endpoint.get("hostname") or endpoint.get("ip"):
+            yield endpoint
 
 
 def _host(at: Mapping[str, Any]) -> str:
-    return str(at.get("hostname") or _bracketed(str(at["ip"])))
+    return str(at.get("hostname") or _with_brackets(str(at["ip"])))
 
 
 def _on_a_node(network: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> str:
     """Return a URL of the node port; every node forwards it, and a node with a pod of the model surely exists."""
     ports = (network.get("spec") or {}).get("ports") or []
-    port = next((each.get("nodePort") for each in ports if each.get("name") == "http"), None)
+    port = next((port_spec.get("nodePort") for port_spec in ports if port_spec.get("name") == "http"), None)
     hosts = sorted(host for pod in pods if (host := (pod.get("status") or {}).get("hostIP")))
-    return f"http://{_bracketed(hosts[0])}:{port}" if port and hosts else ""
+    return f"http://{_with_brackets(hosts[0])}:{port}" if port and hosts else ""
 
 
-def _bracketed(ip: str) -> str:
+def _with_brackets(ip: str) -> str:
     return f"[{ip}]" if ":" in ip else ip

@@ -49,9 +49,9 @@ class ModelController(Controller):
         """Sum up the nodes that need the model; without a local controller, pods download it themselves."""
         generation = desired.metadata.generation
         summaries, verdicts = [], []
-        uncontrolled = {node for node in observed.placed if observed.as_pods and not controlled(node, observed)}
+        uncontrolled = {node for node in observed.placed if observed.as_pods and not has_controller(node, observed)}
         for node in sorted(observed.placed.keys() - uncontrolled):
-            summary, verdict = on_node(node, generation, observed)
+            summary, verdict = state_on_node(node, generation, observed)
             summaries.append(summary)
             verdicts.append(verdict)
         ready = sum(v.phase == "Ready" for v in verdicts)
@@ -66,7 +66,7 @@ class ModelController(Controller):
             verdict = Readiness("Unused", "NotNeeded", "no service on a known node uses it")
         elif failed or waiting:
             verdict = (failed or waiting)[0]
-        elif len({each.digest for each in facts}) > 1:
+        elif len({model_facts.digest for model_facts in facts}) > 1:
             text = f"the {len(verdicts)} nodes have different contents: set spec.sha256, or another spec.url"
             verdict = Readiness("Ready", "ContentDiffers", text)
         elif noted := [v for reason in NOTED for v in verdicts if v.reason == reason]:
@@ -76,7 +76,7 @@ class ModelController(Controller):
         # nodes with trouble first, in case the list is cut
         summaries.sort(key=lambda s: s.phase == "Ready")
         status = Status(active=ready, failed=len(failed), nodes=summaries[:MAX_SHOWN_NODES])
-        status = _described(status, desired, observed, facts, served=verdict.phase == "Ready" and bool(verdicts))
+        status = _with_facts(status, desired, observed, facts, served=verdict.phase == "Ready" and bool(verdicts))
         return conclude(status, verdict, observed.status, generation, observed.now)
 
 
@@ -90,17 +90,17 @@ def unknown_owner(spec: ModelSpec | DatasetSpec, observed: Observed) -> Readines
     if spec.node_name and spec.node_name not in observed.nodes:
         return Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {spec.node_name} has never connected")
     if spec.node_selector and not spec.node_name and not observed.placed:
-        wanted = ", ".join(f"{key}={value}" for key, value in sorted(spec.node_selector.items()))
-        return Readiness("Pending", "NoNode", f"spec.nodeSelector: no node has the labels {wanted}")
+        labels = ", ".join(f"{key}={value}" for key, value in sorted(spec.node_selector.items()))
+        return Readiness("Pending", "NoNode", f"spec.nodeSelector: no node has the labels {labels}")
     return None
 
 
-def _described(
+def _with_facts(
     status: Status, desired: Resource[Any], observed: Observed, facts: Sequence[ModelFacts], *, served: bool
 ) -> Status:
     """Add the facts of the model: its metrics, its content, the versions so far."""
     before, spec = observed.status, desired.spec
-    agreed = facts[0] if len({each.digest for each in facts}) == 1 else None
+    agreed = facts[0] if len({model_facts.digest for model_facts in facts}) == 1 else None
     if agreed is None and before and not facts and before.observed_generation >= desired.metadata.generation:
         agreed = before.model  # no node needs the model now: its content is unchanged
     versions = before.versions if before else []
@@ -108,7 +108,7 @@ def _described(
         digest = agreed.digest if agreed else spec.sha256
         url, since = hide_secrets(spec.url), agreed.since if agreed and agreed.since else observed.now
         version = spec.target_version or digest[:12]
-        versions = remembered(versions, ServedVersion(version=version, url=url, digest=digest, since=since))
+        versions = remember_version(versions, ServedVersion(version=version, url=url, digest=digest, since=since))
     changed = before is None or agreed != before.model
     return msgspec.structs.replace(
         status,
@@ -121,7 +121,7 @@ def _described(
 
 def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
     """Return the user's metrics, and others that the status of this generation already has."""
-    own = {each.key: Metric(key=each.key, value=each.value) for each in desired.spec.metrics}
+    own = {metric.key: Metric(key=metric.key, value=metric.value) for metric in desired.spec.metrics}
     if before and before.observed_generation == desired.metadata.generation:
         own = {metric.key: metric for metric in before.metrics} | own
     return list(own.values())
@@ -129,38 +129,38 @@ def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
 
 def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
     """Return the facts about the content that nodes with the model have reported, by node, without copies."""
-    generation, found = desired.metadata.generation, []
+    generation, facts = desired.metadata.generation, []
     for node in sorted(node for node in observed.placed if not is_copy(desired.spec, node)):
         report = observed.reports.get(node)
         if report is None or not report.live or report.status.observed_generation < generation:
             continue
-        told = report.status
-        if told.model and told.model.digest:  # also of one that failed its trial: other nodes may copy it
-            found.append(told.model)
-    return found
+        status = report.status
+        if status.model and status.model.digest:  # also of one that failed its trial: other nodes may copy it
+            facts.append(status.model)
+    return facts
 
 
-def controlled(node: str, observed: Observed) -> bool:
+def has_controller(node: str, observed: Observed) -> bool:
     """Whether a node has a local controller that can download a model in advance."""
-    known = observed.nodes.get(node)
-    return known is not None and known.controlled
+    state = observed.nodes.get(node)
+    return state is not None and state.controlled
 
 
-def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Readiness]:
+def state_on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Readiness]:
     """Return the state of a Model or Dataset on one node."""
     report = observed.reports.get(node)
-    online = observed.online(node)
+    online = observed.is_online(node)
     if report is None or not report.live or report.status.observed_generation < generation:
         reason = "Preparing" if online else "NodeOffline"
         message = f"node {node} " + ("has not reported its state yet" if online else "is offline")
         summary = NodeSummary(node=node, online=online, phase="Pending", reason=reason)
         return summary, Readiness("Pending", reason, message)
-    told = report.status
-    text = ": ".join(part for part in (told.message, _progress(told.model)) if part) if online else told.message
-    summary = NodeSummary(node=node, online=online, phase=told.phase, reason=told.reason, message=text)
-    phase = {"Running": "Ready"}.get(told.phase, told.phase)
+    status = report.status
+    text = ": ".join(part for part in (status.message, _progress(status.model)) if part) if online else status.message
+    summary = NodeSummary(node=node, online=online, phase=status.phase, reason=status.reason, message=text)
+    phase = {"Running": "Ready"}.get(status.phase, status.phase)
     message = f"node {node}: {text}" if text else f"node {node}"
-    return summary, Readiness(phase, told.reason or told.phase, message)
+    return summary, Readiness(phase, status.reason or status.phase, message)
 
 
 def _progress(facts: ModelFacts | None) -> str:
@@ -174,12 +174,12 @@ def _progress(facts: ModelFacts | None) -> str:
     return f"{share} % of {facts.size / 1e6:.4g} MB downloaded, {rate}"
 
 
-def remembered(versions: Sequence[ServedVersion], now: ServedVersion) -> list[ServedVersion]:
+def remember_version(versions: Sequence[ServedVersion], served: ServedVersion) -> list[ServedVersion]:
     """Return the list with the served version in front; a version that is served again moves to the front."""
-    if versions and _same(versions[0], now):
+    if versions and _is_same_version(versions[0], served):
         return list(versions)
-    return [now, *(each for each in versions if not _same(each, now))][:MOST_VERSIONS]
+    return [served, *(version for version in versions if not _is_same_version(version, served))][:MOST_VERSIONS]
 
 
-def _same(one: ServedVersion, other: ServedVersion) -> bool:
+def _is_same_version(one: ServedVersion, other: ServedVersion) -> bool:
     return (one.version, one.digest) == (other.version, other.digest)

@@ -34,10 +34,10 @@ class FederatedLearningController(TrainingModelController):
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """Return the job as a training."""
-        made = native(resource)
-        made = replace(made, spec=made.spec.as_training())
-        rivals = [Key(plural, *made.key[1:]) for plural in (TRAINING, FEDERATED) if plural != made.key.plural]
-        return ReferenceEntry(made, roles_of(made), edits=(model_of(made),), watches=tuple(rivals))
+        training = native(resource)
+        training = replace(training, spec=training.spec.as_training())
+        rivals = [Key(plural, *training.key[1:]) for plural in (TRAINING, FEDERATED) if plural != training.key.plural]
+        return ReferenceEntry(training, roles_of(training), edits=(model_of(training),), watches=tuple(rivals))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to its nodes unless it has to wait; a training that has begun goes on."""
@@ -58,7 +58,7 @@ class FederatedLearningController(TrainingModelController):
         if obstacle is None:
             return status
         verdict = Readiness("Pending", obstacle.reason, obstacle.message)
-        generation = (observed.asked or desired).metadata.generation
+        generation = (observed.original or desired).metadata.generation
         return conclude(status, verdict, observed.status, generation, observed.now)
 
     def obstacle(self, desired: Resource[Any], observed: Observed) -> Problem | None:
@@ -75,18 +75,18 @@ class IncrementalLearningController(FederatedLearningController):
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Return the job as a training; its Dataset decides when it begins."""
-        found = super().entry(resource, status)
-        return replace(found, watches=(*found.watches, _dataset_of(resource)))
+        training_entry = super().entry(resource, status)
+        return replace(training_entry, watches=(*training_entry.watches, _dataset_of(resource)))
 
     def obstacle(self, desired: Resource[Any], observed: Observed) -> Problem | None:
         """Return why its workers must not run now: also that there are too few samples for a training to begin."""
         conflict = super().obstacle(desired, observed)
-        if conflict or observed.asked is None or _begun(observed):
+        if conflict or observed.original is None or _has_begun(observed):
             return conflict
-        asked: Resource[IncrementalLearningSpec] = observed.asked
-        key, condition = _dataset_of(asked), asked.spec.train_spec.trigger.condition
+        original: Resource[IncrementalLearningSpec] = observed.original
+        key, condition = _dataset_of(original), original.spec.train_spec.trigger.condition
         reports = (observed.watched.get(key) or {}).values()
-        samples = next((each.status.dataset.number_of_samples for each in reports if each.status.dataset), None)
+        samples = next((report.status.dataset.number_of_samples for report in reports if report.status.dataset), None)
         if samples is None:
             return None  # the rules of a training say what the Dataset lacks
         if condition.holds(samples):
@@ -96,14 +96,14 @@ class IncrementalLearningController(FederatedLearningController):
 
     def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:
         """Return why the Model does not get the version: it gains too little over the Model's own metric."""
-        asked, model = observed.asked, observed.edited.get(model_of(desired))
-        if asked is None or model is None:
+        original, model = observed.original, observed.edited.get(model_of(desired))
+        if original is None or model is None:
             return ""
-        condition = asked.spec.deploy_spec.trigger.condition
+        condition = original.spec.deploy_spec.trigger.condition
         metric = condition.metric.removesuffix(DELTA)
         if metric not in progress.metrics:
-            known = ", ".join(sorted(progress.metrics)) or "none"
-            return f"the trainer has no metric {metric} for {condition.metric}: it has {known}"
+            metrics = ", ".join(sorted(progress.metrics)) or "none"
+            return f"the trainer has no metric {metric} for {condition.metric}: it has {metrics}"
         gain = progress.metrics[metric] - (measured(model.resource.spec, metric) or 0.0)
         if condition.holds(gain):
             return ""
@@ -114,10 +114,10 @@ def _dataset_of(job: Resource[IncrementalLearningSpec]) -> Key:
     return Key(DATASETS, job.metadata.namespace, job.spec.dataset.name)
 
 
-def _begun(observed: Observed) -> bool:
+def _has_begun(observed: Observed) -> bool:
     """Whether the training of this generation has begun, or is done."""
     before = observed.status
     if before is None or before.training is None:
         return False
-    same = observed.asked is not None and before.observed_generation == observed.asked.metadata.generation
+    same = observed.original is not None and before.observed_generation == observed.original.metadata.generation
     return same and (before.training.round > 0 or before.training.state == DONE)

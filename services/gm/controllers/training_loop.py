@@ -29,11 +29,11 @@ from services.gm.learning_loop import (
     ObservedService,
     ObservedTraining,
     advance,
+    desired_model,
     digest_of,
-    edited,
-    full,
+    is_full,
+    is_training,
     progress_of,
-    running,
 )
 from services.gm.service_status import Problem, Readiness
 from services.gm.worker_file_store import FULL
@@ -63,23 +63,23 @@ def service_of(training: Resource[TrainingModelSpec]) -> Key:
     return Key(JOINT_INFERENCE, training.metadata.namespace, training.spec.loop.service.name)
 
 
-def looped(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
+def with_present_round(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
     """Return what nodes receive: with the present round, and a generation that counts the rounds.
 
     The rounds count also after them, because nodes refuse a generation that is lower than one that they had.
     """
     loop, spec = state_of(status), dict(training.body["spec"])
     if training.spec.loop:
-        trains = running(loop) and not leaves(training, loop)
+        trains = is_training(loop) and not is_leaving(training, loop)
         run = {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base} if trains else None
         spec["loop"] = {**spec["loop"], "run": run}
     generation = training.metadata.generation + loop.round
     metadata = {**training.body["metadata"], "generation": generation}
-    made = parse({**training.body, "metadata": metadata, "spec": spec})
-    return replace(made, metadata=msgspec.structs.replace(training.metadata, generation=generation))
+    with_round = parse({**training.body, "metadata": metadata, "spec": spec})
+    return replace(with_round, metadata=msgspec.structs.replace(training.metadata, generation=generation))
 
 
-def leaves(training: Resource[TrainingModelSpec], loop: LoopState) -> bool:
+def is_leaving(training: Resource[TrainingModelSpec], loop: LoopState) -> bool:
     """Whether a loop has to give back the Model of its last round: it was removed, or has another Model or service."""
     if not loop.model:
         return False
@@ -95,7 +95,7 @@ def models_of(training: Resource[TrainingModelSpec], loop: LoopState) -> list[Ke
     return [Key(MODELS, training.metadata.namespace, name) for name in names]
 
 
-def idle(training: Resource[TrainingModelSpec]) -> bool:
+def is_idle(training: Resource[TrainingModelSpec]) -> bool:
     """Whether a loop runs no training: then nodes hold nothing of it."""
     return training.spec.loop is not None and training.spec.loop.run is None
 
@@ -105,35 +105,35 @@ def model_edits(
 ) -> Iterator[Edit]:
     """Yield what the Model must have in the present state, if that differs."""
     loop, settings = state_of(observed.status), training.spec.loop or LoopSettings()
-    seen = observe(training, observed, model, identity, None)
-    known = model.status.model if model.status else None
-    made = edited(loop, seen, training.metadata.name, settings, known)
-    if made is not None:
-        before, after = (msgspec.to_builtins(each) for each in (model.resource.spec, made))
+    facts = observe(training, observed, model, identity, None)
+    model_facts = model.status.model if model.status else None
+    desired_spec = desired_model(loop, facts, training.metadata.name, settings, model_facts)
+    if desired_spec is not None:
+        before, after = (msgspec.to_builtins(spec) for spec in (model.resource.spec, desired_spec))
         names = sorted(before.keys() | after.keys())
         yield Edit(model, {name: after.get(name) for name in names if before.get(name) != after.get(name)})
 
 
-def ended(observed: Observed, model: StoredResource | None) -> Observed:
+def withdraw(observed: Observed, model: StoredResource | None) -> Observed:
     """Return what is observed for a loop that is being deleted: a candidate that is on trial is withdrawn."""
     loop, status = state_of(observed.status), observed.status or Status()
     there = model is not None and bool(digest_of(loop.version, model.resource.spec))
     state: State = "Withdrawn" if loop.state in UNPROVEN and there else "Collecting"
-    told = msgspec.to_builtins(msgspec.structs.replace(loop, state=state))
-    return replace(observed, status=msgspec.structs.replace(status, loop=told))
+    loop_fields = msgspec.to_builtins(msgspec.structs.replace(loop, state=state))
+    return replace(observed, status=msgspec.structs.replace(status, loop=loop_fields))
 
 
 def left_edits(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> list[Edit]:
     """Return what the Model that a loop leaves must have: without a candidate that nothing has proven."""
     model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
-    return list(model_edits(training, ended(observed, model), model, identity)) if model else []
+    return list(model_edits(training, withdraw(observed, model), model, identity)) if model else []
 
 
-def left(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> LoopState:
+def leave_model(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> LoopState:
     """Return the state of a loop that leaves a Model; its rounds count on."""
     if left_edits(training, observed, identity):
         model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
-        return state_of(ended(observed, model).status)
+        return state_of(withdraw(observed, model).status)
     return msgspec.structs.replace(
         state_of(observed.status),
         state="Collecting", reason="", message="", model="", base="", version="", restore=None,
@@ -150,30 +150,30 @@ def observe(
     """Return all that the loop depends on. ``trouble``: the state of the training by its workers."""
     service = service_of(training) if training.spec.loop else None
     reports = (observed.watched.get(service) if service else None) or {}
-    parts = ((part_of(worker), observed.online(node), worker) for node, worker in placed_workers(observed))
+    parts = ((part_of(worker), observed.is_online(node), worker) for node, worker in placed_workers(observed))
     head, trainers, offline = progress_of(parts, identity, AGGREGATOR)
     error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
     if len(trainers) + len(offline) == len(training.spec.trainers):
-        reasons = [each.reason for each in (*trainers, *offline)]
+        reasons = [progress.reason for progress in (*trainers, *offline)]
         if all(reason.startswith(UNABLE) for reason in reasons):
             error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer can train"
     digest = head.model.digest if head and head.model else ""
     if (why := observed.pulled.get(digest, "")).startswith(FULL):
         error = error or f"ModelNotFetched: the trained model is not in GM's store of files: {why}"
     status = model.status if model else None
-    fails = status if status and status.phase == FAILED and running_version(model) else None
+    fails = status if status and status.phase == FAILED and is_status_current(model) else None
     return ObservedLoop(
-        service=ObservedService.of(reports.values(), observed.online),
+        service=ObservedService.of(reports.values(), observed.is_online),
         training=ObservedTraining(head, trainers, error, pulled=observed.pulled.get(digest) == "", offline=offline),
         model=model.resource.spec if model else None,
         model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
         command=training.spec.loop.command if training.spec.loop else 0,
         as_pods=observed.as_pods,
-        pods_error=_failing(observed.statuses.get(service)) if service and observed.as_pods else "",
+        pods_error=_pod_failure(observed.statuses.get(service)) if service and observed.as_pods else "",
     )
 
 
-def _failing(service: Status | None) -> str:
+def _pod_failure(service: Status | None) -> str:
     """Return why a pod of a service has failed; empty: none has."""
     if service is None or not service.failed or not service.conditions:
         return ""
@@ -182,12 +182,12 @@ def _failing(service: Status | None) -> str:
 
 def rival(training: Resource[TrainingModelSpec], observed: Observed) -> Key | None:
     """Return the loop that has the Model or the service of this one: the oldest has both, else the first by name."""
-    others = [each for each in observed.related.values() if isinstance(each.spec, TrainingModelSpec) and each.spec.loop]
-    first = min([training, *others], key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
+    rivals = [job for job in observed.related.values() if isinstance(job.spec, TrainingModelSpec) and job.spec.loop]
+    first = min([training, *rivals], key=lambda job: (job.metadata.creation_timestamp or "", job.metadata.name))
     return first.key if first.key != training.key else None
 
 
-def missing(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
+def loop_problems(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
     """Return what prevents rounds of the loop."""
     key, loop = service_of(training), state_of(observed.status)
     if observed.watched.get(key) is None:
@@ -206,16 +206,16 @@ def _no_round(training: Resource[TrainingModelSpec], observed: Observed, loop: L
     key = models_of(training, LoopState())[0]
     model = observed.edited.get(key)
     there = model is not None and digest_of(loop.version, model.resource.spec)
-    if model and not there and full(loop, model.resource.spec, training.metadata.name):
+    if model and not there and is_full(loop, model.resource.spec, training.metadata.name):
         yield Problem("TooManyVersions", f"{key} has no room for a candidate: remove one from spec.versions")
     reports = (observed.watched.get(service_of(training)) or {}).values()
-    versions = ObservedService.of(reports, observed.online).versions
+    versions = ObservedService.of(reports, observed.is_online).versions
     if loop.state == "Collecting" and len(versions) > 1:
         text = f"edge workers use versions {', '.join(sorted(versions))}: a round begins once all use one"
         yield Problem("VersionsDiffer", text)
 
 
-def running_version(model: StoredResource | None) -> bool:
+def is_status_current(model: StoredResource | None) -> bool:
     """Whether the status of a Model is about its present spec."""
     return (
         model is not None
@@ -224,7 +224,7 @@ def running_version(model: StoredResource | None) -> bool:
     )
 
 
-def stepped(
+def next_state(
     training: Resource[TrainingModelSpec],
     observed: Observed,
     model: StoredResource | None,
@@ -234,20 +234,20 @@ def stepped(
     """Return the next state of the loop."""
     assert training.spec.loop is not None  # noqa: S101  # callers check it
     loop = state_of(observed.status)
-    if leaves(training, loop) or rival(training, observed):
-        return left(training, observed, identity)
+    if is_leaving(training, loop) or rival(training, observed):
+        return leave_model(training, observed, identity)
     loop = serving(loop, training.spec.loop.service.name)
-    seen = observe(training, observed, model, identity, trouble if running(loop) else None)
-    if loop.state == "Collecting" and loop.restore is None and missing(training, observed):
+    facts = observe(training, observed, model, identity, trouble if is_training(loop) else None)
+    if loop.state == "Collecting" and loop.restore is None and loop_problems(training, observed):
         return loop
-    loop = advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
+    loop = advance(loop, facts, training.metadata.name, training.spec.loop, observed.now)
     return msgspec.structs.replace(loop, model=training.spec.model.name)
 
 
 def verdict(loop: LoopState, training: Readiness, absent: list[Problem], shown: list[WorkerSummary]) -> Readiness:
     """Return phase and reason: the state of the loop, unless something that it needs is missing."""
     if absent:
-        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(each.message for each in absent)))
+        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(problem.message for problem in absent)))
     if loop.state == "Training" and shown:
         return Readiness(loop.state, training.reason, training.message)
     return Readiness(loop.state, loop.reason or WAITING, loop.message)

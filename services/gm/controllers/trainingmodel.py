@@ -36,17 +36,17 @@ from halimede.messages.training import STARVED
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers import training_loop
-from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, nowhere, register
+from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, node_problems, register
 from services.gm.controllers.worker_service import (
     WorkersController,
-    lacking,
+    lacking_resources,
     part_of,
     placed_workers,
     roles_of,
     workers,
 )
 from services.gm.reference_index import ReferenceEntry
-from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude
+from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude, node_summary
 from services.gm.worker_file_store import WorkerFile
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.pod_status import STARTING
@@ -74,23 +74,24 @@ class TrainingModelController(WorkersController):
 
         With a loop it has the round that its status names, and follows the loop's service and its Model.
         """
-        made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
+        resource = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
         loop = training_loop.state_of(status)
-        if made.spec.loop or loop.round:
-            made = training_loop.looped(made, status)
-        watches = (training_loop.service_of(made), model_of(made)) if made.spec.loop else ()
-        return ReferenceEntry(made, roles_of(made), edits=tuple(training_loop.models_of(made, loop)), watches=watches)
+        if resource.spec.loop or loop.round:
+            resource = training_loop.with_present_round(resource, status)
+        watches = (training_loop.service_of(resource), model_of(resource)) if resource.spec.loop else ()
+        models = tuple(training_loop.models_of(resource, loop))
+        return ReferenceEntry(resource, roles_of(resource), edits=models, watches=watches)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to its nodes, and what its workers need before; a training that is done leaves them."""
-        if training_loop.idle(desired) or _finished(desired, observed):
+        if training_loop.is_idle(desired) or _is_finished(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the objects of its workers, in a cluster that runs pods; none for a training that is done."""
-        if observed.pods is not None and (training_loop.idle(desired) or _finished(desired, observed)):
+        if observed.pods is not None and (training_loop.is_idle(desired) or _is_finished(desired, observed)):
             return Built()
         return super().build(desired, observed)
 
@@ -99,19 +100,19 @@ class TrainingModelController(WorkersController):
 
         In a loop the state of the loop decides what the Model must be.
         """
-        leaves = training_loop.leaves(desired, training_loop.state_of(observed.status))
+        leaves = training_loop.is_leaving(desired, training_loop.state_of(observed.status))
         if desired.spec.loop or leaves:
             yield from _loop_edits(desired, observed, leaves=leaves)
             return
         progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
         deleting = desired.metadata.deletion_timestamp is not None
-        if deleting or progress is None or progress.model is None or model is None or _finished(desired, observed):
+        if deleting or progress is None or progress.model is None or model is None or _is_finished(desired, observed):
             return
-        if _scripted(desired) or self.withheld(desired, observed, progress):
+        if _has_script(desired) or self.withheld(desired, observed, progress):
             return
         if _version_of(model, progress.model.digest):
             return
-        if _has(model, progress.model.digest):
+        if _has_version(model, progress.model.digest):
             yield Edit(model, with_version(model.resource.spec, desired, progress))
         elif observed.pulled.get(progress.model.digest) != "":
             yield _pull(desired, progress.model, observed)
@@ -120,46 +121,56 @@ class TrainingModelController(WorkersController):
 
     def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:  # noqa: ARG002
         """Return why the Model does not get the model of a training that is done; empty: it gets it."""
-        written = _scripted(desired) and (observed.as_pods or _scripts_ended(observed))
+        written = _has_script(desired) and (observed.as_pods or _have_scripts_ended(observed))
         return "its script writes the model" if written else ""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Return the progress, and the state of each worker."""
-        asked = observed.asked or desired
+        original = observed.original or desired
         training, progress = progress_of(desired, observed), _aggregator(desired, observed)
         if progress and progress.state == DONE and not training.version:
             training = msgspec.structs.replace(training, withheld=self.withheld(desired, observed, progress))
-        places = placements(desired.spec)
-        finished = training_loop.idle(desired) or (
+        specs = placements(desired.spec)
+        finished = training_loop.is_idle(desired) or (
             training.state == DONE and bool(training.version or training.withheld)
         )
-        shown = [] if finished else explained(workers(desired, places, observed, pods=built is not None), observed)
+        shown = [] if finished else with_reports(workers(desired, specs, observed, pods=built is not None), observed)
         before = observed.status
         status = Status(
-            active=sum(each.phase == "Running" for each in shown),
-            failed=sum(each.phase == "Failed" for each in shown),
+            active=sum(worker.phase == "Running" for worker in shown),
+            failed=sum(worker.phase == "Failed" for worker in shown),
             start_time=before.start_time if before and before.start_time else observed.now,
             training=training,
             metrics=training.metrics,
-            workers=[msgspec.structs.replace(each, output=None) for each in shown][:MAX_SHOWN_NODES],
+            workers=[msgspec.structs.replace(worker, output=None) for worker in shown][:MAX_SHOWN_NODES],
             nodes=[] if finished else _nodes(observed),
         )
-        if built is None or observed.pods is None:
-            absent = list(lacking(desired, observed))
-        else:
-            absent = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
-            absent += uncontrolled(places, observed)
-        absent += observed.refused
+        absent = _absent_resources(desired, observed, built)
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
-        if desired.spec.loop:
-            absent += training_loop.missing(desired, observed)
-            model = observed.edited.get(model_of(desired))
-            loop = training_loop.stepped(desired, observed, model, _identity(desired), verdict)
-            status.loop = msgspec.to_builtins(loop)
-            verdict = training_loop.verdict(loop, verdict, absent, shown)
-        elif before and before.loop:
-            status.loop = msgspec.to_builtins(training_loop.left(desired, observed, _identity(desired)))
-        return conclude(status, verdict, before, asked.metadata.generation, observed.now)
+        return conclude(status, verdict, before, original.metadata.generation, observed.now)
+
+    def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:
+        """Advance the learning loop, if the training has one; its state has a phase of its own."""
+        before, identity = observed.status, _identity(desired)
+        if desired.spec.loop is None:
+            if before and before.loop:
+                status.loop = msgspec.to_builtins(training_loop.leave_model(desired, observed, identity))
+            return status
+        current, model = status.conditions[-1], observed.edited.get(model_of(desired))
+        verdict = Readiness(status.phase, current.reason, current.message)
+        loop = training_loop.next_state(desired, observed, model, identity, verdict)
+        absent = [*_absent_resources(desired, observed, built), *training_loop.loop_problems(desired, observed)]
+        verdict = training_loop.verdict(loop, verdict, absent, status.workers)
+        status = msgspec.structs.replace(status, loop=msgspec.to_builtins(loop))
+        return conclude(status, verdict, before, status.observed_generation, observed.now)
+
+
+def _absent_resources(desired: Resource[Any], observed: Observed, built: Built | None) -> list[Problem]:
+    """Return what the workers lack, and refused edits."""
+    if built is None or observed.pods is None:
+        return [*lacking_resources(desired, observed), *observed.refused]
+    absent = [*observed.pods.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
+    return [*absent, *uncontrolled_nodes(placements(desired.spec), observed), *observed.refused]
 
 
 def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
@@ -172,8 +183,8 @@ def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, lea
     if not deleting and progress and progress.model and observed.pulled.get(progress.model.digest) != "":
         yield _pull(desired, progress.model, observed)
     if model:
-        seen = training_loop.ended(observed, model) if deleting else observed
-        yield from training_loop.model_edits(desired, seen, model, _identity(desired))
+        facts = training_loop.withdraw(observed, model) if deleting else observed
+        yield from training_loop.model_edits(desired, facts, model, _identity(desired))
 
 
 def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
@@ -183,20 +194,20 @@ def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Obse
     return Pull(desired.key, WorkerFile(meta.namespace, meta.name, worker.name, file.digest, file.size))
 
 
-def explained(shown: Sequence[WorkerSummary], observed: Observed) -> list[WorkerSummary]:
+def with_reports(shown: Sequence[WorkerSummary], observed: Observed) -> list[WorkerSummary]:
     """Return workers with what they report themselves: of a pod that runs the cluster knows no more."""
-    told = {part_of(each): each for _, each in placed_workers(observed)}
+    reports = {part_of(worker): worker for _, worker in placed_workers(observed)}
     return [
-        msgspec.structs.replace(each, reason=told[each.name].reason, message=told[each.name].message)
-        if each.phase == "Running" and not each.reason and each.name in told
-        else each
-        for each in shown
+        msgspec.structs.replace(summary, reason=reports[summary.name].reason, message=reports[summary.name].message)
+        if summary.phase == "Running" and not summary.reason and summary.name in reports
+        else summary
+        for summary in shown
     ]
 
 
-def uncontrolled(places: Sequence[Placement], observed: Observed) -> Iterator[Problem]:
+def uncontrolled_nodes(specs: Sequence[Placement], observed: Observed) -> Iterator[Problem]:
     """Yield nodes without a local controller: nobody would report the progress of their pods."""
-    for node in sorted({place.pod.node_name for place in places} & observed.nodes.keys()):
+    for node in sorted({placement.pod.node_name for placement in specs} & observed.nodes.keys()):
         if not observed.nodes[node].controlled:
             text = f"node {node} has no local controller, which reports the training: label it halimede.io/node"
             yield Problem("NoLocalController", text)
@@ -213,8 +224,8 @@ def _identity(desired: Resource[TrainingModelSpec]) -> str:
 
 def _head(desired: Resource[TrainingModelSpec], observed: Observed) -> WorkerReport | None:
     """Return the report of the aggregator in the present training; None: there is none yet."""
-    workers = (each for _, each in placed_workers(observed) if part_of(each) == AGGREGATOR)
-    return next((each for each in workers if each.training and each.training.run == _identity(desired)), None)
+    workers = (worker for _, worker in placed_workers(observed) if part_of(worker) == AGGREGATOR)
+    return next((worker for worker in workers if worker.training and worker.training.run == _identity(desired)), None)
 
 
 def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingProgress | None:
@@ -225,11 +236,11 @@ def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
     worker = _head(desired, observed)
     if worker is None or worker.training is None:
         return None
-    same = worker.training.rounds == desired.spec.rounds or _scripted(desired)
+    same = worker.training.rounds == desired.spec.rounds or _has_script(desired)
     return worker.training if same else msgspec.structs.replace(worker.training, state="open", model=None)
 
 
-def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
+def _is_finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
     """Whether this training is done and its Model has the version, by the last status that was written."""
     before = observed.status.training if observed.status else None
     if before is None or before.state != DONE or not (before.version or before.withheld):
@@ -237,31 +248,31 @@ def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
     if before.run != run_of(desired.spec):
         return False
     # more rounds than those that were done, or another target, begin anew
-    asked = observed.asked or desired
-    return observed.status is not None and observed.status.observed_generation == asked.metadata.generation
+    original = observed.original or desired
+    return observed.status is not None and observed.status.observed_generation == original.metadata.generation
 
 
-def _scripted(desired: Resource[TrainingModelSpec]) -> bool:
+def _has_script(desired: Resource[TrainingModelSpec]) -> bool:
     """Whether the aggregator is a user's program, such as a script written for Sedna."""
     return brings_program(desired.spec.aggregator.template)
 
 
-def _scripts_ended(observed: Observed) -> bool:
+def _have_scripts_ended(observed: Observed) -> bool:
     """Whether each trainer's script has ended at least once: it writes its model after the last round."""
-    trainers = (each for _, each in placed_workers(observed) if part_of(each) != AGGREGATOR)
-    return all(each.restarts or each.phase != "Running" for each in trainers)
+    trainers = (trainer for _, trainer in placed_workers(observed) if part_of(trainer) != AGGREGATOR)
+    return all(trainer.restarts or trainer.phase != "Running" for trainer in trainers)
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
     """Return the name of the version in force if it has a digest, else empty text."""
     spec: ModelSpec = model.resource.spec
-    versions = (each for each in spec.versions if each.version == spec.target_version)
-    return next((each.version for each in versions if each.sha256 == digest), "")
+    versions = (version for version in spec.versions if version.version == spec.target_version)
+    return next((version.version for version in versions if version.sha256 == digest), "")
 
 
-def _has(model: StoredResource, digest: str) -> bool:
+def _has_version(model: StoredResource, digest: str) -> bool:
     """Whether a version of a Model has a digest."""
-    return any(each.sha256 == digest for each in model.resource.spec.versions)
+    return any(version.sha256 == digest for version in model.resource.spec.versions)
 
 
 def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progress: TrainingProgress) -> dict[str, Any]:
@@ -271,15 +282,15 @@ def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progres
     """
     assert progress.model is not None  # noqa: S101  # callers check it
     digest, job = progress.model.digest, training.metadata.name
-    versions = [each for each in spec.versions if each.sha256 != digest]
+    versions = [old for old in spec.versions if old.sha256 != digest]
     if len(versions) >= MOST_VERSIONS:
-        own = (each for each in versions if each.version.startswith(f"{job}-") and each.version != spec.target_version)
+        own = (old for old in versions if old.version.startswith(f"{job}-") and old.version != spec.target_version)
         oldest = next(own, None)
         if oldest is None:
             return {}
         versions.remove(oldest)
     version = ModelVersion(version=f"{job}-{digest[:SHORT]}", url=url(GM, digest), sha256=digest)
-    metrics = {each.key: each.value for each in spec.metrics}
+    metrics = {metric.key: metric.value for metric in spec.metrics}
     metrics |= {key: f"{value:.6g}" for key, value in progress.metrics.items()}
     origin = {TRAINED_BY: f"{training.metadata.namespace}/{job}", TRAINED_ROUND: str(progress.evaluated)}
     metadata = {**spec.metadata, **origin}
@@ -295,30 +306,30 @@ def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
     """Return the progress: what the aggregator reports, else the last written one of the same training."""
     before = observed.status.training if observed.status else None
     run = run_of(desired.spec)
-    if _finished(desired, observed) and before:
+    if _is_finished(desired, observed) and before:
         return before
-    told = _aggregator(desired, observed)
-    if told is None:
+    progress = _aggregator(desired, observed)
+    if progress is None:
         same = before and before.run == run and before.state != DONE
         return before if before and same else TrainingStatus(run=run, rounds=desired.spec.rounds)
-    trainers = [each for _, each in placed_workers(observed) if part_of(each) != AGGREGATOR]
+    trainers = [trainer for _, trainer in placed_workers(observed) if part_of(trainer) != AGGREGATOR]
     model = observed.edited.get(model_of(desired))
-    version = _version_of(model, told.model.digest) if told.model and model else ""
+    version = _version_of(model, progress.model.digest) if progress.model and model else ""
     return TrainingStatus(
         run=run,
-        state=told.state,
-        round=told.round,
-        rounds=told.rounds,
-        trainers=sum(each.phase == "Running" for each in trainers),
-        samples=sum(each.training.samples for each in trainers if each.training),
-        evaluated=told.evaluated,
-        metrics=[Metric(key=key, value=f"{value:.4g}") for key, value in sorted(told.metrics.items())],
-        dropped=[Metric(key=key, value=str(value)) for key, value in sorted(told.dropped.items())],
-        bytes=told.bytes,
-        digest=told.model.digest if told.model else "",
-        size=told.model.size if told.model else 0,
+        state=progress.state,
+        round=progress.round,
+        rounds=progress.rounds,
+        trainers=sum(trainer.phase == "Running" for trainer in trainers),
+        samples=sum(trainer.training.samples for trainer in trainers if trainer.training),
+        evaluated=progress.evaluated,
+        metrics=[Metric(key=key, value=f"{value:.4g}") for key, value in sorted(progress.metrics.items())],
+        dropped=[Metric(key=key, value=str(value)) for key, value in sorted(progress.dropped.items())],
+        bytes=progress.bytes,
+        digest=progress.model.digest if progress.model else "",
+        size=progress.model.size if progress.model else 0,
         version=version,
-        reason=told.reason if told.state == DONE else "",
+        reason=progress.reason if progress.state == DONE else "",
     )
 
 
@@ -351,27 +362,27 @@ def judge(
     failed. Degraded: rounds go on without some trainers. Pending: they cannot begin or continue now.
     """
     spec = desired.spec
-    metrics = ", ".join(f"{each.key} {each.value}" for each in training.metrics)
+    metrics = ", ".join(f"{metric.key} {metric.value}" for metric in training.metrics)
     after = f" after {max(0, training.evaluated - 1)} rounds{metrics and ': '}{metrics}"
     if training.state == DONE and training.version:
         return Readiness("Done", training.reason, f"version {training.version} of Model {spec.model.name}{after}")
     if training.state == DONE and training.withheld:
         return Readiness("Done", "NotAdded", f"no version of Model {spec.model.name}{after}: {training.withheld}")
     if absent:
-        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(each.message for each in absent)))
+        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(problem.message for problem in absent)))
     if training.state == DONE:
         if trouble:
             return Readiness("Pending", trouble.reason, trouble.message)
         return Readiness("Running", "AddingVersion", f"the model{after} becomes a version of Model {spec.model.name}")
-    found = _Workers.of(shown)
-    if found.aggregator is not None:
-        return Readiness(found.aggregator.phase, found.aggregator.reason, found.aggregator.message)
-    if found.able < spec.min_clients:
-        return found.too_few(spec.min_clients, len(spec.trainers))
+    tally = _Workers.of(shown)
+    if tally.aggregator is not None:
+        return Readiness(tally.aggregator.phase, tally.aggregator.reason, tally.aggregator.message)
+    if tally.able < spec.min_clients:
+        return tally.too_few(spec.min_clients, len(spec.trainers))
     progress = f"round {training.round} of {training.rounds}" + (f", {metrics}" if metrics else "")
-    if found.problems:
-        first = found.problems[0]
-        return Readiness("Degraded", first.reason, f"{progress}; {found.named()}")
+    if tally.problems:
+        first = tally.problems[0]
+        return Readiness("Degraded", first.reason, f"{progress}; {tally.problem_text()}")
     return Readiness("Running", "Training" if training.round else "Starting", progress)
 
 
@@ -389,29 +400,29 @@ class _Workers:
         """Return what the state of each worker means together."""
         aggregator: Readiness | None = Readiness("Pending", "WorkerNotUp", "aggregator: not placed yet")
         able, failed, problems = 0, False, list[Problem]()
-        for each in shown:
-            text = f"{each.name}{f' on node {each.node}' if each.node else ''}: {each.message or each.phase}"
-            if each.name == AGGREGATOR:
-                up = each.phase == "Running"
-                phase = "Failed" if each.phase == "Failed" else "Pending"
-                aggregator = None if up else Readiness(phase, each.reason or "WorkerNotUp", text)
-                problems += [Problem(STARVED, text)] if up and each.reason == STARVED else []
-            elif each.phase == "Running" and each.reason in {"", STARVED}:
+        for worker in shown:
+            text = f"{worker.name}{f' on node {worker.node}' if worker.node else ''}: {worker.message or worker.phase}"
+            if worker.name == AGGREGATOR:
+                up = worker.phase == "Running"
+                phase = "Failed" if worker.phase == "Failed" else "Pending"
+                aggregator = None if up else Readiness(phase, worker.reason or "WorkerNotUp", text)
+                problems += [Problem(STARVED, text)] if up and worker.reason == STARVED else []
+            elif worker.phase == "Running" and worker.reason in {"", STARVED}:
                 able += 1
-                problems += [Problem(STARVED, text)] if each.reason else []
-            elif each.phase == "Pending" and each.reason in BEGINNING:
+                problems += [Problem(STARVED, text)] if worker.reason else []
+            elif worker.phase == "Pending" and worker.reason in BEGINNING:
                 problems.append(Problem("WorkerNotUp", text))
             else:
                 # a worker that is Pending restarts, or waits for a file: it has not failed
-                failed = failed or (each.phase in {"Running", "Failed"} and not each.reason.startswith(PASSING))
-                problems.append(Problem(each.reason or "WorkerFailed", text))
+                failed = failed or (worker.phase in {"Running", "Failed"} and not worker.reason.startswith(PASSING))
+                problems.append(Problem(worker.reason or "WorkerFailed", text))
         problems.sort(key=lambda problem: problem.reason == "WorkerNotUp")
         return cls(aggregator, able, tuple(problems), failed)
 
-    def named(self) -> str:
+    def problem_text(self) -> str:
         """Return the problems as text: the first one, and the reasons of others."""
-        rest = list(dict.fromkeys(each.reason for each in self.problems[1:]))
-        more = f" (and {len(self.problems) - 1} more: {', '.join(rest[:NAMED])})" if rest else ""
+        reasons = list(dict.fromkeys(problem.reason for problem in self.problems[1:]))
+        more = f" (and {len(self.problems) - 1} more: {', '.join(reasons[:NAMED])})" if reasons else ""
         return self.problems[0].message + more
 
     def too_few(self, least: int, of: int) -> Readiness:
@@ -420,25 +431,11 @@ class _Workers:
             return Readiness("Pending", TOO_FEW, f"{self.able} of {of} trainers can take part: {least} must")
         first = self.problems[0]
         phase = "Failed" if self.failed else "Pending"
-        text = f"{self.able} of {of} trainers can take part: {least} must; {self.named()}"
+        text = f"{self.able} of {of} trainers can take part: {least} must; {self.problem_text()}"
         return Readiness(phase, first.reason, text)
 
 
 def _nodes(observed: Observed) -> list[NodeSummary]:
-    """Return the state of each node, those with trouble first."""
-    found = []
-    for share in observed.shares:
-        told = share.reported
-        phase = told.phase if told else "Pending"
-        running = sum(worker.phase == "Running" for worker in told.workers) if told else 0
-        found.append(
-            NodeSummary(
-                node=share.node,
-                online=share.online,
-                phase=phase,
-                reason=told.reason if told else "",
-                message=told.message if told else "",
-                workers=running,
-            )
-        )
-    return sorted(found, key=lambda each: each.phase == "Running")[:MAX_SHOWN_NODES]
+    """Return the state of each node without counts, those with trouble first."""
+    summaries = [msgspec.structs.replace(node_summary(share), task_info=None, code={}) for share in observed.shares]
+    return sorted(summaries, key=lambda summary: summary.phase == "Running")[:MAX_SHOWN_NODES]

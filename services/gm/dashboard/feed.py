@@ -35,12 +35,12 @@ from services.gm.service_status import metrics
 
 log = structlog.get_logger()
 #: seconds between two records, records in the history, and records over which a latency is computed
-EVERY, KEPT, WINDOW = 1.0, 120, 10
+EVERY, HISTORY, WINDOW = 1.0, 120, 10
 #: seconds between two computations of the problems: their checks describe all nodes, of which there may be thousands
 PROBLEMS_EVERY = 5.0
 MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS, MOST_PROBLEMS = 50, 200, 100, 24, 64, 100
 #: statuses of cameras that are kept
-KEPT_CAMERAS = 1000
+MAX_CAMERA_STATUSES = 1000
 #: rounds of a loop that a page shows
 SHOWN_ROUNDS = 5
 #: pages that may be open at a time
@@ -60,8 +60,8 @@ Row = dict[str, Any]
 class _History:
     """One service's last minutes: its counts at each record, and the points of the charts."""
 
-    looks: deque[TaskInfo] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
-    points: deque[list[float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    records: deque[TaskInfo] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    points: deque[list[float | None]] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
 
 class DashboardFeed:
@@ -79,7 +79,7 @@ class DashboardFeed:
         self._cameras: dict[tuple[str, str, str], CameraStatus] = {}
         self._pictures: OrderedDict[tuple[str, str], HardSample] = OrderedDict()
         self._follows_cameras = False
-        self._looked = asyncio.Event()
+        self._recorded = asyncio.Event()
         self._watchers = 0
         #: the sections as JSON, encoded once for all open pages
         self._encoded: dict[str, bytes] = {}
@@ -100,37 +100,37 @@ class DashboardFeed:
 
     async def _follow_cameras(self) -> None:
         """Receive the states of cameras while a page is open: each camera reports every two seconds."""
-        wanted = bool(self._watchers)  # pages open and close meanwhile
+        follow = bool(self._watchers)  # pages open and close meanwhile
         try:
             for topic in (CAMERA_STATUS, NODE_CAMERA_STATUS):
                 await self._bus.unsubscribe(topic.filter())  # an attempt before may have ended half-way
-                if wanted:
+                if follow:
                     await self._bus.subscribe(
-                        topic.filter(), self._on_camera, queue=KEPT_CAMERAS, cleared=self._camera_gone
+                        topic.filter(), self._on_camera, queue=MAX_CAMERA_STATUSES, cleared=self._camera_gone
                     )
         except BusError as error:
             log.debug("cameras not followed", error=str(error))
             return
-        self._follows_cameras = wanted
-        if not wanted:
+        self._follows_cameras = follow
+        if not follow:
             self._cameras.clear()
 
     def record(self) -> None:
         """Record the counts of all services, and wake the pages that wait."""
-        found = {}
-        for stored in self._shown():
+        histories = {}
+        for stored in self._shown_services():
             history = self._histories.get((stored.key, stored.uid)) or _History()
-            found[stored.key, stored.uid] = history
-            history.looks.append(self._counts(stored.key))
-            history.points.append(point(history.looks))
-        self._histories = found  # deleted services are dropped
+            histories[stored.key, stored.uid] = history
+            history.records.append(self._counts(stored.key))
+            history.points.append(point(history.records))
+        self._histories = histories  # deleted services are dropped
         if self._watchers:
             self._encode()
-        self._looked.set()
-        self._looked = asyncio.Event()
+        self._recorded.set()
+        self._recorded = asyncio.Event()
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[bool]:
+    def count_page(self) -> Iterator[bool]:
         """Count a page as open inside the block; yield False when too many are open."""
         if self._watchers >= MOST_WATCHERS:
             yield False
@@ -156,9 +156,9 @@ class DashboardFeed:
         sections = {name: encode(content) for name, content in self._quick_sections().items()}
         self._encoded = {**sections, "problems": self._encoded_problems}
 
-    async def looked(self) -> None:
+    async def wait_for_record(self) -> None:
         """Wait for the next record."""
-        await self._looked.wait()
+        await self._recorded.wait()
 
     def sections(self) -> dict[str, Any]:
         """Return the data, by section of the page."""
@@ -167,7 +167,7 @@ class DashboardFeed:
     def _quick_sections(self) -> dict[str, Any]:
         return {
             "manager": self._manager(),
-            "services": [self._service(stored) for stored in self._shown()],
+            "services": [self._service(stored) for stored in self._shown_services()],
             "nodes": self._nodes(),
             "cameras": self._camera_rows(),
             "samples": self._previews(),
@@ -178,7 +178,7 @@ class DashboardFeed:
     def picture(self, sample_id: str) -> tuple[str, bytes] | None:
         """Return content type and bytes of a hard sample's picture."""
         sample = self._samples.get(sample_id)
-        sample = sample or next((each for each in self._pictures.values() if each.id.hex() == sample_id), None)
+        sample = sample or next((preview for preview in self._pictures.values() if preview.id.hex() == sample_id), None)
         return (kind_of(sample.data) or "", sample.data) if sample else None
 
     # --- sections ---------------------------------------------------------------------------------------------
@@ -206,9 +206,9 @@ class DashboardFeed:
         for plural in SERVICES:
             yield from self._cluster.resources(plural)
 
-    def _shown(self) -> list[StoredResource]:
-        found = sorted(self._resources(), key=lambda s: (URGENCY.get(s.status.phase if s.status else "", 2), s.key))
-        return found[:MOST_SERVICES]
+    def _shown_services(self) -> list[StoredResource]:
+        services = sorted(self._resources(), key=lambda s: (URGENCY.get(s.status.phase if s.status else "", 2), s.key))
+        return services[:MOST_SERVICES]
 
     def _service(self, stored: StoredResource) -> Row:
         status = stored.status
@@ -237,9 +237,9 @@ class DashboardFeed:
 
     def _loops(self) -> list[Row]:
         """Return the learning loops, each with its last rounds."""
-        found = [each for each in self._cluster.resources(TRAINING_MODELS) if each.status and each.status.loop]
+        trainings = [s for s in self._cluster.resources(TRAINING_MODELS) if s.status and s.status.loop]
         rows = []
-        for stored in found[:MOST_SERVICES]:
+        for stored in trainings[:MOST_SERVICES]:
             assert stored.status is not None  # noqa: S101  # selected above
             loop, current = stored.status.loop or {}, stored.status.conditions[-1]
             rows.append(
@@ -260,15 +260,15 @@ class DashboardFeed:
         nodes = sorted(self._plane.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]
         rows = []
         for node in nodes:
-            told = node.presence
+            presence = node.presence
             rows.append(
                 {
                     "name": node.name,
                     "online": node.online,
                     "drained": node.drained,
-                    "version": told.version if told else "",
-                    "cpus": told.cpus if told else 0,
-                    "memory": told.memory_bytes if told else 0,
+                    "version": presence.version if presence else "",
+                    "cpus": presence.cpus if presence else 0,
+                    "memory": presence.memory_bytes if presence else 0,
                     "labels": [f"{k}={v}" if v else k for k, v in sorted(node.labels.items())[:8]],
                     "resources": len(self._plane.downstream.keys(node.name)),
                 }
@@ -280,28 +280,28 @@ class DashboardFeed:
         readers = camera_readers(stored.resource.body for stored in self._resources())
         reported = {key[:2] for key in self._cameras}
         silent = {(*key, ""): CameraStatus(camera=key[1], state="running") for key in {**readers, **self._pictures}}
-        found = [(key, told, True) for key, told in self._cameras.items()]
-        found += [(key, told, False) for key, told in silent.items() if key[:2] not in reported]
-        found.sort(key=lambda each: (CAMERA_URGENCY[each[1].state if each[2] else ""], each[0]))
+        rows = [(key, status, True) for key, status in self._cameras.items()]
+        rows += [(key, status, False) for key, status in silent.items() if key[:2] not in reported]
+        rows.sort(key=lambda row: (CAMERA_URGENCY[row[1].state if row[2] else ""], row[0]))
         return [
             {
                 "namespace": key[0],
                 "name": key[1],
-                "node": told.node or key[2],
-                "state": told.state if reports else "",
-                "reason": told.reason,
-                "error": told.error,
-                "source": told.source,
-                "fps": told.fps,
-                "frames": told.frames,
-                "skipped": told.skipped,
-                "width": told.width,
-                "height": told.height,
-                "lastFrame": told.last_frame,
+                "node": status.node or key[2],
+                "state": status.state if reports else "",
+                "reason": status.reason,
+                "error": status.error,
+                "source": status.source,
+                "fps": status.fps,
+                "frames": status.frames,
+                "skipped": status.skipped,
+                "width": status.width,
+                "height": status.height,
+                "lastFrame": status.last_frame,
                 "services": readers.get(key[:2], [])[:MOST_SERVICES],
                 "picture": self._pictures[key[:2]].id.hex() if key[:2] in self._pictures else "",
             }
-            for key, told, reports in found[:MOST_CAMERAS]
+            for key, status, reports in rows[:MOST_CAMERAS]
         ]
 
     def _previews(self) -> list[Row]:
@@ -358,12 +358,12 @@ class DashboardFeed:
         self._services[id_] = f"{delivery.names['ns']}/{delivery.names['service']}"
         self._samples.move_to_end(id_)
         while len(self._samples) > MOST_SAMPLES:
-            gone, _ = self._samples.popitem(last=False)
-            self._services.pop(gone, None)
+            oldest, _ = self._samples.popitem(last=False)
+            self._services.pop(oldest, None)
 
     async def _on_camera(self, delivery: Delivery[CameraStatus]) -> None:
         key = camera_key(delivery.names)
-        if key in self._cameras or len(self._cameras) < KEPT_CAMERAS:
+        if key in self._cameras or len(self._cameras) < MAX_CAMERA_STATUSES:
             self._cameras[key] = delivery.body.without_secrets()
 
     async def _camera_gone(self, names: Mapping[str, str]) -> None:
@@ -395,8 +395,8 @@ def with_bounded_labels(sample: HardSample) -> HardSample:
     """
     return msgspec.structs.replace(
         sample,
-        edge_label=_bounded([sample.edge_label])[0],
-        label=_bounded([sample.label])[0],
+        edge_label=_bound_labels([sample.edge_label])[0],
+        label=_bound_labels([sample.label])[0],
         edge_boxes=_with_bounded_labels(sample.edge_boxes),
         boxes=_with_bounded_labels(sample.boxes),
     )
@@ -405,11 +405,11 @@ def with_bounded_labels(sample: HardSample) -> HardSample:
 def _with_bounded_labels(boxes: Sequence[Box] | None) -> list[Box] | None:
     if boxes is None:
         return None
-    labels = _bounded([str(box.label) for box in boxes])
+    labels = _bound_labels([str(box.label) for box in boxes])
     return [msgspec.structs.replace(box, label=label) for box, label in zip(boxes, labels, strict=True)]
 
 
-def _bounded(labels: Sequence[str]) -> list[str]:
+def _bound_labels(labels: Sequence[str]) -> list[str]:
     """Return labels that have at most ``MAX_LABEL_TEXT`` bytes together; if they have more, each is cut."""
     if sum(map(_bytes_of, labels)) <= MAX_LABEL_TEXT:
         return list(labels)
@@ -438,19 +438,19 @@ def total(infos: Iterable[TaskInfo]) -> TaskInfo:
     )
 
 
-def point(looks: deque[TaskInfo]) -> list[float | None]:
+def point(records: deque[TaskInfo]) -> list[float | None]:
     """Return answers/s and cloud answers/s since the last record, then recent p50 and p99 (ms) of edge and offload.
 
     A count that fell belongs to a worker that restarted: the rate is then 0 and not negative.
     """
-    now, before, first = looks[-1], looks[-2] if len(looks) > 1 else looks[-1], looks[0]
+    now, before, first = records[-1], records[-2] if len(records) > 1 else records[-1], records[0]
     rates: list[float | None] = [
         max(now.inference_number - before.inference_number, 0) / EVERY,
         max(now.cloud_inference_number - before.cloud_inference_number, 0) / EVERY,
     ]
     for later, earlier in ((now.edge_latency, first.edge_latency), (now.offload_latency, first.offload_latency)):
         recent = _since(later, earlier)
-        rates += [_rounded(histogram.quantile(recent, share)) for share in (0.5, 0.99)]
+        rates += [_round(histogram.quantile(recent, share)) for share in (0.5, 0.99)]
     return rates
 
 
@@ -460,5 +460,5 @@ def _since(later: Histogram | None, earlier: Histogram | None) -> Histogram:
     return Histogram(buckets={k: n - old.get(k, 0) for k, n in new.items() if n > old.get(k, 0)})
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 3)

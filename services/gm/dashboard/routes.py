@@ -63,24 +63,24 @@ class DashboardRoutes:
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
         for path, (name, kind) in FILES.items():
-            application.router.add_get(path, self._guarded(_file(name, kind)))
-        application.router.add_get("/stream", self._guarded(self._stream))
-        application.router.add_get("/samples/{id:[0-9a-f]{32}}", self._guarded(self._sample))
+            application.router.add_get(path, self._guard(_file(name, kind)))
+        application.router.add_get("/stream", self._guard(self._stream))
+        application.router.add_get("/samples/{id:[0-9a-f]{32}}", self._guard(self._sample))
 
-    def _guarded(self, handler: Handler) -> Handler:
-        async def guarded(request: web.Request) -> web.StreamResponse:
-            if self._token and (refused := self._refused(request)):
+    def _guard(self, handler: Handler) -> Handler:
+        async def handle_guarded(request: web.Request) -> web.StreamResponse:
+            if self._token and (refused := self._refusal(request)):
                 return refused
             return await handler(request)
 
-        return guarded
+        return handle_guarded
 
-    def _refused(self, request: web.Request) -> web.Response | None:
+    def _refusal(self, request: web.Request) -> web.Response | None:
         """Return the refusal of a request without a token; a token in the link becomes a cookie, not to stay there."""
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if any(_same(self._token, given) for given in (request.cookies.get(COOKIE, ""), bearer)):
+        if any(_is_token(self._token, offered) for offered in (request.cookies.get(COOKIE, ""), bearer)):
             return None
-        if _same(self._token, request.query.get("token", "")):
+        if _is_token(self._token, request.query.get("token", "")):
             moved = web.Response(status=303, headers={**HEADERS, "Location": request.path})
             moved.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict", path="/")
             return moved
@@ -88,17 +88,17 @@ class DashboardRoutes:
         return web.Response(status=401, text=text, headers=HEADERS)
 
     async def _sample(self, request: web.Request) -> web.StreamResponse:
-        found = self._feed.picture(request.match_info["id"])
-        if found is None:
+        picture = self._feed.picture(request.match_info["id"])
+        if picture is None:
             return web.Response(status=404, text="that sample is no longer stored\n", headers=HEADERS)
-        kind, data = found
+        kind, data = picture
         headers = {**HEADERS, "Cache-Control": "private, max-age=600, immutable"}
         return web.Response(body=data, content_type=kind, headers=headers)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send each section when it has changed (server-sent events), until the client disconnects."""
-        with self._feed.watched() as wait_for_connack:
-            if not wait_for_connack:
+        with self._feed.count_page() as is_counted:
+            if not is_counted:
                 return web.Response(status=503, text="too many open pages: close one\n", headers=HEADERS)
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
             try:
@@ -118,7 +118,7 @@ class DashboardRoutes:
                     await _send(response, b"event: " + section.encode() + b"\ndata: " + content + b"\n\n")
             sent = now
             await _send(response, b": alive\n\n")
-            await self._feed.looked()
+            await self._feed.wait_for_record()
 
 
 async def _send(response: web.StreamResponse, content: bytes) -> None:
@@ -134,8 +134,8 @@ def _file(name: str, kind: str) -> Handler:
     return handler
 
 
-def _same(token: str, given: Any) -> bool:
-    return hmac.compare_digest(token.encode(), str(given).encode("utf-8", "surrogateescape"))
+def _is_token(token: str, text: Any) -> bool:
+    return hmac.compare_digest(token.encode(), str(text).encode("utf-8", "surrogateescape"))
 
 
 def page_token(store: Path, bind: str) -> str:

@@ -19,15 +19,15 @@ from halimede.api.placement import Placement
 from halimede.api.podtemplate import may_run_own_code
 from halimede.api.worker_environment import needs_session_key
 from halimede.errors import InvalidFieldError
-from halimede.hard_samples import kept_by
+from halimede.hard_samples import pod_folder
 from halimede.names import Key
 from services.gm.cluster.port import Ref
-from services.gm.model_selection import described, selectors
+from services.gm.model_selection import describe, selectors
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
-from services.gm.workloads.model_init_container import WAYS, Brought, ModelDelivery, deliver, host_file, needs_secret
+from services.gm.workloads.model_init_container import SLOTS, ModelDelivery, Models, deliver, host_file, needs_secret
 from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, worker_of
-from services.gm.workloads.pod_history import PodHold
+from services.gm.workloads.pod_history import PodBackoff
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_template import BIG_MODEL_PORT, NodeFiles, check_mounts, pod_template
 from services.gm.workloads.template_policy import check_host_path, check_template
@@ -50,39 +50,40 @@ class Built:
 
     Attributes:
         objects: to write.
-        kept: workers whose objects stay unchanged, apart from the number of pods if their pods failed.
+        unchanged: workers whose objects stay as they are, apart from the number of pods if their pods failed.
         problems: why.
-        held: of each worker whose next pod waits, the reason.
+        held_back: of each worker whose next pod waits, the reason.
         desired: the number of pods that each of those shall have once it does not wait.
         secrets: Secrets to create, without their content: the cluster's adapter draws it.
 
     """
 
     objects: tuple[Body, ...] = ()
-    kept: frozenset[str] = frozenset()
+    unchanged: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
-    held: Mapping[str, Problem] = field(default_factory=dict)
+    held_back: Mapping[str, Problem] = field(default_factory=dict)
     desired: Mapping[str, int] = field(default_factory=dict)
     secrets: tuple[Body, ...] = ()
 
-    def holding(self, held: Mapping[str, PodHold], existing: Mapping[Ref, Mapping[str, Any]], number: int = 1) -> Built:
-        """Return it with Deployments that make no more pods of workers in ``held``, or whose new pods wait.
+    def with_backoffs(self, backoffs: Mapping[str, PodBackoff], existing: Mapping[Ref, Body], number: int = 1) -> Built:
+        """Return the objects with Deployments that make no more pods of workers with a backoff, or whose new pods wait.
 
-        ``number`` is how many pods a kept worker shall have at least once it does not wait.
+        ``number`` is how many pods an unchanged worker shall have at least once it does not wait.
         """
         objects, desired = list[Body](), dict[str, int]()
         for body in self.objects:
             there = existing.get(Ref.of(body))
-            hold = _applying(held.get(worker_of(body)), body, scaled="replicas" not in body["spec"])
-            if hold and (shall := _desired_pods(body, there)):
+            backoff = _backoff_for(backoffs.get(worker_of(body)), body, scaled="replicas" not in body["spec"])
+            if backoff and (shall := _desired_pods(body, there)):
                 desired[worker_of(body)] = shall
-            objects.append(_held(body, hold, there))
+            objects.append(_with_backoff(body, backoff, there))
         scaled = {worker_of(body) for ref, body in existing.items() if ref.kind == "HorizontalPodAutoscaler"}
         for ref, there in existing.items():
             worker = worker_of(there)
-            if worker in self.kept and ref.kind == "Deployment" and _is_named(there, worker):
-                objects += _kept(there, held.get(worker), number, scaled=worker in scaled)
-        return replace(self, objects=tuple(objects), held={w: _failing(w, held[w]) for w in desired}, desired=desired)
+            if worker in self.unchanged and ref.kind == "Deployment" and _is_named(there, worker):
+                objects += _rescale(there, backoffs.get(worker), number, scaled=worker in scaled)
+        held_back = {worker: _failing_problem(worker, backoffs[worker]) for worker in desired}
+        return replace(self, objects=tuple(objects), held_back=held_back, desired=desired)
 
 
 def build(
@@ -95,37 +96,37 @@ def build(
 
     ``references`` and ``secrets`` have the resources that it names, None if missing; of a Secret, the metadata.
     """
-    places = placements(service.spec)
+    specs = placements(service.spec)
     if problem := check_service_name(service.metadata.name, service.kind.name_limit):
-        return Built(kept=frozenset(place.name for place in places), problems=(problem,))
+        return Built(unchanged=frozenset(spec.name for spec in specs), problems=(problem,))
     objects: list[Body] = [_network(service)] if isinstance(service.spec, JointInferenceServiceSpec) else []
-    kept: set[str] = set()
+    unchanged: set[str] = set()
     problems: list[Problem] = []
-    for place in places:
-        worker = _Worker(service, place, references, secrets, settings)
-        if found := list(worker.problems()):
-            kept.add(place.name)
-            problems += found
+    for spec in specs:
+        worker = _Worker(service, spec, references, secrets, settings)
+        if worker_problems := list(worker.problems()):
+            unchanged.add(spec.name)
+            problems += worker_problems
         else:
             objects += worker.objects()
-    made_once = tuple(_session_secret(service, places, secrets))
-    return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems), secrets=made_once)
+    session_secrets = tuple(_session_secret(service, specs, secrets))
+    return Built(tuple(map(with_digest, objects)), frozenset(unchanged), tuple(problems), secrets=session_secrets)
 
 
 def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
     """Yield the roles (all, if none is named) without a matching Model: the problem ends when one appears."""
     for role, selector in selectors(service).items():
         if not roles or role in roles:
-            text = f"no Model of namespace {service.metadata.namespace} has {described(selector)}: apply one"
+            text = f"no Model of namespace {service.metadata.namespace} has {describe(selector)}: apply one"
             yield Problem("ModelNotFound", f"spec.{role}Worker.model.selector: {text}")
 
 
 def secret_names(service: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
     """Return the Secrets of its namespace that ``build`` needs."""
-    places = placements(service.spec)
-    names = {object_names.session_secret_name(service)} if any(map(needs_session_key, places)) else set()
-    for place in places:
-        names |= set(_Worker(service, place, references, {}, settings).secret_names().values())
+    specs = placements(service.spec)
+    names = {object_names.session_secret_name(service)} if any(map(needs_session_key, specs)) else set()
+    for spec in specs:
+        names |= set(_Worker(service, spec, references, {}, settings).secret_names().values())
     return frozenset(names)
 
 
@@ -134,13 +135,13 @@ def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[st
 
     A worker that has no Deployment and gets none is left out.
     """
-    wanted: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for body in (*existing.values(), *built.objects):
         if body.get("kind") == "Deployment":
             worker = worker_of(body)
-            wanted[worker] = body["spec"].get("replicas", wanted.get(worker, 1))
-    present = built.kept.union(map(worker_of, built.objects))
-    return {worker: number for worker, number in wanted.items() if worker in present} | dict(built.desired)
+            numbers[worker] = body["spec"].get("replicas", numbers.get(worker, 1))
+    present = built.unchanged.union(map(worker_of, built.objects))
+    return {worker: number for worker, number in numbers.items() if worker in present} | dict(built.desired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,125 +149,126 @@ class _Worker:
     """One worker of a service: makes its objects, and finds the problems that prevent them."""
 
     service: Resource[Any]
-    place: Placement
+    placement: Placement
     references: References
     secrets: Mapping[str, Body | None]
     settings: PodSettings
 
     def objects(self) -> Iterator[Body]:
         """Yield its Deployment, and its autoscaler if one is specified."""
-        hpa = self.place.hpa
+        hpa = self.placement.hpa
         spec: Body = {
             # by default Deployments keep ten old templates; one suffices for inspection
             "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": object_names.selector(self.service, self.place.role, self.place.part)},
-            "template": pod_template(self.service, self.place, self._brought(), self.settings, self._files()),
+            "selector": {"matchLabels": object_names.selector(self.service, self.placement.role, self.placement.part)},
+            "template": pod_template(self.service, self.placement, self._deliveries(), self.settings, self._files()),
         }
         if hpa is None:
             spec["replicas"] = 1
-        if self.place.alone:
+        if self.placement.alone:
             spec["strategy"] = {"type": "Recreate"}
-        name = object_names.deployment_name(self.service.metadata.name, self.place.name, self.place.objects)
-        yield made(self.service, self.place.role, "Deployment", name, spec, worker=self.place.part)
+        name = object_names.deployment_name(self.service.metadata.name, self.placement.name, self.placement.objects)
+        role, part = self.placement.role, self.placement.part
+        yield new_object(self.service, role, "Deployment", name, spec, worker=part)
         if hpa is not None:
             target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
             scaled = {field: hpa[field] for field in AUTOSCALED if hpa.get(field) is not None}
-            name = object_names.autoscaler_name(self.service.metadata.name, self.place.name)
+            name = object_names.autoscaler_name(self.service.metadata.name, self.placement.name)
             spec = {"scaleTargetRef": target, **scaled}
-            yield made(self.service, self.place.role, "HorizontalPodAutoscaler", name, spec, worker=self.place.part)
+            yield new_object(self.service, role, "HorizontalPodAutoscaler", name, spec, worker=part)
 
-    def _brought(self) -> Brought:
+    def _deliveries(self) -> Models:
         """Return the existing files that the worker names, each with its delivery into the pod.
 
         An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it.
         """
-        template = self.place.worker.template
+        template = self.placement.worker.template
         worker, own_code = template["spec"]["containers"][0], may_run_own_code(template)
-        found = {}
-        for what, name in self.place.needs.items():
+        deliveries = {}
+        for what, name in self.placement.needs.items():
             model = self.references.get(self._model(name))
             if model is not None:
                 secret, unpack = self.secrets.get(needs_secret(model.spec)), model.spec.is_onnx
                 delivery = deliver(
-                    model.spec, worker, secret, self.settings, unpack=unpack, own_code=own_code, way=WAYS[what]
+                    model.spec, worker, secret, self.settings, unpack=unpack, own_code=own_code, names=SLOTS[what]
                 )
-                found[what] = model, delivery
-        for what, name in self.place.described.items():
+                deliveries[what] = model, delivery
+        for what, name in self.placement.described.items():
             model = self.references.get(self._model(name))
             if model is not None:
-                found[what] = model, ModelDelivery("")
-        return found
+                deliveries[what] = model, ModelDelivery("")
+        return deliveries
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems that prevent its objects."""
-        at = self.place.at
-        if self.place.selector:
-            yield from unchosen(self.service, self.place.role)
-        for what, name in self.place.needs.items():
+        at = self.placement.at
+        if self.placement.selector:
+            yield from unchosen(self.service, self.placement.role)
+        for what, name in self.placement.needs.items():
             model = self.references.get(self._model(name))
             if model is None:
-                yield _missing("ModelNotFound", f"{at}.{what}.name", self._model(name))
+                yield _missing_problem("ModelNotFound", f"{at}.{what}.name", self._model(name))
             elif path := host_file(model.spec.url):
                 # the file's whole folder is mounted
                 folder = posixpath.dirname(posixpath.normpath(path))
                 yield from check_host_path(f"{at}.{what}.name: Model {name}: spec.url", folder, self.settings)
-        for what, name in self.place.described.items():
+        for what, name in self.placement.described.items():
             if self.references.get(self._model(name)) is None:
-                yield _missing("ModelNotFound", f"{at}.{what}.name", self._model(name))
+                yield _missing_problem("ModelNotFound", f"{at}.{what}.name", self._model(name))
         yield from self._data_problems()
         for what, name in self.secret_names().items():
             if self.secrets.get(name) is None:
                 fix = f"there is no Secret {self.service.metadata.namespace}/{name}: create it"
                 yield Problem("SecretNotFound", f"{at}: {what}: {fix}")
-        if self.place.folder:
-            yield from check_host_path(f"{at}.source.path", self.place.folder, self.settings)
-        table = self.settings.images if object_names.translated(self.service) else {}
-        yield from check_template(self.place.worker.template, f"{at}.template", self.settings, table)
-        yield from check_mounts(self.place, self._brought(), f"{at}.template", self.settings)
+        if self.placement.folder:
+            yield from check_host_path(f"{at}.source.path", self.placement.folder, self.settings)
+        table = self.settings.images if object_names.is_translated(self.service) else {}
+        yield from check_template(self.placement.worker.template, f"{at}.template", self.settings, table)
+        yield from check_mounts(self.placement, self._deliveries(), f"{at}.template", self.settings)
 
     def _data_problems(self) -> Iterator[Problem]:
         """Yield the problems with the samples that a worker needs on its node."""
-        if self.place.keeper and not self.settings.node_cache:
+        if self.placement.keeper and not self.settings.node_cache:
             text = "GM's settings for pods have no nodeCache, so pods share no files: export them, and name a Dataset"
-            yield Problem("HardSamplesNotShared", f"{self.place.at}.hardSamples: {text}")
-        if not self.place.dataset:
+            yield Problem("HardSamplesNotShared", f"{self.placement.at}.hardSamples: {text}")
+        if not self.placement.dataset:
             return
-        key = Key(DATASETS, self.service.metadata.namespace, self.place.dataset)
+        key = Key(DATASETS, self.service.metadata.namespace, self.placement.dataset)
         dataset = self.references.get(key)
         if dataset is None:
-            yield _missing("DatasetNotFound", "spec.dataset.name", key)
-        elif self.place.needs_data:
+            yield _missing_problem("DatasetNotFound", "spec.dataset.name", key)
+        elif self.placement.needs_data:
             path = host_file(dataset.spec.url)
             if path is None:
-                text = f"Dataset {self.place.dataset}: its url names no file of the node: training needs one"
-                yield Problem("DatasetNotOnNode", f"{self.place.at}.dataset.name: {text}")
+                text = f"Dataset {self.placement.dataset}: its url names no file of the node: training needs one"
+                yield Problem("DatasetNotOnNode", f"{self.placement.at}.dataset.name: {text}")
             else:
-                at = f"{self.place.at}.dataset.name: Dataset {self.place.dataset}: spec.url"
+                at = f"{self.placement.at}.dataset.name: Dataset {self.placement.dataset}: spec.url"
                 yield from check_host_path(at, path, self.settings)
 
     def _files(self) -> NodeFiles:
         """Return the samples on its node that it uses."""
-        dataset = self.references.get(Key(DATASETS, self.service.metadata.namespace, self.place.dataset))
-        data = (host_file(dataset.spec.url) or "") if dataset and self.place.needs_data else ""
-        if self.place.keeper:
-            return NodeFiles(data=self._kept(self.place.keeper), reference=data)
-        edge = self.place.worker
+        dataset = self.references.get(Key(DATASETS, self.service.metadata.namespace, self.placement.dataset))
+        data = (host_file(dataset.spec.url) or "") if dataset and self.placement.needs_data else ""
+        if self.placement.keeper:
+            return NodeFiles(data=self._sample_folder(self.placement.keeper), reference=data)
+        edge = self.placement.worker
         keeps = isinstance(edge, EdgeWorkerSpec) and edge.keep_hard_samples is not None
-        shared = keeps and self.settings.node_cache and self.place.pod.node_name
-        return NodeFiles(data=data, kept=self._kept(self.service.metadata.name) if shared else "")
+        shared = keeps and self.settings.node_cache and self.placement.pod.node_name
+        return NodeFiles(data=data, hard_samples=self._sample_folder(self.service.metadata.name) if shared else "")
 
-    def _kept(self, service: str) -> str:
+    def _sample_folder(self, service: str) -> str:
         """Return the folder of its node with the hard samples of a service's edge worker."""
-        parts = kept_by(self.place.pod.node_name, self.service.metadata.namespace, service)
+        parts = pod_folder(self.placement.pod.node_name, self.service.metadata.namespace, service)
         return posixpath.join(self.settings.node_cache, *parts)
 
     def secret_names(self) -> dict[str, str]:
         """Return the Secrets that a worker needs, by purpose."""
         names = {}
         if self.settings.credentials:
-            name = self.settings.edge_secret if self.place.role == "edge" else self.settings.cloud_secret
+            name = self.settings.edge_secret if self.placement.role == "edge" else self.settings.cloud_secret
             names["credentials of its workers"] = name
-        for needed in self.place.needs.values():
+        for needed in self.placement.needs.values():
             model = self.references.get(self._model(needed))
             if model is not None and (name := needs_secret(model.spec)):
                 names[f"Model {needed}: spec.credentialName"] = name
@@ -280,22 +282,22 @@ def _network(service: Resource[Any]) -> Body:
     """Return the Service by which Sedna's own scripts find the cloud workers; halimede's workers use the bus."""
     port = {"name": "big-model", "port": BIG_MODEL_PORT, "targetPort": BIG_MODEL_PORT, "protocol": "TCP"}
     spec = {"selector": object_names.selector(service, "cloud"), "ports": [port]}
-    return made(service, "cloud", "Service", object_names.network_name(service.metadata.name), spec)
+    return new_object(service, "cloud", "Service", object_names.network_name(service.metadata.name), spec)
 
 
 def _session_secret(
-    service: Resource[Any], places: Iterable[Placement], secrets: Mapping[str, Body | None]
+    service: Resource[Any], specs: Iterable[Placement], secrets: Mapping[str, Body | None]
 ) -> Iterator[Body]:
     """Yield the Secret for the sessions of the service's workers, unless the service has it."""
     name, owner = object_names.session_secret_name(service), object_names.owner(service)
     existing = {"metadata": secrets.get(name) or {}}
-    if any(map(needs_session_key, places)) and not object_names.owned_by(existing, service.metadata.uid):
+    if any(map(needs_session_key, specs)) and not object_names.is_owned_by(existing, service.metadata.uid):
         metadata = {"name": name, "namespace": service.metadata.namespace, "ownerReferences": [owner]}
         labels = {object_names.MANAGED_BY: object_names.MANAGER}
         yield {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "labels": labels}, "type": "Opaque"}
 
 
-def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:
+def new_object(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:
     """Return an object of a service; ``worker`` is the worker's own name, if it has one."""
     metadata = {
         "name": name,
@@ -318,30 +320,30 @@ def _template(body: Mapping[str, Any]) -> str:
     return str((metadata.get("labels") or {}).get(TEMPLATE, ""))
 
 
-def _applying(hold: PodHold | None, body: Mapping[str, Any], *, scaled: bool) -> PodHold | None:
+def _backoff_for(backoff: PodBackoff | None, body: Mapping[str, Any], *, scaled: bool) -> PodBackoff | None:
     """Return the hold unless it is about another template, or an autoscaler would raise the number at once.
 
     An autoscaler does nothing only while there are to be no pods.
     """
-    if hold is None or hold.template != _template(body) or (scaled and hold.pods):
+    if backoff is None or backoff.template != _template(body) or (scaled and backoff.pods):
         return None
-    return hold
+    return backoff
 
 
-def _number(wanted: int, present: int | None, hold: PodHold | None, *, scaled: bool) -> int | None:
+def _number(desired: int, present: int | None, backoff: PodBackoff | None, *, scaled: bool) -> int | None:
     """Return how many pods to write; None: the autoscaler decides."""
-    if hold and not hold.gated:
-        return min(wanted, hold.pods)
-    return None if scaled and present != 0 else wanted
+    if backoff and not backoff.gated:
+        return min(desired, backoff.pods)
+    return None if scaled and present != 0 else desired
 
 
-def _held(body: Body, hold: PodHold | None, existing: Mapping[str, Any] | None) -> Body:
+def _with_backoff(body: Body, backoff: PodBackoff | None, existing: Mapping[str, Any] | None) -> Body:
     """Return a Deployment with the number of pods that it may have, and with a gate if new ones shall wait."""
     if body["kind"] != "Deployment":
         return body
     present = existing["spec"].get("replicas") if existing else None
-    number = _number(_desired_pods(body, existing), present, hold, scaled="replicas" not in body["spec"])
-    gated = hold is not None and hold.gated
+    number = _number(_desired_pods(body, existing), present, backoff, scaled="replicas" not in body["spec"])
+    gated = backoff is not None and backoff.gated
     if number == body["spec"].get("replicas") and not gated:
         return body
     spec, metadata = dict(body["spec"]), {k: v for k, v in body["metadata"].items() if k != "annotations"}
@@ -351,7 +353,7 @@ def _held(body: Body, hold: PodHold | None, existing: Mapping[str, Any] | None) 
         pod = spec["template"]["spec"]
         waiting = {**pod, "schedulingGates": [*pod.get("schedulingGates", []), {"name": GATE}]}
         spec["template"] = {**spec["template"], "spec": waiting}
-    return signed({**body, "metadata": metadata, "spec": spec})
+    return with_digest({**body, "metadata": metadata, "spec": spec})
 
 
 def _is_named(body: Mapping[str, Any], worker: str) -> bool:
@@ -360,27 +362,27 @@ def _is_named(body: Mapping[str, Any], worker: str) -> bool:
     return body["metadata"]["name"] in owners.union(*(object_names.deployment_names(name, worker) for name in owners))
 
 
-def _kept(existing: Mapping[str, Any], hold: PodHold | None, number: int, *, scaled: bool) -> Iterator[Body]:
+def _rescale(existing: Mapping[str, Any], backoff: PodBackoff | None, number: int, *, scaled: bool) -> Iterator[Body]:
     """Yield the Deployment of a kept worker if the number of its pods has to change: it was or is held."""
     spec = existing["spec"]
     present = spec.get("replicas", 1)
-    shall = _number(max(number, present), present, _applying(hold, existing, scaled=scaled), scaled=scaled)
+    shall = _number(max(number, present), present, _backoff_for(backoff, existing, scaled=scaled), scaled=scaled)
     if shall not in {None, present}:
         yield {**existing, "spec": {**spec, "replicas": shall}}
 
 
-def _failing(worker: str, hold: PodHold) -> Problem:
-    text = f"{worker} worker: its pods fail one after the other, so the next one waits; the last one: {hold.failure}"
+def _failing_problem(worker: str, backoff: PodBackoff) -> Problem:
+    text = f"{worker} worker: its pods fail one after the other, so the next one waits; the last one: {backoff.failure}"
     return Problem("PodsFailing", text)
 
 
-def signed(body: Body) -> Body:
+def with_digest(body: Body) -> Body:
     """Add the digest of the object's desired content: if it differs, everything is written again."""
     metadata = {**body["metadata"], "annotations": {DIGEST: object_names.digest(body)}}
     return {**body, "metadata": metadata}
 
 
-def _missing(reason: str, field: str, key: Key) -> Problem:
+def _missing_problem(reason: str, field: str, key: Key) -> Problem:
     return Problem(reason, f"{field}: {key} does not exist: apply it")
 
 

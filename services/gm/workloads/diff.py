@@ -29,7 +29,7 @@ from services.gm.workloads.object_names import (
     Body,
     autoscaler_name,
     deployment_names,
-    owned_by,
+    is_owned_by,
     worker_of,
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ FOREIGN = "kubectl.kubernetes.io/"
 #: fields that hold maps: each entry of them is kept
 MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector", "selector", "limits", "requests"})
 #: fields that every supported API server keeps, by their parent field
-KEPT: Mapping[str, frozenset[str]] = {
+PERSISTENT: Mapping[str, frozenset[str]] = {
     "": frozenset({"spec"}),
     "spec": frozenset({
         "template", "scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "ports", "selector", "replicas",
@@ -95,109 +95,109 @@ def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) ->
     changed, and the service is reconciled without it.
     """
     yield from map(Ensure, built.secrets)  # first: pods that start before have no session key
-    wanted = {Ref.of(body): body for body in built.objects}
+    desired = {Ref.of(body): body for body in built.objects}
     for ref, body in existing.items():
-        if ref not in wanted and not _leaving(body) and _is_unkept(ref, body, built, service_uid):
+        if ref not in desired and not _is_being_deleted(body) and _is_obsolete(ref, body, built, service_uid):
             yield Remove(ref, body["metadata"]["uid"])
-    for ref, body in wanted.items():
+    for ref, body in desired.items():
         there = existing.get(ref)
-        if there is None or (not _leaving(there) and patch_for(there, body) is not None):
+        if there is None or (not _is_being_deleted(there) and patch_for(there, body) is not None):
             yield Ensure(body)
 
 
 def patch_for(existing: Body, body: Body) -> Body | None:
     """Return the JSON merge patch that changes ``existing`` to contain ``body``; None if it does already."""
     metadata = existing.get("metadata") or {}
-    marks = {name: body["metadata"].get(name) or {} for name in ("labels", "annotations")}
-    same = (metadata.get("annotations") or {}).get(DIGEST) == marks["annotations"].get(DIGEST)
+    maps = {name: body["metadata"].get(name) or {} for name in ("labels", "annotations")}
+    same = (metadata.get("annotations") or {}).get(DIGEST) == maps["annotations"].get(DIGEST)
     if (
         same
-        and holds(existing.get("spec"), body["spec"], "spec")
-        and all(holds(metadata.get(name) or {}, wanted, name) for name, wanted in marks.items())
+        and contains(existing.get("spec"), body["spec"], "spec")
+        and all(contains(metadata.get(name) or {}, desired, name) for name, desired in maps.items())
     ):
         return None
     spec = existing.get("spec") or {}
     whole = WHOLE.get(body["kind"], ())
-    patch = {field: _replacing(spec.get(field), body["spec"].get(field)) for field in whole}
+    patch = {field: _merge_patch(spec.get(field), body["spec"].get(field)) for field in whole}
     patch = {field: value for field, value in patch.items() if value is not None or field in spec}
     patch |= {field: value for field, value in body["spec"].items() if field not in whole}
-    return {"metadata": {name: wanted for name, wanted in marks.items() if wanted}, "spec": patch}
+    return {"metadata": {name: desired for name, desired in maps.items() if desired}, "spec": patch}
 
 
-def _replacing(existing: Any, wanted: Any, field: str = "") -> Any:
-    """Return the merge patch that makes ``existing`` equal to ``wanted``; lists are replaced as a whole."""
-    if not isinstance(wanted, Mapping) or not isinstance(existing, Mapping):
-        return wanted
+def _merge_patch(existing: Any, desired: Any, field: str = "") -> Any:
+    """Return the merge patch that makes ``existing`` equal to ``desired``; lists are replaced as a whole."""
+    if not isinstance(desired, Mapping) or not isinstance(existing, Mapping):
+        return desired
     removed = {
         key: None
-        for key in existing.keys() - wanted.keys()
+        for key in existing.keys() - desired.keys()
         if not (field == "annotations" and str(key).startswith(FOREIGN))
     }
-    return removed | {key: _replacing(existing.get(key), value, str(key)) for key, value in wanted.items()}
+    return removed | {key: _merge_patch(existing.get(key), value, str(key)) for key, value in desired.items()}
 
 
-def _leaving(body: Mapping[str, Any]) -> bool:
+def _is_being_deleted(body: Mapping[str, Any]) -> bool:
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def _is_unkept(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
+def _is_obsolete(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
     """Whether GM made the object for a worker, under its standard name, and the worker is not kept."""
-    if ref.kind not in {"Deployment", "HorizontalPodAutoscaler", "Ingress"} or not owned_by(body, service_uid):
+    if ref.kind not in {"Deployment", "HorizontalPodAutoscaler", "Ingress"} or not is_owned_by(body, service_uid):
         return False
     owners = {owner["name"] for owner in body["metadata"]["ownerReferences"] if owner.get("uid") == service_uid}
     if ref.kind == "Ingress":
-        return "serve" not in built.kept and ref.name in owners
+        return "serve" not in built.unchanged and ref.name in owners
     if ref.kind == "Deployment":
         named = {worker} if (worker := (body["metadata"].get("labels") or {}).get(WORKER)) else set()
-        return any(ref.name in deployment_names(name, worker) for name in owners for worker in named - built.kept)
+        return any(ref.name in deployment_names(name, worker) for name in owners for worker in named - built.unchanged)
     named = {worker_of(body), *ROLES}
-    return any(ref.name == autoscaler_name(name, worker) for name in owners for worker in named - built.kept)
+    return any(ref.name == autoscaler_name(name, worker) for name in owners for worker in named - built.unchanged)
 
 
-def holds(existing: Any, wanted: Any, field: str = "", parent: str = "") -> bool:
-    """Whether ``existing`` is the server's form of ``wanted``. ``field`` in ``parent`` is their position.
+def contains(existing: Any, desired: Any, field: str = "", parent: str = "") -> bool:
+    """Whether ``existing`` is the server's form of ``desired``. ``field`` in ``parent`` is their position.
 
     It accepts what was just written: the server fills in defaults, writes quantities in its own form, leaves out zero
     and empty values, and drops fields that its version does not know. So a field that only the server has is not a
-    difference. A field that only the desired object has is one if every supported server keeps it (``KEPT``): a field
-    that a person removed is then restored.
+    difference. A field that only the desired object has is a difference if every supported server keeps it
+    (``PERSISTENT``): a field that a person removed is then restored.
     """
-    if not wanted and wanted is not False:
+    if not desired and desired is not False:
         return True  # nothing is desired: the server's value is its default
-    if isinstance(wanted, Mapping) and isinstance(existing, Mapping):
-        place = "containers" if field == "initContainers" else field
-        kept = KEPT.get(place, frozenset())
+    if isinstance(desired, Mapping) and isinstance(existing, Mapping):
+        kind = "containers" if field == "initContainers" else field
+        persistent = PERSISTENT.get(kind, frozenset())
         return all(
-            holds(existing[key], value, key, field)
+            contains(existing[key], value, key, field)
             if key in existing
-            else _zero(value) or not (field in MAPS or key in kept)
-            for key, value in wanted.items()
+            else _is_zero(value) or not (field in MAPS or key in persistent)
+            for key, value in desired.items()
         )
-    if isinstance(wanted, list) and isinstance(existing, list):
+    if isinstance(desired, list) and isinstance(existing, list):
         if field in NAMED:
             there = _by_name(existing)
             return all(
                 len(there[name]) >= len(ours)
-                and all(holds(b, a, field, parent) for a, b in zip(ours, there[name], strict=False))
-                for name, ours in _by_name(wanted).items()
+                and all(contains(b, a, field, parent) for a, b in zip(ours, there[name], strict=False))
+                for name, ours in _by_name(desired).items()
             )
-        return len(existing) == len(wanted) and all(
-            holds(b, a, field, parent) for a, b in zip(wanted, existing, strict=True)
+        return len(existing) == len(desired) and all(
+            contains(b, a, field, parent) for a, b in zip(desired, existing, strict=True)
         )
     if parent in QUANTITIES or field in QUANTITY_FIELDS or (field == "value" and parent == "target"):
-        return same_quantity(existing, wanted)
-    return bool(existing == wanted)
+        return is_same_quantity(existing, desired)
+    return bool(existing == desired)
 
 
-def same_quantity(one: object, other: object) -> bool:
+def is_same_quantity(one: object, other: object) -> bool:
     """Whether two quantities have the same value for the API server."""
     first, second = amount(one), amount(other)
     if first is None or second is None:
         return one == other
-    return _rounded(first) == _rounded(second)
+    return _round_up(first) == _round_up(second)
 
 
-def _rounded(value: Fraction) -> int:
+def _round_up(value: Fraction) -> int:
     """Round away from zero, as the server does."""
     bounded = max(-MOST, min(MOST, value)) * MILLI
     return math.ceil(bounded) if bounded >= 0 else math.floor(bounded)
@@ -210,13 +210,13 @@ def _by_name(elements: list[Any]) -> dict[str, list[Any]]:
     """
     groups: dict[str, list[Any]] = defaultdict(list)
     for element in elements:
-        known = isinstance(element, Mapping)
-        groups[repr((element.get("name"), element.get("mountPath"))) if known else ""].append(element)
+        is_mapping = isinstance(element, Mapping)
+        groups[repr((element.get("name"), element.get("mountPath"))) if is_mapping else ""].append(element)
     return groups
 
 
-def _zero(value: Any) -> bool:
+def _is_zero(value: Any) -> bool:
     """Whether the server may leave out a value: it is zero or empty, or consists of such values."""
     if isinstance(value, Mapping):
-        return all(map(_zero, value.values()))
+        return all(map(_is_zero, value.values()))
     return not value

@@ -19,7 +19,14 @@ from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from services.gm.workloads.object_names import Body
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import FETCH, FETCH_ARCHIVE, FETCH_CALIBRATION, FETCH_DETECTOR, FETCH_INITIAL
+from services.gm.workloads.pod_status import (
+    FETCH,
+    FETCH_ARCHIVE,
+    FETCH_CALIBRATION,
+    FETCH_COMMITTEE,
+    FETCH_DETECTOR,
+    FETCH_INITIAL,
+)
 
 DATA = "/home/data"
 DOWNLOADS = "/downloads"
@@ -57,9 +64,13 @@ class ModelVolume:
 
 MODEL = ModelVolume()
 #: by purpose (``Placement.needs``)
-WAYS = {
+SLOTS = {
     "model": MODEL,
     "detector": ModelVolume(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
+    **{
+        f"committee{number}": ModelVolume(init, f"halimede-committee{number}", f"{DOWNLOADS}/committee{number}")
+        for number, init in enumerate(FETCH_COMMITTEE, 1)
+    },
     "calibration": ModelVolume(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
     "archive": ModelVolume(FETCH_ARCHIVE, "halimede-archive", f"{DOWNLOADS}/archive"),
     "initial": ModelVolume(FETCH_INITIAL, "halimede-initial", f"{DOWNLOADS}/initial"),
@@ -77,7 +88,7 @@ class ModelDelivery:
 
 
 #: the models of a pod by purpose, each with its delivery
-Brought = Mapping[str, tuple[Resource[ModelSpec], ModelDelivery]]
+Models = Mapping[str, tuple[Resource[ModelSpec], ModelDelivery]]
 
 
 def host_file(url: str) -> str | None:
@@ -99,7 +110,7 @@ def deliver(
     *,
     unpack: bool = False,
     own_code: bool = False,
-    way: ModelVolume = MODEL,
+    names: ModelVolume = MODEL,
 ) -> ModelDelivery:
     """Return how a model gets to the container ``worker``. ``secret`` is the metadata of the ``needs_secret`` one.
 
@@ -111,12 +122,12 @@ def deliver(
     if path := host_file(spec.url):
         path = posixpath.normpath("/" + path.lstrip("/"))
         if unpack and path.endswith(ARCHIVES):
-            return _unpacked(spec, path, settings, way)
-        return _mounted(spec, path, settings, way)
-    return _downloaded(spec, secret or {}, settings, way, unpack=unpack, own_code=own_code)
+            return _unpack_archive(spec, path, settings, names)
+        return _mount_file(spec, path, settings, names)
+    return _download(spec, secret or {}, settings, names, unpack=unpack, own_code=own_code)
 
 
-def mounted(path: str, volume: str, kind: str = "Directory") -> tuple[Body, Body]:
+def mount_folder(path: str, volume: str, kind: str = "Directory") -> tuple[Body, Body]:
     """Return the volume and the read-only mount of a node's folder, at the path where Sedna's workers look for it.
 
     ``kind``: what it must be; empty: a folder or a file.
@@ -132,31 +143,31 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _mounted(spec: ModelSpec, path: str, settings: PodSettings, way: ModelVolume) -> ModelDelivery:
-    volume, mount = mounted(posixpath.dirname(path), way.volume)
+def _mount_file(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
+    volume, mount = mount_folder(posixpath.dirname(path), names.volume)
     here = DATA + path
-    init = _fetcher(way.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
+    init = _fetcher(names.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
     return ModelDelivery(here, (init,), (volume,), (mount,))
 
 
-def _unpacked(spec: ModelSpec, path: str, settings: PodSettings, way: ModelVolume) -> ModelDelivery:
+def _unpack_archive(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
     """Unpack an archive of the node into the pod."""
-    volume, mount = mounted(posixpath.dirname(path), way.volume)
-    made = _downloaded(msgspec.structs.replace(spec, url=DATA + path), {}, settings, way, unpack=True)
-    init = {**made.init[0], "volumeMounts": [*made.init[0]["volumeMounts"], mount]}
-    return ModelDelivery(made.url, (init,), (*made.volumes, volume), made.mounts)
+    volume, mount = mount_folder(posixpath.dirname(path), names.volume)
+    delivery = _download(msgspec.structs.replace(spec, url=DATA + path), {}, settings, names, unpack=True)
+    init = {**delivery.init[0], "volumeMounts": [*delivery.init[0]["volumeMounts"], mount]}
+    return ModelDelivery(delivery.url, (init,), (*delivery.volumes, volume), delivery.mounts)
 
 
-def _downloaded(
+def _download(
     spec: ModelSpec,
     secret: Mapping[str, Any],
     settings: PodSettings,
-    way: ModelVolume,
+    names: ModelVolume,
     *,
     unpack: bool,
     own_code: bool = False,
 ) -> ModelDelivery:
-    to = _download_path(spec.url, way.downloads)
+    to = _download_path(spec.url, names.downloads)
     cache: Body = {"name": "halimede-cache"}
     at: Body = {"name": "halimede-cache", "mountPath": CACHE}
     if settings.node_cache:
@@ -170,7 +181,7 @@ def _downloaded(
     args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
     down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []
-    init = _fetcher(way.init, args, env, [down, at], settings)
+    init = _fetcher(names.init, args, env, [down, at], settings)
     volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
     return ModelDelivery(to, (init,), volumes, ({**down, "readOnly": True},))
 
@@ -223,5 +234,5 @@ def _download_path(url: str, folder: str) -> str:
 
 
 def _load_mode(worker: Mapping[str, Any]) -> str:
-    given = (v.get("value") for v in worker.get("env") or [] if v.get("name") == "MODEL_LOAD_MODE")
-    return next((str(value).lower() for value in given), "")
+    values = (v.get("value") for v in worker.get("env") or [] if v.get("name") == "MODEL_LOAD_MODE")
+    return next((str(value).lower() for value in values), "")

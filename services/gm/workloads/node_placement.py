@@ -34,24 +34,24 @@ def bind_pod(pod: Body, node: str, *, edge: bool) -> None:
         affinity = pod["affinity"] = dict(pod.get("affinity") or {})
         nodes = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
         required = nodes[REQUIRED] = dict(nodes.get(REQUIRED) or {})
-        required["nodeSelectorTerms"] = list(_named(required.get("nodeSelectorTerms") or [], node))
+        required["nodeSelectorTerms"] = list(_with_node_name(required.get("nodeSelectorTerms") or [], node))
     if node or edge:
-        given = list(pod.get("tolerations") or [])
-        pod["tolerations"] = [*given, *(each for each in _tolerations(node) if not _covered(each, given))]
+        tolerations = list(pod.get("tolerations") or [])
+        pod["tolerations"] = [*tolerations, *(t for t in _tolerations(node) if not _is_covered(t, tolerations))]
 
 
 def check_placement(pod: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]:
     """Yield the fields of a template that ``bind_pod`` could not add to: they have no type of their own."""
-    field, given = f"{at}.affinity", pod.get("affinity")
+    field, value = f"{at}.affinity", pod.get("affinity")
     for name in ("nodeAffinity", REQUIRED):
-        if given is not None and not isinstance(given, Mapping):
-            yield InvalidFieldError(field, given, SHAPE_FIX)
+        if value is not None and not isinstance(value, Mapping):
+            yield InvalidFieldError(field, value, SHAPE_FIX)
             return
-        field, given = f"{field}.{name}", (given or {}).get(name)
-    if given is not None and not isinstance(given, Mapping):
-        yield InvalidFieldError(field, given, SHAPE_FIX)
+        field, value = f"{field}.{name}", (value or {}).get(name)
+    if value is not None and not isinstance(value, Mapping):
+        yield InvalidFieldError(field, value, SHAPE_FIX)
         return
-    lists = {f"{field}.nodeSelectorTerms": (given or {}).get("nodeSelectorTerms")}
+    lists = {f"{field}.nodeSelectorTerms": (value or {}).get("nodeSelectorTerms")}
     lists[f"{at}.tolerations"] = pod.get("tolerations")
     for where, items in lists.items():
         if items is not None and not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
@@ -66,17 +66,17 @@ def _check_item(item: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]
     if not isinstance(fields := item.get("matchFields"), list | None):
         yield InvalidFieldError(f"{at}.matchFields", fields, SHAPE_FIX)
     for name in ("key", "effect"):
-        if not isinstance(given := item.get(name), str | None):
-            yield InvalidFieldError(f"{at}.{name}", given, "write a text")
+        if not isinstance(value := item.get(name), str | None):
+            yield InvalidFieldError(f"{at}.{name}", value, "write a text")
 
 
-def _named(terms: list[Mapping[str, Any]], node: str) -> Iterator[Body]:
+def _with_node_name(terms: list[Mapping[str, Any]], node: str) -> Iterator[Body]:
     """Yield the terms, of which one must hold, each with the node's name; an empty term never holds and stays so."""
-    wanted = {"key": "metadata.name", "operator": "In", "values": [node]}
+    requirement = {"key": "metadata.name", "operator": "In", "values": [node]}
     for term in terms:
-        yield {**term, "matchFields": [*(term.get("matchFields") or []), wanted]} if term else {}
+        yield {**term, "matchFields": [*(term.get("matchFields") or []), requirement]} if term else {}
     if not terms:
-        yield {"matchFields": [wanted]}
+        yield {"matchFields": [requirement]}
 
 
 def _tolerations(node: str) -> Iterator[Body]:
@@ -87,10 +87,9 @@ def _tolerations(node: str) -> Iterator[Body]:
         yield {"key": taint, "operator": "Exists", "effect": EVICTS}
 
 
-def _covered(ours: Mapping[str, Any], given: list[Mapping[str, Any]]) -> bool:
+def _is_covered(ours: Mapping[str, Any], tolerations: list[Mapping[str, Any]]) -> bool:
     """Whether the template has its own toleration of a taint, maybe one that ends after some seconds."""
     effect = ours.get("effect")
     return any(
-        each.get("key") in {None, "", ours["key"]} and (not each.get("effect") or each["effect"] == effect)
-        for each in given
+        t.get("key") in {None, "", ours["key"]} and (not t.get("effect") or t["effect"] == effect) for t in tolerations
     )

@@ -95,14 +95,14 @@ def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, st
 
 def selector(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
     """Return the labels that select a worker's pods: only those that no edit changes."""
-    known = labels(service, role, worker)
-    return {name: known[name] for name in (APP, WORKER, *UIDS) if name in known}
+    all_labels = labels(service, role, worker)
+    return {name: all_labels[name] for name in (APP, WORKER, *UIDS) if name in all_labels}
 
 
 def worker_of(body: Mapping[str, Any]) -> str:
     """Return the worker that an object or pod belongs to, by its name within the service; empty: none."""
-    known = (body.get("metadata") or {}).get("labels") or {}
-    return known.get(WORKER) or known.get(WORKER_TYPE) or ""
+    own = (body.get("metadata") or {}).get("labels") or {}
+    return own.get(WORKER) or own.get(WORKER_TYPE) or ""
 
 
 def owner(service: Resource[Any]) -> Body:
@@ -117,7 +117,7 @@ def owner(service: Resource[Any]) -> Body:
     }
 
 
-def owned_by(body: Mapping[str, Any], uid: str) -> bool:
+def is_owned_by(body: Mapping[str, Any], uid: str) -> bool:
     """Whether an object's controller is the service of this uid."""
     references = (body.get("metadata") or {}).get("ownerReferences") or []
     return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
@@ -128,6 +128,6 @@ def digest(value: object) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:32]
 
 
-def translated(service: Resource[Any]) -> bool:
+def is_translated(service: Resource[Any]) -> bool:
     """Whether the service was written in the neptune.io form."""
     return service.metadata.annotations.get(ORIGIN) == NEPTUNE

@@ -13,18 +13,18 @@ from typing import Any
 
 from halimede.names import Key
 from services.gm.workloads.object_names import TEMPLATE, worker_of
-from services.gm.workloads.pod_status import failure_of, has_failed, is_ready, lives, newest
+from services.gm.workloads.pod_status import failure_of, has_failed, is_live, is_ready, newest
 
 #: seconds after which a pod that is not ready yet is late, and between two looks at a late one
-LATE_S, LOOK_S = 30.0, 10.0
+LATE_S, RECHECK_S = 30.0, 10.0
 #: seconds for one failed pod; failures after which the next pod waits, and the number from which it may start again
 FAILED_S, BURST, CALM = 60.0, 2.0, 1.0
 #: no worker waits longer than for so many failures
-MOST = 10.0
+MAX_LEVEL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class PodHold:
+class PodBackoff:
     """How the next pod of a worker is made to wait.
 
     Attributes:
@@ -47,19 +47,19 @@ class _Failures:
     """The recent failures of a worker's pods of one template: each one fades within a minute."""
 
     template: str
-    known: set[str] = field(default_factory=set)
+    counted: set[str] = field(default_factory=set)
     level: float = 0.0
     at: float = 0.0
-    held: bool = False
+    must_wait: bool = False
     last: Mapping[str, Any] = field(default_factory=dict)
 
     def observe(self, failed: Mapping[str, Mapping[str, Any]], now: float) -> None:
         self.level = max(0.0, self.level - (now - self.at) / FAILED_S)
         self.at = now
-        self.level = min(MOST, self.level + len(failed.keys() - self.known))
-        self.known = set(failed)
+        self.level = min(MAX_LEVEL, self.level + len(failed.keys() - self.counted))
+        self.counted = set(failed)
         self.last = newest(failed.values()) if failed else self.last
-        self.held = self.level > (CALM if self.held else BURST)
+        self.must_wait = self.level > (CALM if self.must_wait else BURST)
 
 
 @dataclass(slots=True)
@@ -76,51 +76,51 @@ class PodHistory:
 
     def observe(self, key: Key, pods: Iterable[Mapping[str, Any]], templates: Mapping[str, str], now: float) -> None:
         """Record a service's pods as they are ``now``; ``templates`` has the digest of each worker's present one."""
-        known, service = tuple(pods), self._services.setdefault(key, _Service())
-        waiting = {uid for pod in known if lives(pod) and not is_ready(pod) for uid in [pod["metadata"]["uid"]]}
+        pods, service = tuple(pods), self._services.setdefault(key, _Service())
+        waiting = {uid for pod in pods if is_live(pod) and not is_ready(pod) for uid in [pod["metadata"]["uid"]]}
         service.began = {uid: service.began.get(uid, now) for uid in waiting}
         failed: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for pod in known:
+        for pod in pods:
             if has_failed(pod) and _template_of(pod) == templates.get(worker_of(pod)):
                 failed.setdefault(worker_of(pod), {})[pod["metadata"]["uid"]] = pod
         for worker, template in templates.items():
-            found, now_failed = service.failures.get(worker), failed.get(worker, {})
-            if found is None or found.template != template:
+            failures, now_failed = service.failures.get(worker), failed.get(worker, {})
+            if failures is None or failures.template != template:
                 # those that failed before this GM looked may be old
-                found = service.failures[worker] = _Failures(template, known=set(sorted(now_failed)[1:]), at=now)
-            found.observe(now_failed, now)
+                failures = service.failures[worker] = _Failures(template, counted=set(sorted(now_failed)[1:]), at=now)
+            failures.observe(now_failed, now)
         for worker in service.failures.keys() - templates.keys():
             del service.failures[worker]
 
-    def late(self, key: Key, now: float) -> frozenset[str]:
+    def late_pods(self, key: Key, now: float) -> frozenset[str]:
         """Return the uids of a service's pods that have not been ready for long."""
         service = self._services.get(key)
         began = service.began if service else {}
         return frozenset(uid for uid, since in began.items() if now - since >= LATE_S)
 
-    def held(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> dict[str, PodHold]:
+    def backoffs(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> dict[str, PodBackoff]:
         """Return the workers whose new pods have to wait.
 
         Those of an update that fails on some nodes, and that starts or runs on others, are not among them: nothing
         short of ending pods that work would make the others wait.
         """
-        service, known = self._services.get(key), tuple(pods)
-        found = {}
-        for worker, each in service.failures.items() if service else ():
-            if each.held:
-                own = [_template_of(pod) for pod in known if worker_of(pod) == worker and _is_placed(pod)]
-                present = own.count(each.template)
+        service, pods = self._services.get(key), tuple(pods)
+        backoffs = {}
+        for worker, recent in service.failures.items() if service else ():
+            if recent.must_wait:
+                own = [_template_of(pod) for pod in pods if worker_of(pod) == worker and _is_placed(pod)]
+                present = own.count(recent.template)
                 if present in {0, len(own)}:
-                    found[worker] = PodHold(each.template, present, len(own) > present, failure_of(each.last))
-        return found
+                    backoffs[worker] = PodBackoff(recent.template, present, len(own) > present, failure_of(recent.last))
+        return backoffs
 
-    def due(self, key: Key, now: float) -> float | None:
+    def due_at(self, key: Key, now: float) -> float | None:
         """Return when the service has to be looked at again though nothing has changed; None: it need not."""
         service = self._services.get(key)
         if service is None:
             return None
-        times = [now + LOOK_S if now - began >= LATE_S else began + LATE_S for began in service.began.values()]
-        times += [each.at + (each.level - CALM) * FAILED_S for each in service.failures.values() if each.held]
+        times = [now + RECHECK_S if now - began >= LATE_S else began + LATE_S for began in service.began.values()]
+        times += [f.at + (f.level - CALM) * FAILED_S for f in service.failures.values() if f.must_wait]
         return min(times, default=None)
 
     def forget(self, key: Key) -> None:
@@ -130,10 +130,10 @@ class PodHistory:
 
 def _template_of(pod: Mapping[str, Any]) -> str | None:
     """Return the digest of the template that a pod was made from."""
-    found: str | None = pod["metadata"].get("labels", {}).get(TEMPLATE)
-    return found
+    template: str | None = pod["metadata"].get("labels", {}).get(TEMPLATE)
+    return template
 
 
 def _is_placed(pod: Mapping[str, Any]) -> bool:
     """Whether a pod lives and has a node."""
-    return lives(pod) and bool(pod.get("spec", {}).get("nodeName"))
+    return is_live(pod) and bool(pod.get("spec", {}).get("nodeName"))

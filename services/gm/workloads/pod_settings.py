@@ -46,8 +46,8 @@ PROJECT = "halimede/"
 #: a registry: a host, perhaps with a port, and a path
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*", re.ASCII)
 #: placeholders in a server's arguments
-PLACE = re.compile(r"\{[A-Za-z]+\}")
-PLACES = frozenset({"{name}", "{version}", "{model}", "{port}", "{grpcPort}", "{file}"})
+PLACEHOLDER = re.compile(r"\{[A-Za-z]+\}")
+PLACEHOLDERS = frozenset({"{name}", "{version}", "{model}", "{port}", "{grpcPort}", "{file}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class PodSettings:
         name = framework.lower()
         return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
 
-    def located(self, image: str) -> str:
+    def with_registry(self, image: str) -> str:
         """Return an image's name with the registry, if it is halimede's (``halimede/...``) and names none itself."""
         there = image.startswith(f"{self.registry}/{PROJECT}")
         return f"{self.registry}/{image}" if self.registry and image.startswith(PROJECT) and not there else image
@@ -194,37 +194,37 @@ def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
             why = getattr(error, "strerror", None) or "it is not text"
             raise InvalidFieldError(OPTION, str(file), f"{why}: give a JSON file") from None
     try:
-        given = msgspec.json.decode(text)
+        content = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidFieldError(OPTION, str(file), f"write JSON: {error}") from None
-    return parse(given, environ)
+    return parse(content, environ)
 
 
-def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
+def parse(content: object, environ: Mapping[str, str]) -> PodSettings:
     """Check plain data and apply the environment. Raises InvalidFieldError."""
-    said = convert(given, _File, "pods")
-    known = {f.name: value for f in fields(PodSettings) if (value := getattr(said, f.name)) is not None}
-    known |= {name: environ[variable] for variable, name in ENVIRONMENT.items() if environ.get(variable)}
+    file = convert(content, _File, "pods")
+    values = {f.name: value for f in fields(PodSettings) if (value := getattr(file, f.name)) is not None}
+    values |= {name: environ[variable] for variable, name in ENVIRONMENT.items() if environ.get(variable)}
     if allowed := environ.get(FETCH_ALLOW):
-        known["fetch_allow"] = tuple(allowed.replace(",", " ").split())
-    if not known.get("broker"):
+        values["fetch_allow"] = tuple(allowed.replace(",", " ").split())
+    if not values.get("broker"):
         fix = "set the broker's address for workers, such as mqtts://broker:8883 (or HALIMEDE_PODS_BROKER)"
         raise InvalidFieldError("pods.broker", "", fix)
-    if said.serving is not None:
-        known["serving"] = {name.lower(): _server(name.lower(), each) for name, each in said.serving.items()}
-    settings = PodSettings(**known)
+    if file.serving is not None:
+        values["serving"] = {name.lower(): _server(name.lower(), server) for name, server in file.serving.items()}
+    settings = PodSettings(**values)
     _check(settings)
     return replace(
         settings,
-        worker_image=settings.located(settings.worker_image),
-        fetcher_image=settings.located(settings.fetcher_image),
-        images={pair: settings.located(image) for pair, image in settings.images.items()},
+        worker_image=settings.with_registry(settings.worker_image),
+        fetcher_image=settings.with_registry(settings.fetcher_image),
+        images={pair: settings.with_registry(image) for pair, image in settings.images.items()},
     )
 
 
-def _server(framework: str, said: _Server) -> Server:
+def _server(framework: str, entry: _Server) -> Server:
     """Return an entry of the table; an entry for halimede's own server may have only the image."""
-    server = Server(**structs.asdict(said))
+    server = Server(**structs.asdict(entry))
     if framework in OURS and not server.command and not server.args:
         return replace(OUR_SERVER, image=server.image)
     return server
@@ -244,8 +244,8 @@ def _check(settings: PodSettings) -> None:
         check_name(f"pods.pullSecrets[{i}]", secret)
     for framework, server in settings.serving.items():
         for part in (*server.command, *server.args, server.live, server.ready):
-            if unknown := [name for name in PLACE.findall(part) if name not in PLACES]:
-                fix = f"{unknown[0]} is not known: use {', '.join(sorted(PLACES))}"
+            if unknown := [name for name in PLACEHOLDER.findall(part) if name not in PLACEHOLDERS]:
+                fix = f"{unknown[0]} is not known: use {', '.join(sorted(PLACEHOLDERS))}"
                 raise InvalidFieldError(f"pods.serving.{framework}", part, fix)
     AddressPolicy.parse(",".join(settings.fetch_allow), "pods.fetchAllow")
     folders = {f"pods.hostPaths[{i}]": folder for i, folder in enumerate(settings.host_paths)}

@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from halimede.api.jointinference import MOST_FURTHER
 from halimede.errors import hide_secrets
 from services.gm.cluster.port import Ref
 from services.gm.workloads.object_names import ROLES, TEMPLATE, WORKER, WORKER_TYPE, Role, worker_of
 
 Phase = Literal["Running", "Pending", "Failed"]
-#: the init containers that bring the model, the detector and the calibration
+#: the init containers that bring the model, the detector, a committee and the calibration
 FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
 FETCH_ARCHIVE, FETCH_INITIAL = "fetch-archive", "fetch-initial"
-FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION, FETCH_ARCHIVE, FETCH_INITIAL})
+FETCH_COMMITTEE = tuple(f"fetch-committee{number}" for number in range(1, MOST_FURTHER + 1))
+FETCHES = frozenset({FETCH, FETCH_DETECTOR, *FETCH_COMMITTEE, FETCH_CALIBRATION, FETCH_ARCHIVE, FETCH_INITIAL})
 MAX_MESSAGE = 1024
 #: phases of pods that are never restarted
 ENDED = frozenset({"Failed", "Succeeded"})
@@ -92,7 +94,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class PodNews:
+class PodFacts:
     """What is known of a service's pods besides their statuses.
 
     Attributes:
@@ -107,28 +109,28 @@ class PodNews:
     events: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-NO_NEWS = PodNews()
+NO_POD_FACTS = PodFacts()
 
 
 def read_pods(
-    objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], news: PodNews = NO_NEWS
+    objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], facts: PodFacts = NO_POD_FACTS
 ) -> tuple[PodView, ...]:
     """Return the pods of a service by role, worker and name, without pods that were replaced.
 
     ``objects`` are the service's existing objects.
     """
-    deployments, known = dict(_deployments(objects)), tuple(pods)
-    views = [view for pod in _living(known, news) if (view := _view(pod, deployments, news))]
-    views += _ended(known, deployments)
-    views += _unmade(objects)
+    deployments, pods = dict(_deployments(objects)), tuple(pods)
+    views = [view for pod in _live_pods(pods, facts) if (view := _view(pod, deployments, facts))]
+    views += _failed_views(pods, deployments)
+    views += _uncreated_pods(objects)
     return tuple(sorted(views, key=lambda view: (ROLES.index(view.role), view.worker, view.name)))
 
 
-def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
+def _uncreated_pods(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
     """Yield pods that could not be created (a quota, Pod Security, a webhook), by their Deployment's status."""
     for ref, body in objects.items():
-        known = _metadata(body).get("labels") or {}
-        role, worker = known.get(WORKER_TYPE, ""), known.get(WORKER, "")
+        labels = _metadata(body).get("labels") or {}
+        role, worker = labels.get(WORKER_TYPE, ""), labels.get(WORKER, "")
         condition = _condition(body.get("status") or {}, "ReplicaFailure")
         if ref.kind == "Deployment" and role in ROLES and condition.get("status") == "True":
             reason, message = condition.get("reason") or "FailedCreate", _short(condition.get("message") or "")
@@ -155,7 +157,7 @@ def has_started(pod: Mapping[str, Any]) -> bool:
     """Whether a container of a pod has ever run, init containers apart."""
     status = pod.get("status") or {}
     statuses = status.get("containerStatuses") or []
-    ran = (_ending(each) or each.get("restartCount") or "running" in (each.get("state") or {}) for each in statuses)
+    ran = (_termination(c) or c.get("restartCount") or "running" in (c.get("state") or {}) for c in statuses)
     return status.get("phase") == "Running" or any(ran)
 
 
@@ -164,7 +166,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return bool(_condition(pod.get("status") or {}, "Ready").get("status") == "True")
 
 
-def lives(pod: Mapping[str, Any]) -> bool:
+def is_live(pod: Mapping[str, Any]) -> bool:
     """Whether a pod has not ended, and shall not."""
     return not _has_ended(pod) and not _metadata(pod).get("deletionTimestamp")
 
@@ -182,7 +184,7 @@ def newest(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def failure_of(pod: Mapping[str, Any]) -> str:
     """Return which pod failed, where and why."""
     status, node = pod.get("status") or {}, (pod.get("spec") or {}).get("nodeName") or ""
-    state = _state_of(status, _sorted(status.get("containerStatuses") or [], ""))
+    state = _state_of(status, _worker_first(status.get("containerStatuses") or [], ""))
     where = f" on node {node}" if node else ""
     return f"pod {_metadata(pod).get('name', '')}{where}: {state.reason}: {_short(state.message)}"
 
@@ -191,16 +193,16 @@ def _has_ended(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ENDED
 
 
-def _living(pods: Iterable[Mapping[str, Any]], news: PodNews) -> Iterator[Mapping[str, Any]]:
+def _live_pods(pods: Iterable[Mapping[str, Any]], facts: PodFacts) -> Iterator[Mapping[str, Any]]:
     """Yield pods that may run: one that is being deleted only where its node cannot know that."""
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName") or ""
-        unreached = node in news.nodes and bool(news.nodes[node].unready)
-        if lives(pod) or (unreached and not _has_ended(pod)):
+        unreached = node in facts.nodes and bool(facts.nodes[node].unready)
+        if is_live(pod) or (unreached and not _has_ended(pod)):
             yield pod
 
 
-def _ended(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _Deployed]) -> Iterator[PodView]:
+def _failed_views(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _Deployed]) -> Iterator[PodView]:
     """Yield the last pod of each worker that has failed, until another one of the present template has run.
 
     Kubernetes keeps failed pods for inspection long after their successors run, and a node may refuse each successor.
@@ -216,7 +218,7 @@ def _ended(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _Deploye
         elif has_started(pod):
             replaced.add(worker)
     for worker, several in ended.items():
-        if worker not in replaced and (view := _view(newest(several), deployments, NO_NEWS)):
+        if worker not in replaced and (view := _view(newest(several), deployments, NO_POD_FACTS)):
             more = f" ({len(several)} pods have failed)" if len(several) > 1 else ""
             yield replace(view, message=view.message + more)
 
@@ -239,9 +241,9 @@ def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str
         if body.get("kind") != "Deployment":
             continue
         template = (body.get("spec") or {}).get("template") or {}
-        marks = (template.get("metadata") or {}).get("labels") or {}
+        labels = (template.get("metadata") or {}).get("labels") or {}
         containers = (template.get("spec") or {}).get("containers") or [{}]
-        yield worker_of(body), _Deployed(marks.get(TEMPLATE, ""), containers[0].get("name", ""))
+        yield worker_of(body), _Deployed(labels.get(TEMPLATE, ""), containers[0].get("name", ""))
 
 
 def templates(objects: Mapping[Ref, Mapping[str, Any]]) -> dict[str, str]:
@@ -249,12 +251,12 @@ def templates(objects: Mapping[Ref, Mapping[str, Any]]) -> dict[str, str]:
     return {worker: deployed.template for worker, deployed in _deployments(objects)}
 
 
-def starting(pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def starting_uids(pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the uids of pods that have a node and no container yet that runs: only their events may say why."""
     return frozenset(
         _metadata(pod)["uid"]
         for pod in pods
-        if lives(pod) and (pod.get("spec") or {}).get("nodeName") and not has_started(pod)
+        if is_live(pod) and (pod.get("spec") or {}).get("nodeName") and not has_started(pod)
     )
 
 
@@ -267,55 +269,55 @@ class _PodState:
     message: str = ""
 
 
-def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], news: PodNews) -> PodView | None:
+def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], facts: PodFacts) -> PodView | None:
     meta, status = _metadata(pod), pod.get("status") or {}
-    known = meta.get("labels") or {}
-    role = known.get(WORKER_TYPE)
+    labels = meta.get("labels") or {}
+    role = labels.get(WORKER_TYPE)
     if role not in ROLES:
         return None
     deployed = deployments.get(worker_of(pod))
     node = (pod.get("spec") or {}).get("nodeName") or ""
-    containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
-    said, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
-    at = news.nodes.get(node, NodeView())
+    containers = _worker_first(status.get("containerStatuses") or [], deployed.worker if deployed else "")
+    state, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
+    at = facts.nodes.get(node, NodeView())
     posted = _condition(status, "ContainersReady").get("status") == "True"
     works = posted if at.running is None else meta.get("name", "") in at.running
     if at.unready:
         ready = works
-        said = _PodState("Running" if ready else "Pending", UNREACHED, at.unready)
-    elif posted and at.running and works and said.phase == "Running":
+        state = _PodState("Running" if ready else "Pending", UNREACHED, at.unready)
+    elif posted and at.running and works and state.phase == "Running":
         # not ready: Kubernetes' mark from when it did not reach the node, until the node reports the pod again
         ready = True
-    elif said.phase == "Pending" and said.reason in STARTING:
-        said = _explained(said, at, news.events.get(meta.get("uid", "")))
+    elif state.phase == "Pending" and state.reason in STARTING:
+        state = _with_cause(state, at, facts.events.get(meta.get("uid", "")))
     return PodView(
         role=role,
         name=meta.get("name", ""),
         node=node,
-        phase=said.phase,
+        phase=state.phase,
         ready=ready,
         restarts=containers[0].get("restartCount", 0) if containers else 0,
-        reason=said.reason,
-        message=_short(said.message),
+        reason=state.reason,
+        message=_short(state.message),
         current=_is_current(pod, deployments),
-        worker=known.get(WORKER, ""),
+        worker=labels.get(WORKER, ""),
         unreached=bool(at.unready),
         leaving=bool(meta.get("deletionTimestamp")),
-        late=meta.get("uid", "") in news.late,
+        late=meta.get("uid", "") in facts.late,
     )
 
 
-def _explained(said: _PodState, at: NodeView, event: tuple[str, str] | None) -> _PodState:
+def _with_cause(state: _PodState, at: NodeView, event: tuple[str, str] | None) -> _PodState:
     """Return why a pod is still being created: by its events, else by its node's local controller, if they know."""
     if event:
         return _PodState("Pending", *event)
-    return _PodState("Pending", at.reason, at.message) if at.reason else said
+    return _PodState("Pending", at.reason, at.message) if at.reason else state
 
 
 def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _PodState:
     phase = status.get("phase")
     if phase in ENDED:
-        ended = next((said for said in map(_ending, containers) if said), None)
+        ended = next((termination for termination in map(_termination, containers) if termination), None)
         reason = status.get("reason") or (ended.reason if ended else phase)
         return _PodState(
             "Failed", reason, status.get("message") or (ended.message if ended else "all containers ended")
@@ -347,7 +349,7 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState |
     if "running" in state:
         # a fetcher that tries again: its last termination has the reason
         return None
-    ended, waiting = _ending(container), state.get("waiting") or {}
+    ended, waiting = _termination(container), state.get("waiting") or {}
     fetch = init and name in FETCHES
     if "terminated" in state:
         if init and state["terminated"].get("exitCode") == 0:
@@ -364,18 +366,18 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState |
     return _PodState("Failed", reason or "Error", f"container {name}: {message or 'not running'}")
 
 
-def _ending(container: Mapping[str, Any]) -> _PodState | None:
+def _termination(container: Mapping[str, Any]) -> _PodState | None:
     """Return how a container ended, now or before it began to wait."""
     for when in ("state", "lastState"):
         if ended := (container.get(when) or {}).get("terminated"):
-            said = (ended.get("message") or "").strip()
+            message = (ended.get("message") or "").strip()
             return _PodState(
-                "Failed", ended.get("reason") or "Error", said or f"it ended with exit code {ended.get('exitCode')}"
+                "Failed", ended.get("reason") or "Error", message or f"it ended with exit code {ended.get('exitCode')}"
             )
     return None
 
 
-def _sorted(statuses: list[Mapping[str, Any]], worker: str) -> list[Mapping[str, Any]]:
+def _worker_first(statuses: list[Mapping[str, Any]], worker: str) -> list[Mapping[str, Any]]:
     """Put the worker's container first: the kubelet sorts them by name."""
     return sorted(statuses, key=lambda status: status.get("name") != worker)
 

@@ -26,15 +26,15 @@ from services.gm.workloads.model_init_container import (
     CONFINED,
     DATA,
     NODE_NAME,
-    Brought,
     ModelDelivery,
+    Models,
     literal,
-    mounted,
+    mount_folder,
 )
 from services.gm.workloads.node_placement import bind_pod
 from services.gm.workloads.object_names import OURS, TEMPLATE, Body
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.template_policy import writable
+from services.gm.workloads.template_policy import may_write
 
 STATE = "/var/lib/halimede/state"
 #: a worker's state is a few kilobytes; a joint also stores the findings that it compares with
@@ -64,21 +64,21 @@ class NodeFiles:
 
     data: str = ""
     reference: str = ""
-    kept: str = ""
+    hard_samples: str = ""
 
 
 NO_FILES = NodeFiles()
 
 
 def pod_template(
-    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, files: NodeFiles = NO_FILES
+    service: Resource[Any], placement: Placement, brought: Models, settings: PodSettings, files: NodeFiles = NO_FILES
 ) -> Body:
     """Return the template of a worker's pods, with its digest as a label."""
     deliveries = _deliveries(brought)
-    given = _pruned(place.worker.template)
-    pod: Body = given["spec"]
+    template = _without_nulls(placement.worker.template)
+    pod: Body = template["spec"]
     _protect_node(pod, settings)
-    volumes, mounts = _volumes(place, settings, files)
+    volumes, mounts = _volumes(placement, settings, files)
     worker: Body = pod["containers"][0]
     worker["name"] = worker.get("name") or "worker"
     worker["image"] = _image(service, worker, settings)
@@ -86,30 +86,30 @@ def pod_template(
     if isinstance(service.spec, TrainingSpec):
         _request_share(worker, service.spec.as_training().cpu_share)
     worker["volumeMounts"] = _once([
-        *worker.get("volumeMounts", []), *mounts, *(mount for each in deliveries for mount in each.mounts),
+        *worker.get("volumeMounts", []), *mounts, *(mount for delivery in deliveries for mount in delivery.mounts),
     ])  # fmt: skip
-    if _ours(worker, settings):
-        _make_ours(worker, pod, place.program, settings)
+    if _is_ours(worker, settings):
+        _make_ours(worker, pod, placement.program, settings)
         volumes += _writable(worker)
-    told = _worker_environment(service, place, brought, settings, files)
-    worker["env"] = [*_environment(told, worker.get("env", [])), *_session_key(service, place)]
-    init = [copy.deepcopy(container) for each in deliveries for container in each.init]
+    environment = _worker_environment(service, placement, brought, settings, files)
+    worker["env"] = [*_merge_variables(environment, worker.get("env", [])), *_session_key(service, placement)]
+    init = [copy.deepcopy(container) for delivery in deliveries for container in delivery.init]
     pod["initContainers"] = [*init, *pod.get("initContainers", [])]
-    volumes += [volume for each in deliveries for volume in each.volumes]
+    volumes += [volume for delivery in deliveries for volume in delivery.volumes]
     pod["volumes"] = [*pod.get("volumes", []), *_once(volumes)]
-    _complete(pod, place, settings)
-    return _marked(object_names.labels(service, place.role, place.part), given.get("metadata", {}), pod)
+    _complete(pod, placement, settings)
+    return _with_labels(object_names.labels(service, placement.role, placement.part), template.get("metadata", {}), pod)
 
 
-def _deliveries(brought: Brought) -> list[ModelDelivery]:
+def _deliveries(brought: Models) -> list[ModelDelivery]:
     return [delivery for _, delivery in brought.values()]
 
 
-def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSettings) -> Iterator[Problem]:
+def check_mounts(placement: Placement, brought: Models, at: str, settings: PodSettings) -> Iterator[Problem]:
     """Yield mounts of the user's worker at the paths of halimede's own mounts."""
-    mounts = [*_volumes(place, settings)[1], *(mount for each in _deliveries(brought) for mount in each.mounts)]
+    mounts = [*_volumes(placement, settings)[1], *(mount for d in _deliveries(brought) for mount in d.mounts)]
     ours = {mount["mountPath"].rstrip("/") for mount in mounts}
-    for i, mount in enumerate(place.pod.containers[0].volume_mounts):
+    for i, mount in enumerate(placement.pod.containers[0].volume_mounts):
         if mount.mount_path.rstrip("/") in ours:
             fix = "a worker stores its own files there: use another mountPath"
             error = InvalidFieldError(f"{at}.spec.containers[0].volumeMounts[{i}].mountPath", mount.mount_path, fix)
@@ -124,11 +124,11 @@ def _request_share(container: Body, share: float) -> None:
         container["resources"] = {**resources, "requests": {**requests, "cpu": f"{max(1, round(1000 * share))}m"}}
 
 
-def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:
+def _complete(pod: Body, placement: Placement, settings: PodSettings) -> None:
     """Set the fields of the pod that a worker needs."""
-    bind_pod(pod, place.pod.node_name, edge=place.role == "edge")
+    bind_pod(pod, placement.pod.node_name, edge=placement.role == "edge")
     pod["restartPolicy"] = "Always"
-    pod["terminationGracePeriodSeconds"] = place.pod.termination_grace_period_seconds
+    pod["terminationGracePeriodSeconds"] = placement.pod.termination_grace_period_seconds
     pod.setdefault("automountServiceAccountToken", False)
     # the deprecated name of a field: the server copies the new one's value into both
     if (account := pod.pop("serviceAccount", None)) and not pod.get("serviceAccountName"):
@@ -144,7 +144,7 @@ def _protect_node(pod: Body, settings: PodSettings) -> None:
     folder. A template's ``subPath`` has no such risk: the kubelet resolves it within the volume.
     """
     folders = {
-        v["name"] for v in pod.get("volumes", []) if "hostPath" in v and not writable(v["hostPath"]["path"], settings)
+        v["name"] for v in pod.get("volumes", []) if "hostPath" in v and not may_write(v["hostPath"]["path"], settings)
     }
     for container in (*pod["containers"], *pod.get("initContainers", [])):
         mounts = container.get("volumeMounts")
@@ -156,7 +156,7 @@ def _protect_node(pod: Body, settings: PodSettings) -> None:
                     mount["recursiveReadOnly"] = "IfPossible"
 
 
-def _marked(ours: dict[str, str], metadata: Mapping[str, Any], pod: Body) -> Body:
+def _with_labels(ours: dict[str, str], metadata: Mapping[str, Any], pod: Body) -> Body:
     """Return the template; GM's labels override the user's; only labels and annotations of the metadata are kept."""
     labels = {name: value for name, value in metadata.get("labels", {}).items() if name not in OURS} | ours
     annotations = metadata.get("annotations", {})
@@ -176,26 +176,26 @@ def _writable(worker: Body) -> list[Body]:
 
 def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSettings) -> str:
     """Return the image: halimede's if none is named, that of the framework pair in the neptune form."""
-    given: str = container.get("image") or settings.worker_image
-    return settings.images.get(given, given) if object_names.translated(service) else given
+    image: str = container.get("image") or settings.worker_image
+    return settings.images.get(image, image) if object_names.is_translated(service) else image
 
 
 def _locate_images(pod: Body, settings: PodSettings) -> None:
     """Write the registry before halimede's images, also of sidecars."""
     for container in (*pod["containers"], *pod.get("initContainers", [])):
         if isinstance(container.get("image"), str):
-            container["image"] = settings.located(container["image"])
+            container["image"] = settings.with_registry(container["image"])
 
 
 def _worker_environment(
-    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, files: NodeFiles
+    service: Resource[Any], placement: Placement, brought: Models, settings: PodSettings, files: NodeFiles
 ) -> WorkerEnvironment:
-    grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
-    broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
+    grace = placement.pod.termination_grace_period_seconds * GRACE_SHARE
+    broker = (settings.edge_broker if placement.role == "edge" else "") or settings.broker
     models = {what: worker_environment.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
-    told = common(
+    environment = common(
         service,
-        place,
+        placement,
         models,
         broker=broker,
         state=STATE,
@@ -204,44 +204,44 @@ def _worker_environment(
         data=DATA + files.data if files.data else "",
         reference=DATA + files.reference if files.reference else "",
     )
-    facts = dict(told.facts)
-    if place.alone:
-        facts["WORKER_NAME"] = place.on(service.metadata.name, place.pod.node_name)
+    facts = dict(environment.facts)
+    if placement.alone:
+        facts["WORKER_NAME"] = placement.on(service.metadata.name, placement.pod.node_name)
     if settings.credentials:
         facts["HALIMEDE_CREDENTIALS"] = BROKER
     defaults = {"DATA_PATH_PREFIX": DATA, "HALIMEDE_HTTP": f"0.0.0.0:{settings.port}", **settings.env}
-    if place.role == "edge":
+    if placement.role == "edge":
         defaults["LC_SERVER"] = broker
     if not isinstance(service.spec, JointInferenceServiceSpec):
-        return WorkerEnvironment(facts, told.defaults | defaults)
-    if place.role == "edge":
+        return WorkerEnvironment(facts, environment.defaults | defaults)
+    if placement.role == "edge":
         meta = service.metadata
         defaults["BIG_MODEL_IP"] = f"{object_names.network_name(meta.name)}.{meta.namespace}"
         defaults["BIG_MODEL_PORT"] = str(BIG_MODEL_PORT)
-    elif place.program == "cloud":
+    elif placement.program == "cloud":
         facts["BIG_MODEL_BIND_PORT"] = str(BIG_MODEL_PORT)
-    return WorkerEnvironment(facts, told.defaults | defaults)
+    return WorkerEnvironment(facts, environment.defaults | defaults)
 
 
-def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
+def _merge_variables(environment: WorkerEnvironment, variables: list[Body]) -> Iterator[Body]:
     """Yield GM's variables first, so that the user's may refer to them; GM's values are escaped."""
-    theirs = {variable.get("name") for variable in given}
-    facts = {"WORKER_NAME", "NODE_NAME", SESSION_KEY, *told.facts}
-    yield from (each for each in (WORKER_NAME, NODE_NAME) if each["name"] not in told.facts)
-    for name, value in told.facts.items():
+    theirs = {variable.get("name") for variable in variables}
+    facts = {"WORKER_NAME", "NODE_NAME", SESSION_KEY, *environment.facts}
+    yield from (variable for variable in (WORKER_NAME, NODE_NAME) if variable["name"] not in environment.facts)
+    for name, value in environment.facts.items():
         yield {"name": name, "value": literal(value)}
-    for name, value in told.defaults.items():
+    for name, value in environment.defaults.items():
         if name not in theirs | facts:
             yield {"name": name, "value": literal(value)}
-    yield from (variable for variable in given if variable.get("name") not in facts)
+    yield from (variable for variable in variables if variable.get("name") not in facts)
 
 
-def _session_key(service: Resource[Any], place: Placement) -> Iterator[Body]:
+def _session_key(service: Resource[Any], placement: Placement) -> Iterator[Body]:
     """Yield the session key of a worker with frames: the last variable, so that the user's cannot refer to it.
 
     A pod starts without the Secret as well: the service's status has the reason why it is missing.
     """
-    if worker_environment.needs_session_key(place):
+    if worker_environment.needs_session_key(placement):
         source = {"name": object_names.session_secret_name(service), "key": SESSION_KEY, "optional": True}
         yield {"name": SESSION_KEY, "valueFrom": {"secretKeyRef": source}}
 
@@ -262,8 +262,8 @@ def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settin
         return
     args = container.get("args") or []
     container["args"] = args if args[:1] == [program] else [program, *args]
-    given = {variable.get("name") for variable in container.get("env") or []} | settings.env.keys()
-    if "HALIMEDE_HTTP" not in given:
+    variables = {variable.get("name") for variable in container.get("env") or []} | settings.env.keys()
+    if "HALIMEDE_HTTP" not in variables:
         alive = {"httpGet": {"path": "/healthz", "port": settings.port}, "periodSeconds": 10, "timeoutSeconds": 5}
         container.setdefault("livenessProbe", {**alive, "initialDelaySeconds": 10, "failureThreshold": 6})
         ready = {"httpGet": {"path": "/readyz", "port": settings.port}, "periodSeconds": 5, "timeoutSeconds": 5}
@@ -282,39 +282,39 @@ def _name_port(container: Body, settings: PodSettings) -> None:
         container["ports"] = [*ports, {"name": METRICS, "containerPort": settings.port, "protocol": "TCP"}]
 
 
-def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
+def _is_ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
     image = container.get("image") or ""
     return image == settings.worker_image or OWN_IMAGE.fullmatch(image) is not None
 
 
-def _state_size(place: Placement) -> str:
+def _state_size(placement: Placement) -> str:
     """Return the size of a worker's state with hard samples: 2**20 bytes for each megabyte, so some space is left."""
-    if place.program in {"member", "joint"}:
+    if placement.program in {"member", "joint"}:
         return JOINT_STATE_SIZE
-    if place.alone:
+    if placement.alone:
         return TRAINING_STATE_SIZE
-    keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorkerSpec) else None
+    keep = placement.worker.keep_hard_samples if isinstance(placement.worker, EdgeWorkerSpec) else None
     return f"{int(STATE_SIZE.removesuffix('Mi')) + keep.max_megabytes}Mi" if keep else STATE_SIZE
 
 
-def _volumes(place: Placement, settings: PodSettings, files: NodeFiles = NO_FILES) -> tuple[list[Body], list[Body]]:
+def _volumes(placement: Placement, settings: PodSettings, files: NodeFiles = NO_FILES) -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts, without those of its model."""
-    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(place)}}]
+    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(placement)}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:
-        secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret
+        secret = settings.edge_secret if placement.role == "edge" else settings.cloud_secret
         volumes.append({"name": "halimede-broker", "secret": {"secretName": secret}})
         mounts.append({"name": "halimede-broker", "mountPath": BROKER, "readOnly": True})
-    if files.kept:
-        volumes.append({"name": "halimede-kept", "hostPath": {"path": files.kept, "type": "DirectoryOrCreate"}})
+    if files.hard_samples:
+        volumes.append({"name": "halimede-kept", "hostPath": {"path": files.hard_samples, "type": "DirectoryOrCreate"}})
         mounts.append({"name": "halimede-kept", "mountPath": f"{STATE}/{HARD_SAMPLES}"})
     for path, name, kind in (
-        (place.folder, "halimede-source", "Directory"),
-        (files.data, "halimede-samples", "Directory" if place.keeper else ""),
+        (placement.folder, "halimede-source", "Directory"),
+        (files.data, "halimede-samples", "Directory" if placement.keeper else ""),
         (files.reference, "halimede-reference", ""),
     ):
         if path:
-            volume, mount = mounted(path, name, kind)
+            volume, mount = mount_folder(path, name, kind)
             volumes.append(volume)
             mounts.append(mount)
     return volumes, mounts
@@ -322,14 +322,14 @@ def _volumes(place: Placement, settings: PodSettings, files: NodeFiles = NO_FILE
 
 def _once(items: Iterable[Body]) -> list[Body]:
     """Return the items without duplicates: a model in the folder of the source is mounted once."""
-    seen: dict[str, Body] = {}
+    unique: dict[str, Body] = {}
     for item in items:
-        seen.setdefault(str(item.get("mountPath") or item.get("name")), item)
-    return list(seen.values())
+        unique.setdefault(str(item.get("mountPath") or item.get("name")), item)
+    return list(unique.values())
 
 
-def _pruned(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """Return a copy without nulls: they have no meaning here but mean removal in a patch."""
     if isinstance(value, Mapping):
-        return {key: _pruned(item) for key, item in value.items() if item is not None}
-    return [_pruned(item) for item in value if item is not None] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value

@@ -32,7 +32,7 @@ from halimede.errors import InvalidFieldError
 from halimede.models.desired_state import Desired, DesiredModel
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
-from services.gm.workloads.deployments import Built, check_service_name, made, signed
+from services.gm.workloads.deployments import Built, check_service_name, new_object, with_digest
 from services.gm.workloads.model_init_container import (
     CONFINED,
     NODE_NAME,
@@ -44,7 +44,7 @@ from services.gm.workloads.model_init_container import (
 )
 from services.gm.workloads.node_placement import bind_pod
 from services.gm.workloads.object_names import TEMPLATE, Body
-from services.gm.workloads.pod_settings import OUR_SERVER, PLACE, PodSettings
+from services.gm.workloads.pod_settings import OUR_SERVER, PLACEHOLDER, PodSettings
 from services.gm.workloads.template_policy import check_host_path, check_image
 
 #: default ports of a server: HTTP, and gRPC
@@ -52,7 +52,7 @@ PORT, GRPC_PORT = 8080, 8081
 #: containers need a privilege to listen on ports below it
 FIRST_FREE_PORT = 1024
 #: annotations of pods: their model version, and the desired state for halimede's own server
-VERSION, WISH = "halimede.io/model-version", "halimede.io/desired"
+VERSION, DESIRED_STATE = "halimede.io/model-version", "halimede.io/desired"
 FOLDER, FILE = "/etc/halimede/serve", "model.json"
 #: seconds that a pod which is ending still answers, and its grace period after that
 LINGER_S, GRACE_S = 5, 35
@@ -68,7 +68,7 @@ def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | No
     """Return the objects of an InferenceModel in sedna.io form, and the problems that prevent others."""
     problems = tuple(_problems(service, secrets, settings))
     if problems:
-        return Built(kept=frozenset({"serve"}), problems=problems)
+        return Built(unchanged=frozenset({"serve"}), problems=problems)
     name, spec = service.metadata.name, service.spec
     deployment: Body = {
         "replicas": desired_servers(spec),
@@ -77,10 +77,10 @@ def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | No
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": _template(service, secrets, settings),
     }
-    objects = [made(service, "serve", "Deployment", name, deployment), _network(service)]
+    objects = [new_object(service, "serve", "Deployment", name, deployment), _network(service)]
     if spec.ingress:
         objects.append(_ingress(service, spec.ingress))
-    return Built(tuple(map(signed, objects)))
+    return Built(tuple(map(with_digest, objects)))
 
 
 def secret_names(service: Resource[InferenceModelSpec]) -> frozenset[str]:
@@ -109,16 +109,16 @@ def container_port(spec: InferenceModelSpec) -> int:
 def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
     """Return the template of its pods, with its digest as a label."""
     spec, version, edge = service.spec, target(service.spec), service.spec.deploy_to_layer == "edge"
-    made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
-    container: Body = made_of.container
-    container["image"] = settings.located(container["image"])
+    parts = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
+    container: Body = parts.container
+    container["image"] = settings.with_registry(container["image"])
     container["env"] = [NODE_NAME, *container.get("env", []), *msgspec.to_builtins(spec.env)]
     if spec.resources:
         container["resources"] = spec.resources
-    asked: Body = {
+    pod_spec: Body = {
         "containers": [container],
-        "initContainers": list(made_of.init),
-        "volumes": list(made_of.volumes),
+        "initContainers": list(parts.init),
+        "volumes": list(parts.volumes),
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": GRACE_S,
         "automountServiceAccountToken": False,
@@ -126,12 +126,12 @@ def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body 
         # in the cloud the scheduler chooses unless the spec selects nodes
         "nodeSelector": pod(spec).node_selector if spec.node_selector or edge else {},
     }
-    bind_pod(asked, spec.node_name, edge=edge)
-    asked = {name: value for name, value in asked.items() if value not in ([], {})}
+    bind_pod(pod_spec, spec.node_name, edge=edge)
+    pod_spec = {name: value for name, value in pod_spec.items() if value not in ([], {})}
     labels = object_names.labels(service, "serve")
-    described: Body = {"labels": labels, "annotations": made_of.annotations}
-    labels[TEMPLATE] = object_names.digest([described, asked])
-    return {"metadata": described, "spec": asked}
+    described: Body = {"labels": labels, "annotations": parts.annotations}
+    labels[TEMPLATE] = object_names.digest([described, pod_spec])
+    return {"metadata": described, "spec": pod_spec}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _from_files(
         "{name}": spec.model_name, "{version}": version.version, "{model}": delivery.url,
         "{port}": str(container_port(spec)), "{grpcPort}": str(GRPC_PORT), "{file}": f"{FOLDER}/{FILE}",
     }  # fmt: skip
-    told = {"name": "halimede-wish", "mountPath": FOLDER, "readOnly": True}
+    mount = {"name": "halimede-wish", "mountPath": FOLDER, "readOnly": True}
     container: Body = {
         "name": SERVER,
         "image": server.image,
@@ -176,17 +176,17 @@ def _from_files(
             {"name": "http", "containerPort": container_port(spec)},
             {"name": "grpc", "containerPort": GRPC_PORT},
         ],
-        "volumeMounts": [*delivery.mounts, told],
-        "livenessProbe": {**_probe(_filled(server.live, put), spec), **PATIENT},
-        "readinessProbe": {**_probe(_filled(server.ready, put), spec), **EAGER},
+        "volumeMounts": [*delivery.mounts, mount],
+        "livenessProbe": {**_probe(_fill(server.live, put), spec), **PATIENT},
+        "readinessProbe": {**_probe(_fill(server.ready, put), spec), **EAGER},
         "lifecycle": LINGER,
         # the last output has the reason of a failure
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if server.command:
-        container["command"] = [literal(_filled(part, put)) for part in server.command]
+        container["command"] = [literal(_fill(part, put)) for part in server.command]
     if server.args:
-        container["args"] = [literal(_filled(part, put)) for part in server.args]
+        container["args"] = [literal(_fill(part, put)) for part in server.args]
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy
     volumes: list[Body] = [*delivery.volumes, _desired_volume()]
@@ -194,11 +194,11 @@ def _from_files(
         container["securityContext"] = dict(CONFINED)
         container["volumeMounts"].append({"name": "halimede-tmp", "mountPath": "/tmp"})  # noqa: S108  # the pod's own
         volumes.append({"name": "halimede-tmp", "emptyDir": {}})
-    annotations = {VERSION: version.version, WISH: _desired(spec, version, described, delivery)}
+    annotations = {VERSION: version.version, DESIRED_STATE: _desired_state(spec, version, described, delivery)}
     return _Parts(container, annotations, delivery.init, tuple(volumes))
 
 
-def _desired(
+def _desired_state(
     spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery
 ) -> str:
     """Return the desired state for halimede's own server: its only model, which gets all requests at once."""
@@ -211,7 +211,7 @@ def _desired(
 
 def _desired_volume() -> Body:
     """Return a volume that has the desired state, an annotation of the pod, as a file."""
-    field = {"path": FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{WISH}']"}}
+    field = {"path": FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{DESIRED_STATE}']"}}
     return {"name": "halimede-wish", "downwardAPI": {"items": [field]}}
 
 
@@ -220,9 +220,9 @@ def _probe(path: str, spec: InferenceModelSpec) -> Body:
     return {"httpGet": {"path": path, "port": port}} if path else {"tcpSocket": {"port": port}}
 
 
-def _filled(text: str, put: Mapping[str, str]) -> str:
+def _fill(text: str, put: Mapping[str, str]) -> str:
     """Replace placeholders in one pass: a value that looks like a placeholder is not replaced."""
-    return PLACE.sub(lambda found: put.get(found[0], found[0]), text)
+    return PLACEHOLDER.sub(lambda match: put.get(match[0], match[0]), text)
 
 
 def _network(service: Resource[InferenceModelSpec]) -> Body:
@@ -230,20 +230,20 @@ def _network(service: Resource[InferenceModelSpec]) -> Body:
     ports = [{"name": "http", "port": service_port(spec), "targetPort": container_port(spec), "protocol": "TCP"}]
     if not spec.image and service_port(spec) != GRPC_PORT:
         ports.append({"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP"})
-    asked = {"type": service_type(spec), "selector": object_names.selector(service, "serve"), "ports": ports}
-    return made(service, "serve", "Service", service.metadata.name, asked)
+    network_spec = {"type": service_type(spec), "selector": object_names.selector(service, "serve"), "ports": ports}
+    return new_object(service, "serve", "Service", service.metadata.name, network_spec)
 
 
-def _ingress(service: Resource[InferenceModelSpec], given: Ingress) -> Body:
+def _ingress(service: Resource[InferenceModelSpec], ingress: Ingress) -> Body:
     backend = {"service": {"name": service.metadata.name, "port": {"name": "http"}}}
-    paths = {"paths": [{"path": given.path, "pathType": "Prefix", "backend": backend}]}
-    rule: Body = {**({"host": given.host} if given.host else {}), "http": paths}
-    asked: Body = {"rules": [rule]}
-    if given.class_name:
-        asked["ingressClassName"] = given.class_name
-    if given.tls_secret:
-        asked["tls"] = [{"secretName": given.tls_secret, **({"hosts": [given.host]} if given.host else {})}]
-    return made(service, "serve", "Ingress", service.metadata.name, asked)
+    paths = {"paths": [{"path": ingress.path, "pathType": "Prefix", "backend": backend}]}
+    rule: Body = {**({"host": ingress.host} if ingress.host else {}), "http": paths}
+    spec: Body = {"rules": [rule]}
+    if ingress.class_name:
+        spec["ingressClassName"] = ingress.class_name
+    if ingress.tls_secret:
+        spec["tls"] = [{"secretName": ingress.tls_secret, **({"hosts": [ingress.host]} if ingress.host else {})}]
+    return new_object(service, "serve", "Ingress", service.metadata.name, spec)
 
 
 # --- what is in the way -----------------------------------------------------------------------------------------
@@ -265,27 +265,27 @@ def _problems(
         if path := host_file(version.url):
             folder = posixpath.dirname(posixpath.normpath(path))  # the whole folder is mounted
             yield from check_host_path(f"spec.manifest: version {version.version}", folder, settings)
-    yield from _exposed(spec, settings)
+    yield from _exposure_problems(spec, settings)
     for name in _secrets(service):
         if secrets.get(name) is None:
             text = f"spec.credentialName: there is no Secret {service.metadata.namespace}/{name}: create it"
             yield Problem("SecretNotFound", text)
 
 
-def _exposed(spec: InferenceModelSpec, settings: PodSettings) -> Iterator[Problem]:
+def _exposure_problems(spec: InferenceModelSpec, settings: PodSettings) -> Iterator[Problem]:
     """Yield forbidden kinds of external access: the right to apply a model must not include the right to expose it."""
     ask = "in GM's settings for pods"
     if spec.service_type and spec.service_type not in settings.service_types:
         fix = f"use one of {', '.join(settings.service_types)} (serviceTypes {ask})"
         error = InvalidFieldError("spec.serviceType", spec.service_type, fix)
         yield Problem("ExposureNotAllowed", str(error))
-    if spec.ingress and settings.ingress_hosts and not _allowed(spec.ingress.host, settings.ingress_hosts):
+    if spec.ingress and settings.ingress_hosts and not _is_allowed(spec.ingress.host, settings.ingress_hosts):
         fix = f"use one of {', '.join(settings.ingress_hosts)} (ingressHosts {ask})"
         yield Problem("ExposureNotAllowed", str(InvalidFieldError("spec.ingress.host", spec.ingress.host, fix)))
 
 
-def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
-    return any(host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in hosts)
+def _is_allowed(host: str, hosts: tuple[str, ...]) -> bool:
+    return any(host == pattern or (pattern.startswith("*.") and host.endswith(pattern[1:])) for pattern in hosts)
 
 
 def unusable(spec: InferenceModelSpec, supported: bool, fix: str = FRAMEWORK_FIX) -> Iterator[Problem]:  # noqa: FBT001

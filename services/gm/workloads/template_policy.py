@@ -41,9 +41,9 @@ def check_template(
     """
     metadata, pod = _mapping(template.get("metadata")), template["spec"]
     for name in ("initContainers", "imagePullSecrets"):
-        given = [] if pod.get(name) is None else pod[name]
-        if not isinstance(given, list) or not all(isinstance(item, Mapping) for item in given):
-            yield _problem("InvalidTemplate", f"{at}.spec.{name}", given, "write a list of mappings")
+        elements = [] if pod.get(name) is None else pod[name]
+        if not isinstance(elements, list) or not all(isinstance(item, Mapping) for item in elements):
+            yield _problem("InvalidTemplate", f"{at}.spec.{name}", elements, "write a list of mappings")
     yield from _check_metadata(metadata, f"{at}.metadata")
     yield from _check_length(pod, "volumes", f"{at}.spec")
     yield from _check_volumes(pod, f"{at}.spec", settings)
@@ -54,7 +54,7 @@ def check_template(
             for part in ("env", "volumeMounts", "volumeDevices"):
                 yield from _check_length(container, part, here)
             yield from _check_names(container, here)
-            yield from check_image(f"{here}.image", _mapped(container.get("image"), table), settings, located=True)
+            yield from check_image(f"{here}.image", _map_image(container.get("image"), table), settings, located=True)
             if not settings.privileged:
                 yield from _check_container(container, here)
     if pod.get("restartPolicy") not in (None, "", "Always"):
@@ -77,15 +77,15 @@ def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Pr
             fix = f"use {above[0]} itself: workers write there, and a link in it could lead anywhere on the node"
             yield _problem("HostPathNotAllowed", field, path, f"{fix} (writableHostPaths in GM's settings for pods)")
             return
-        if writable(path, settings) or any(plain.is_relative_to(plain_path(p)) for p in settings.host_paths):
+        if may_write(path, settings) or any(plain.is_relative_to(plain_path(p)) for p in settings.host_paths):
             return
-    ways = [f"a path below {', '.join(settings.host_paths)}"] if settings.host_paths else []
-    ways += settings.writable_host_paths
-    fix = f"use {' or '.join(ways)}" if ways else "remove it: the operator allows no folders of nodes"
+    allowed = [f"a path below {', '.join(settings.host_paths)}"] if settings.host_paths else []
+    allowed += settings.writable_host_paths
+    fix = f"use {' or '.join(allowed)}" if allowed else "remove it: the operator allows no folders of nodes"
     yield _problem("HostPathNotAllowed", field, path, f"{fix} (hostPaths in GM's settings for pods)")
 
 
-def writable(path: str, settings: PodSettings) -> bool:
+def may_write(path: str, settings: PodSettings) -> bool:
     """Whether templates may mount a folder of the node writable."""
     return plain_path(path) in map(plain_path, settings.writable_host_paths)
 
@@ -97,40 +97,40 @@ def check_image(field: str, image: object, settings: PodSettings, *, located: bo
     """
     if not image or not settings.allowed_images:
         return
-    names = {str(image), settings.located(str(image))} if located else {str(image)}
+    names = {str(image), settings.with_registry(str(image))} if located else {str(image)}
     if names & {settings.worker_image, *settings.images.values()}:
         return
-    if not any(_begins(name, prefix) for name in names for prefix in settings.allowed_images):
+    if not any(_is_below(name, prefix) for name in names for prefix in settings.allowed_images):
         fix = f"use an image below {', '.join(settings.allowed_images)} (allowedImages in GM's settings for pods)"
         yield _problem("ImageNotAllowed", field, image, fix)
 
 
-def _mapped(image: object, table: Mapping[str, str]) -> object:
+def _map_image(image: object, table: Mapping[str, str]) -> object:
     return table.get(image, image) if isinstance(image, str) else image
 
 
-def _begins(image: str, prefix: str) -> bool:
+def _is_below(image: str, prefix: str) -> bool:
     """Whether an image is below a prefix: ``example.org`` is no prefix of ``example.org.evil.com/x``."""
-    rest = image.removeprefix(prefix)
-    return image.startswith(prefix) and (not rest or prefix[-1] in "/:@" or rest[0] in "/:@")
+    suffix = image.removeprefix(prefix)
+    return image.startswith(prefix) and (not suffix or prefix[-1] in "/:@" or suffix[0] in "/:@")
 
 
 def _check_metadata(metadata: Mapping[str, Any], at: str) -> Iterator[Problem]:
     for name in ("labels", "annotations"):
-        given = {} if metadata.get(name) is None else metadata[name]
-        if not isinstance(given, Mapping) or not all(isinstance(value, str) for value in given.values()):
-            yield _problem("InvalidTemplate", f"{at}.{name}", given, "write a mapping of strings")
+        entries = {} if metadata.get(name) is None else metadata[name]
+        if not isinstance(entries, Mapping) or not all(isinstance(value, str) for value in entries.values()):
+            yield _problem("InvalidTemplate", f"{at}.{name}", entries, "write a mapping of strings")
             continue
         if name == "annotations":
-            for key, value in given.items():
+            for key, value in entries.items():
                 if key.startswith(APPARMOR) and value == "unconfined":
                     yield _not_allowed(f"{at}.annotations.{key}", value)
 
 
 def _check_length(within: Mapping[str, Any], name: str, at: str) -> Iterator[Problem]:
-    given = within.get(name)
-    if isinstance(given, list) and len(given) > MOST:
-        yield _problem("InvalidTemplate", f"{at}.{name}", f"{len(given)} elements", f"write at most {MOST}")
+    elements = within.get(name)
+    if isinstance(elements, list) and len(elements) > MOST:
+        yield _problem("InvalidTemplate", f"{at}.{name}", f"{len(elements)} elements", f"write at most {MOST}")
 
 
 def _check_pod(pod: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -165,7 +165,7 @@ def _check_container(container: Mapping[str, Any], at: str) -> Iterator[Problem]
         if port.get("hostPort"):
             yield _not_allowed(f"{at}.ports[{i}].hostPort", port["hostPort"])
     handlers = [(name, container.get(name)) for name in PROBES]
-    handlers += [(f"lifecycle.{name}", given) for name, given in _mapping(container.get("lifecycle")).items()]
+    handlers += [(f"lifecycle.{name}", hook) for name, hook in _mapping(container.get("lifecycle")).items()]
     for name, handler in handlers:
         for kind in ("httpGet", "tcpSocket"):
             if host := _mapping(_mapping(handler).get(kind)).get("host"):

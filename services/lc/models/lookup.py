@@ -20,7 +20,7 @@ from halimede.names import Key
 from services.lc.planning.resource_state import ABSENT, Lack, Phase, Preparation
 from services.lc.store import NodeResource
 
-Found = tuple[Resource[Any], Preparation]
+PreparedModel = tuple[Resource[Any], Preparation]
 log = structlog.get_logger()
 
 
@@ -32,34 +32,34 @@ class Models:
     preparations: Mapping[Key, Preparation]
     ready: Mapping[Key, Preparation]
 
-    def held(self, placement: Placement, service: Key) -> list[ParsedResource]:
+    def present(self, placement: Placement, service: Key) -> list[ParsedResource]:
         """Return the Models that a worker of a service needs and that the node holds."""
         keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
         return [self.items[key] for key in keys if key in self.items]
 
     def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
         """Return those Models for a report: only those that are held and can be read."""
-        return tuple(output(used.resource) for used in self.held(placement, service) if used.resource)
+        return tuple(output(item.resource) for item in self.present(placement, service) if item.resource)
 
-    def find(self, name: str, service: Key, node: str) -> Found | Lack:
+    def find(self, name: str, service: Key, node: str) -> PreparedModel | Lack:
         """Return a Model that a worker needs with its local file, or the reason why it is missing."""
         key = Key(model.PLURAL, service.namespace, name)
-        used, prepared = self.items.get(key), self.ready.get(key)
-        if used is None:
+        item, prepared = self.items.get(key), self.ready.get(key)
+        if item is None:
             return Lack("Pending", ABSENT, f"Model {key.name} is not yet on node {node}")
-        if used.resource is None:
-            return Lack("Failed", "ModelNotReady", f"Model {key.name}: {used.error}")
+        if item.resource is None:
+            return Lack("Failed", "ModelNotReady", f"Model {key.name}: {item.error}")
         if prepared is None or prepared.path is None:
-            known = self.preparations.get(key)
-            phase: Phase = "Failed" if known and known.phase == "Failed" else "Pending"
-            progress = known.message if known and known.message else "waiting for its download"
+            preparation = self.preparations.get(key)
+            phase: Phase = "Failed" if preparation and preparation.phase == "Failed" else "Pending"
+            progress = preparation.message if preparation and preparation.message else "waiting for its download"
             return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
-        return used.resource, prepared
+        return item.resource, prepared
 
     def users(self, key: Key, node: str) -> Iterator[bool]:
         """Yield for each worker of this node that needs the file of a Model whether it may run code of its own."""
-        items = (item for item in self.items.values() if item.held.key.namespace == key.namespace)
-        services = (item.resource for item in items if item.resource and item.held.key.plural in SERVICES)
+        items = (item for item in self.items.values() if item.stored.key.namespace == key.namespace)
+        services = (item.resource for item in items if item.resource and item.stored.key.plural in SERVICES)
         for service in services:
             for placement in placements(service.spec):
                 here = placement.pod.node_name in {"", node}
@@ -74,28 +74,28 @@ class Models:
         if not placement.dataset:
             return None
         key = Key(dataset.PLURAL, service.key.namespace, placement.dataset)
-        used, known = self.items.get(key), self.preparations.get(key)
+        item, preparation = self.items.get(key), self.preparations.get(key)
         if key in self.ready:
             return self.ready[key].path
-        if used is None or (used.resource and _elsewhere(used.resource.spec.url)):
+        if item is None or (item.resource and _is_remote(item.resource.spec.url)):
             return None
-        why = used.error if used.resource is None else known.message if known else ""
+        why = item.error if item.resource is None else preparation.message if preparation else ""
         return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
 
-    def described(self, placement: Placement, service: Key, node: str) -> dict[str, Resource[Any]] | Lack:
+    def described_models(self, placement: Placement, service: Key, node: str) -> dict[str, Resource[Any]] | Lack:
         """Return the Models of which a worker needs only the spec, by purpose, or the reason why one is missing."""
-        found: dict[str, Resource[Any]] = {}
-        for what, name in placement.described.items():
-            used = self.items.get(Key(model.PLURAL, service.namespace, name))
-            if used is None:
+        models: dict[str, Resource[Any]] = {}
+        for purpose, name in placement.described.items():
+            item = self.items.get(Key(model.PLURAL, service.namespace, name))
+            if item is None:
                 return Lack("Pending", ABSENT, f"Model {name} is not yet on node {node}")
-            if used.resource is None:
-                return Lack("Failed", "ModelNotReady", f"Model {name}: {used.error}")
-            found[what] = used.resource
-        return found
+            if item.resource is None:
+                return Lack("Failed", "ModelNotReady", f"Model {name}: {item.error}")
+            models[purpose] = item.resource
+        return models
 
 
-def _elsewhere(url: str) -> bool:
+def _is_remote(url: str) -> bool:
     """Whether a URL names no file of the node."""
     try:
         return local_path(url) is None
@@ -112,7 +112,7 @@ def output(resource: Resource[model.ModelSpec]) -> ModelOutput:
 class ParsedResource:
     """A held resource with its typed form, or with its error and the reason for a condition."""
 
-    held: NodeResource
+    stored: NodeResource
     resource: Resource[Any] | None
     error: str = ""
     reason: str = "InvalidResource"
@@ -124,22 +124,23 @@ class ParsedResources:
     def __init__(self) -> None:
         self._items: dict[Key, ParsedResource] = {}
 
-    def read(self, held: Mapping[Key, NodeResource]) -> Mapping[Key, ParsedResource]:
+    def read(self, resources: Mapping[Key, NodeResource]) -> Mapping[Key, ParsedResource]:
         """Return the parsed form of all held resources."""
-        self._items = {key: self._item(one) for key, one in held.items()}
+        self._items = {key: self._item(one) for key, one in resources.items()}
         return self._items
 
-    def _item(self, held: NodeResource) -> ParsedResource:
-        known = self._items.get(held.key)
-        if known and known.held is held:
-            return known
+    def _item(self, stored: NodeResource) -> ParsedResource:
+        item = self._items.get(stored.key)
+        if item and item.stored is stored:
+            return item
         try:
-            resource = parse(held.body)
+            resource = parse(stored.body)
         except InvalidFieldError as error:
-            return ParsedResource(held, None, str(error))
+            return ParsedResource(stored, None, str(error))
         except Exception:  # an unexpected error in one resource must not stop the others
-            log.exception("resource not read", key=str(held.key))
-            return ParsedResource(held, None, "it could not be read, by an error in LC: see its log", "Internal")
+            log.exception("resource not read", key=str(stored.key))
+            return ParsedResource(stored, None, "it could not be read, by an error in LC: see its log", "Internal")
         if resource.kind.api_version != SEDNA:
-            return ParsedResource(held, None, f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}")
-        return ParsedResource(held, resource)
+            text = f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}"
+            return ParsedResource(stored, None, text)
+        return ParsedResource(stored, resource)

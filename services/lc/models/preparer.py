@@ -1,13 +1,13 @@
-"""Brings files that services need to this node in advance: downloads Models. Datasets are counted elsewhere.
+"""Installs the files of Models that services need on this node in advance.
 
-Level-triggered: ``set_required`` sets the files that should be present, and one task for each tries until it is. It
-retries soon after temporary failures, and later if a person must act. It never gives up: a missing file may appear.
+Level-triggered: ``set_required`` sets the files that should be present, and one task for each file tries until the file
+is present. The task retries soon after temporary failures, and later if a person must act. It never gives up.
 
 Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag or
-the date of a server. Changed content is brought and tried as the first was. Until it stands its trial, the content
-before stays, also across a restart: the index of the cache has the digest of the content that a URL had then.
+the date of a server. Changed content is installed and tried as the first content was. Until it passes its trial, the
+content before stays, also across a restart: the index of the cache has the digest of the content that a URL had then.
 
-It also watches the copy on this node: one that differs from its record in the cache is prepared again.
+The task also watches the copy on this node: a copy that differs from its record in the cache is prepared again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from halimede.names import Key
 from halimede.system.backoff import exponential
 from halimede.system.files import write_atomic
 from halimede.tracing.latency import Distribution
-from services.lc.models.cache_janitor import CacheJanitor
+from services.lc.models.cache_janitor import CacheChanges
 from services.lc.planning.resource_state import Phase, Preparation, RequiredFile, missing_text
 
 log = structlog.get_logger()
@@ -69,8 +69,8 @@ OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 2
 #: the begin of the message about content that has replaced other content of its URL
 USED_NOW = "spec.url has new content, which is used now"
-#: brings a required file; raises FetchError and UnusableError
-Bring = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
+#: installs a required file; raises FetchError and UnusableError
+Install = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
 CopyModel = Callable[[RequiredFile, str, Cache, Progress], Awaitable[Fetched]]
 
 
@@ -86,37 +86,46 @@ class Downloads:
 class Preparer:
     """Prepares the required files. ``changed`` is called with a key whenever its preparation progresses.
 
-    ``room`` frees space for them, and removes files that are no longer needed.
+    ``changes`` records which files of the cache are new, and which are no longer needed: see ``CacheJanitor``.
     """
 
     def __init__(
-        self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], bring: Bring, room: CacheJanitor
+        self,
+        cache: Cache,
+        tasks: asyncio.TaskGroup,
+        changed: Callable[[Key], None],
+        install: Install,
+        changes: CacheChanges,
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.downloads = Downloads()
         self._cache = cache
         self._tasks = tasks
         self._changed = changed
-        self._bring_one = bring
-        self._room = room
+        self._install = install
+        self._changes = changes
         self._running: dict[Key, asyncio.Task[None]] = {}
         #: for each file: check its origin now
         self._rechecks: dict[Key, asyncio.Event] = {}
         #: the files whose origin did not answer last time
         self._unreachable: set[Key] = set()
-        self._places = asyncio.Semaphore(PARALLEL)
+        self._download_slots = asyncio.Semaphore(PARALLEL)
 
-    def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
+    def set_required(self, files: Mapping[Key, RequiredFile]) -> None:
         """Prepare exactly these files from now on."""
-        for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
-            gone = self.preparations.pop(key)
+        for key in [key for key, old in self.preparations.items() if old.required != files.get(key)]:
+            preparation = self.preparations.pop(key)
             self._running.pop(key).cancel()
             del self._rechecks[key]
             self._unreachable.discard(key)
-            self._room.left(gone, for_good=key not in wanted)
-        for key, want in wanted.items():
+            self._changes.record_release(preparation, for_good=key not in files)
+        for key, required in files.items():
             if key not in self.preparations:
-                self._begin(Preparation(want))
+                self._begin(Preparation(required))
+
+    def paths(self) -> list[Path]:
+        """Return the files that are present."""
+        return [preparation.path for preparation in self.preparations.values() if preparation.path]
 
     def recheck(self, key: Key) -> None:
         """Check the origin of a file now, and try again one that failed."""
@@ -125,43 +134,43 @@ class Preparer:
 
     def missing(self, path: Path) -> None:
         """Prepare a file again that was ready at a path and is missing or damaged now."""
-        for key, known in list(self.preparations.items()):
-            if known.phase == "Ready" and known.path == path:
+        for key, preparation in list(self.preparations.items()):
+            if preparation.phase == "Ready" and preparation.path == path:
                 self._begin_again(key)
 
     def _begin_again(self, key: Key) -> None:
         """Prepare a file again whose copy here is missing or damaged."""
-        known = self.preparations[key]
-        message = missing_text(known.path) if known.path else ""
+        preparation = self.preparations[key]
+        message = missing_text(preparation.path) if preparation.path else ""
         log.warning("prepared file missing", key=str(key), message=message)
-        self._begin(Preparation(known.want, reason="ModelMissing", message=message))
+        self._begin(Preparation(preparation.required, reason="ModelMissing", message=message))
         self._changed(key)
 
     def _begin(self, preparation: Preparation) -> None:
-        want = preparation.want
-        self.preparations[want.key] = preparation
-        if watching := self._running.get(want.key):
-            watching.cancel()
-        self._rechecks[want.key] = asyncio.Event()
-        self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
+        required = preparation.required
+        self.preparations[required.key] = preparation
+        if task := self._running.get(required.key):
+            task.cancel()
+        self._rechecks[required.key] = asyncio.Event()
+        self._running[required.key] = self._tasks.create_task(self._prepare(required), name=f"prepare {required.key}")
 
-    async def _prepare(self, want: RequiredFile) -> None:
-        attempts, recheck = 1, self._rechecks[want.key]
+    async def _prepare(self, required: RequiredFile) -> None:
+        attempts, recheck = 1, self._rechecks[required.key]
         while True:
-            delay = await self._attempt(want, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))
+            delay = await self._attempt(required, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))
             if delay is not None:
                 await paused(delay, recheck)
                 attempts += 1
-            elif await self._needs_new_copy(want, recheck):
-                self._begin_again(want.key)
+            elif await self._needs_new_copy(required, recheck):
+                self._begin_again(required.key)
                 return
             else:
                 attempts = 1
 
-    async def _needs_new_copy(self, want: RequiredFile, recheck: asyncio.Event) -> bool:
+    async def _needs_new_copy(self, required: RequiredFile, recheck: asyncio.Event) -> bool:
         """Wait until its copy here is damaged (True), or its origin may have other content (False)."""
-        watch = OriginWatch() if want.sha256 or want.source else await watch_origin(want.url, self._cache)
-        path = self.preparations[want.key].path
+        watch = OriginWatch() if required.sha256 or required.source else await watch_origin(required.url, self._cache)
+        path = self.preparations[required.key].path
         while True:
             at_once = await paused(FILE_PERIOD_S, recheck)
             if path and not await in_thread(is_intact, self._cache, path):
@@ -169,134 +178,135 @@ class Preparer:
             if await watch.has_changed(at_once=at_once):
                 return False
 
-    async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
+    async def _attempt(self, required: RequiredFile, backoff: float) -> float | None:
         """Try once; return the seconds until the next attempt, None if none is needed."""
-        if self.preparations[want.key].phase == "Ready" and _lack(want):
+        if self.preparations[required.key].phase == "Ready" and _lack(required):
             return LONGEST_DELAY  # the file is here; its package still is not
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with self._places:
+            async with self._download_slots:
                 began = loop.time()
-                brought = await self._bring(want)
+                installed = await self._install_with_progress(required)
         except FetchError as error:
             self.downloads.failures[error.reason.value] += 1
             phase: Phase = "Pending" if error.temporary else "Failed"
-            await self._fail(want, phase, error.reason.value, str(error))
+            await self._fail(required, phase, error.reason.value, str(error))
             if error.temporary:
-                return WAITING_DELAY if want.source and error.reason is FetchReason.NOT_FOUND else backoff
+                return WAITING_DELAY if required.source and error.reason is FetchReason.NOT_FOUND else backoff
             full = error.reason is FetchReason.DISK_FULL  # space may be freed at any time: duration is ignored
-            return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
+            return MENDED_DELAY if full else _retry_delay(MENDED_DELAY, loop.time() - began)
         except UnusableError as error:
             self.downloads.failures[error.reason] += 1
             untried = error.reason == TrialReason.FAILED  # nothing is known of the model: a repetition may succeed
-            await self._fail(want, "Pending" if untried else "Failed", error.reason, str(error))
-            self._room.came()  # the file takes space all the same
-            return backoff if untried else _patience(LONGEST_DELAY, loop.time() - began)
+            await self._fail(required, "Pending" if untried else "Failed", error.reason, str(error))
+            self._changes.record_addition()  # the file takes space all the same
+            return backoff if untried else _retry_delay(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # an unexpected error of a library must not stop the other models
-            log.warning("preparation crashed", key=str(want.key), exc_info=error)
+            log.warning("preparation crashed", key=str(required.key), exc_info=error)
             self.downloads.failures["Internal"] += 1
-            await self._fail(want, "Failed", "Internal", "the download failed, by an error in LC: see its log")
+            await self._fail(required, "Failed", "Internal", "the download failed, by an error in LC: see its log")
             return LONGEST_DELAY
-        await self._finish(want, brought)
-        self._room.came()
-        if brought.is_incomplete:
-            return _patience(MENDED_DELAY, loop.time() - began)
-        return LONGEST_DELAY if brought.lack else None
+        await self._finish(required, installed)
+        self._changes.record_addition()
+        if installed.is_incomplete:
+            return _retry_delay(MENDED_DELAY, loop.time() - began)
+        return LONGEST_DELAY if installed.lack else None
 
-    async def _bring(self, want: RequiredFile) -> InstalledModel:
+    async def _install_with_progress(self, required: RequiredFile) -> InstalledModel:
         loop = asyncio.get_running_loop()
-        began = told = loop.time()
-        speed = TransferRate(loop.time)
-        came: int | None = None
+        began = reported_at = loop.time()
+        transfer_rate = TransferRate(loop.time)
+        received: int | None = None
 
         def progress(done: int, total: int | None) -> None:
-            nonlocal told, came
+            nonlocal reported_at, received
             # bytes that were present (the first call), or that are discarded by a restart, were not downloaded now
-            self.downloads.bytes += max(0, done - (done if came is None else came))
-            came, rate = done, speed.update(done)
-            if loop.time() - told >= PROGRESS_S:
-                told = loop.time()
-                whole = f" of {total / 1e6:.0f}" if total else ""
-                message = f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s"
+            self.downloads.bytes += max(0, done - (done if received is None else received))
+            received, rate = done, transfer_rate.update(done)
+            if loop.time() - reported_at >= PROGRESS_S:
+                reported_at = loop.time()
+                of_total = f" of {total / 1e6:.0f}" if total else ""
+                message = f"{done / 1e6:.0f}{of_total} MB downloaded, {rate / 1e6:.1f} MB/s"
                 coming = ModelFacts(size=total or 0, done=done, rate=round(rate))
-                if (known := self.preparations[want.key]).path is None:  # otherwise other content is in use meanwhile
-                    self._set(replace(known, reason="Downloading", message=message, facts=coming))
+                preparation = self.preparations[required.key]
+                if preparation.path is None:  # otherwise other content is in use meanwhile
+                    self._set(replace(preparation, reason="Downloading", message=message, facts=coming))
 
         try:
-            return await self._bring_one(want, self._cache, progress)
+            return await self._install(required, self._cache, progress)
         finally:
-            if came is not None:  # otherwise it was in the cache
+            if received is not None:  # otherwise it was in the cache
                 self.downloads.times.record((loop.time() - began) * 1000)
 
-    async def _finish(self, want: RequiredFile, brought: InstalledModel) -> None:
+    async def _finish(self, required: RequiredFile, installed: InstalledModel) -> None:
         """Record that a file is ready; content that fails its trial does not replace one that stood it."""
-        self._log_reachability(want, brought)
-        if brought.invalid and (usable := await self._usable(want)):
-            self._stay(usable, UNFIT, brought.invalid)
+        self._log_reachability(required, installed)
+        if installed.invalid and (usable := await self._usable(required)):
+            self._keep_usable(usable, UNFIT, installed.invalid)
             return
-        before = self.preparations[want.key]
+        before = self.preparations[required.key]
         old = before.facts.digest if isinstance(before.facts, ModelFacts) and _is_usable(before) else ""
-        new = brought.facts.digest
-        if new == old and not brought.fresh:
+        new = installed.facts.digest
+        if new == old and not installed.fresh:
             return  # its origin may have other content by now
         last = before.message if before.message.startswith(USED_NOW) else ""
         change = f"{USED_NOW}: sha256 {old[:SHORT]}.. -> {new[:SHORT]}.." if old and new != old else last
         notes = {
-            FetchReason.NOT_INSTALLED.value: brought.lack,
-            UNFIT: brought.invalid,
-            INPUT_NOT_SCALED: brought.warning,
+            FetchReason.NOT_INSTALLED.value: installed.lack,
+            UNFIT: installed.invalid,
+            INPUT_NOT_SCALED: installed.warning,
             CONTENT_CHANGED: change,
         }
         reason = next((reason for reason, text in notes.items() if text), "")
-        ready = Preparation(want, "Ready", reason, notes.get(reason, ""), brought.path, brought.facts)
+        ready = Preparation(required, "Ready", reason, notes.get(reason, ""), installed.path, installed.facts)
         self._set(ready)
-        if _is_usable(ready) and not want.sha256 and not want.source and new != old:
-            await in_thread(_remember_usable, self._cache, want.url, new)
+        if _is_usable(ready) and not required.sha256 and not required.source and new != old:
+            await in_thread(_remember_usable, self._cache, required.url, new)
 
-    async def _fail(self, want: RequiredFile, phase: Phase, reason: str, message: str) -> None:
+    async def _fail(self, required: RequiredFile, phase: Phase, reason: str, message: str) -> None:
         """Record a failure. Usable content stays ready: workers run it, whatever its origin has now."""
-        if usable := await self._usable(want):
-            self._stay(usable, reason, message)
-        elif self._set(Preparation(want, phase, reason, message)):
-            log.warning("preparation failed", key=str(want.key), reason=reason, message=message)
+        if usable := await self._usable(required):
+            self._keep_usable(usable, reason, message)
+        elif self._set(Preparation(required, phase, reason, message)):
+            log.warning("preparation failed", key=str(required.key), reason=reason, message=message)
 
-    def _stay(self, usable: Preparation, reason: str, message: str) -> None:
+    def _keep_usable(self, usable: Preparation, reason: str, message: str) -> None:
         """Record that content stays in use because that of its origin cannot be used."""
         text = f"spec.url has new content, which cannot be used, and the one before stays: {reason}: {message}"
         if self._set(replace(usable, reason=CONTENT_UNUSABLE, message=text)):
-            log.warning("content before stays", key=str(usable.want.key), reason=reason, message=message)
+            log.warning("content before stays", key=str(usable.required.key), reason=reason, message=message)
 
-    async def _usable(self, want: RequiredFile) -> Preparation | None:
+    async def _usable(self, required: RequiredFile) -> Preparation | None:
         """Return the content that is in use, or was used before a restart; None if there is none."""
-        before = self.preparations[want.key]
-        if _is_usable(before) or want.sha256 or want.source:
+        before = self.preparations[required.key]
+        if _is_usable(before) or required.sha256 or required.source:
             return before if _is_usable(before) else None
-        digest = await in_thread(_usable_digest, self._cache, want.url)
+        digest = await in_thread(_usable_digest, self._cache, required.url)
         try:
             if not digest or await self._cache.find(digest) is None:
                 return None
-            brought = await self._bring_one(replace(want, sha256=digest), self._cache, lambda *_: None)
+            installed = await self._install(replace(required, sha256=digest), self._cache, lambda *_: None)
         except (HalimedeError, OSError) as error:
-            log.info("content before not usable", key=str(want.key), digest=digest, error=str(error))
+            log.info("content before not usable", key=str(required.key), digest=digest, error=str(error))
             return None
-        ready = Preparation(want, "Ready", "", "", brought.path, brought.facts)
-        return None if brought.invalid or brought.lack else ready
+        ready = Preparation(required, "Ready", "", "", installed.path, installed.facts)
+        return None if installed.invalid or installed.lack else ready
 
-    def _log_reachability(self, want: RequiredFile, brought: InstalledModel) -> None:
+    def _log_reachability(self, required: RequiredFile, installed: InstalledModel) -> None:
         """Log once when an origin cannot be reached, and once when it can be again."""
-        if brought.fresh is (want.key not in self._unreachable):
+        if installed.fresh is (required.key not in self._unreachable):
             return
-        if brought.fresh:
-            self._unreachable.discard(want.key)
-            log.info("origin of a model answers again", key=str(want.key), url=redact(want.url))
+        if installed.fresh:
+            self._unreachable.discard(required.key)
+            log.info("origin of a model answers again", key=str(required.key), url=redact(required.url))
         else:
-            self._unreachable.add(want.key)
-            log.warning("origin of a model does not answer: its cached content is used", key=str(want.key))
+            self._unreachable.add(required.key)
+            log.warning("origin of a model does not answer: its cached content is used", key=str(required.key))
 
     def _set(self, preparation: Preparation) -> bool:
         """Set the state of a file; return whether it differs from the one before."""
-        key = preparation.want.key
+        key = preparation.required.key
         differs = self.preparations[key] != preparation
         if differs:
             self.preparations[key] = preparation
@@ -304,9 +314,9 @@ class Preparer:
         return differs
 
 
-def _lack(want: RequiredFile) -> str:
+def _lack(required: RequiredFile) -> str:
     """Return that the package of a file's format is missing here, and how to install it; empty if it is not."""
-    form = format_of(want.format)
+    form = format_of(required.format)
     return not_installed(form) if form else ""
 
 
@@ -330,9 +340,9 @@ def _is_usable(preparation: Preparation) -> bool:
     return preparation.path is not None and preparation.reason not in OWN_CODE_ONLY
 
 
-def _patience(least: float, took: float) -> float:
+def _retry_delay(min_s: float, duration_s: float) -> float:
     """Return the seconds until an attempt is repeated that a person must correct."""
-    return max(least, min(COST * took, MOST_DELAY))
+    return max(min_s, min(COST * duration_s, MOST_DELAY))
 
 
 class UnusableError(HalimedeError):
@@ -377,23 +387,24 @@ class ModelFiles:
     copy: CopyModel | None = None
     formats: Collection[str] = frozenset(FORMATS)
 
-    async def __call__(self, want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
-        """Bring a Model. Raises FetchError, and UnusableError for one that must not be used.
+    async def __call__(self, required: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
+        """Install a Model. Raises FetchError, and UnusableError for a model that must not be used.
 
         If its format needs a package that is missing here, only a user's estimator can use it.
         """
-        form = format_of(want.format) if want.format.lower() in self.formats else None
-        lack = _lack(want) if form else ""
-        if lack and not want.own_code:
+        form = format_of(required.format) if required.format.lower() in self.formats else None
+        lack = _lack(required) if form else ""
+        if lack and not required.own_code:
             raise FetchError(FetchReason.NOT_INSTALLED, lack)
         try:
-            fetched = await self._fetch(want, fetch_model if form is ONNX else fetch, cache, progress)
+            fetched = await self._fetch(required, fetch_model if form is ONNX else fetch, cache, progress)
         except DataFilesError as error:
-            if error.temporary or not want.own_code:
+            if error.temporary or not required.own_code:
                 raise
             described = facts(error.model, Trial(ok=True, skipped=True))
             return InstalledModel(error.model.path, described, lack, str(error), is_incomplete=True)
-        log.info("model fetched", key=str(want.key), url=redact(want.url), digest=fetched.digest, size=fetched.size)
+        url = redact(required.url)
+        log.info("model fetched", key=str(required.key), url=url, digest=fetched.digest, size=fetched.size)
         with cache.using(fetched.digest):
             as_it_is = InstalledModel(
                 fetched.path, facts(fetched, Trial(ok=True, skipped=True)), lack, fresh=fetched.fresh
@@ -403,42 +414,42 @@ class ModelFiles:
             try:
                 path = await in_thread(model_file, await unpack(cache, fetched), form)
             except FetchError as error:
-                if error.temporary or form is ONNX or not want.own_code:
+                if error.temporary or form is ONNX or not required.own_code:
                     raise
                 return as_it_is  # the user's code may read another file of the same framework
-            trial = await self._try(want, fetched, path, cache)
+            trial = await self._try(required, fetched, path, cache)
             invalid = "" if trial.ok else trial.message
             return InstalledModel(path, facts(fetched, trial), lack, invalid, trial.warning, fetched.fresh)
 
     async def _fetch(
-        self, want: RequiredFile, from_origin: Callable[..., Awaitable[Fetched]], cache: Cache, progress: Progress
+        self, required: RequiredFile, from_origin: Callable[..., Awaitable[Fetched]], cache: Cache, progress: Progress
     ) -> Fetched:
-        if want.source and self.copy:
-            return await self.copy(want, want.sha256, cache, progress)
-        more: dict[str, Any] = {"openers": self.openers, "policy": self.policy}
-        return await with_fallback(from_origin, want.url, want.sha256, cache, progress, **more)
+        if required.source and self.copy:
+            return await self.copy(required, required.sha256, cache, progress)
+        options: dict[str, Any] = {"openers": self.openers, "policy": self.policy}
+        return await with_fallback(from_origin, required.url, required.sha256, cache, progress, **options)
 
-    async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
-        record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"
-        trial = await in_thread(_remembered, record)
+    async def _try(self, required: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
+        record = cache.root / "index" / f"trial-{_trial_digest(required, fetched)}.json"
+        trial = await in_thread(_recall_trial, record)
         if trial is None:
-            trial = await try_model(path, want.spec, self.limits)
+            trial = await try_model(path, required.spec, self.limits)
             if not trial.skipped and (trial.ok or trial.reason in OF_THE_FILE):
-                await in_thread(_remember, record, trial)
+                await in_thread(_store_trial, record, trial)
         if not trial.ok and trial.reason != UNFIT:
-            log.warning("model refused", key=str(want.key), reason=trial.reason, message=trial.message)
+            log.warning("model refused", key=str(required.key), reason=trial.reason, message=trial.message)
             raise UnusableError(trial.reason, trial.message)
         return trial
 
 
-def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Bring:
+def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Install:
     """Return a function that only downloads."""
 
-    async def bring(want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
-        fetched = await fetch_(want.url, want.sha256, cache, progress)
+    async def install(required: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
+        fetched = await fetch_(required.url, required.sha256, cache, progress)
         return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)), fresh=fetched.fresh)
 
-    return bring
+    return install
 
 
 def facts(fetched: Fetched, trial: Trial) -> ModelFacts:
@@ -447,19 +458,19 @@ def facts(fetched: Fetched, trial: Trial) -> ModelFacts:
     return ModelFacts(digest=fetched.digest, size=fetched.size, since=since, inputs=trial.inputs, outputs=trial.outputs)
 
 
-def _mark(want: RequiredFile, fetched: Fetched) -> str:
+def _trial_digest(required: RequiredFile, fetched: Fetched) -> str:
     """Return the identity of a trial: the content, and how it is used."""
-    return hashlib.sha256(f"{FORMAT} {fetched.digest} {want.spec}".encode()).hexdigest()
+    return hashlib.sha256(f"{FORMAT} {fetched.digest} {required.spec}".encode()).hexdigest()
 
 
-def _remembered(record: Path) -> Trial | None:
+def _recall_trial(record: Path) -> Trial | None:
     try:
         return msgspec.json.decode(record.read_bytes(), type=Trial)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _remember(record: Path, trial: Trial) -> None:
+def _store_trial(record: Path, trial: Trial) -> None:
     """Store the result of a trial; if that fails, the model is only tried again later."""
     try:
         write_atomic(record, msgspec.json.encode(trial))

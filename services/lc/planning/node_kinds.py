@@ -35,23 +35,23 @@ from services.lc.supervisor.process import Role, Start
 NodeState = tuple[ResourceState, Mapping[Worker, Start]]
 
 
-class WorkerPart(Protocol):
+class WorkerPlanner(Protocol):
     """The part of a plan that depends on how workers run on this node: as processes or as pods."""
 
     @property
     def name(self) -> str:
         """The node's name."""
 
-    def leaves(self, resource: Resource[Any]) -> str:
+    def skip_reason(self, resource: Resource[Any]) -> str:
         """Return why this controller does not bring a Model or Dataset, empty if it does."""
 
-    def service(self, held: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
+    def service(self, stored: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
         """Return the state of a service on this node, and its workers that should run."""
 
-    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
+    def served_file(self, stored: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
         """Return the file that an InferenceModel needs on this node."""
 
-    def server(self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:
+    def server(self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:
         """Return the state of an InferenceModel on this node, and its server if it should run."""
 
 
@@ -62,15 +62,15 @@ class NodeItem:
     ``content``: the published digest of a Model's or Dataset's files, empty if it is unknown.
     """
 
-    held: NodeResource
+    stored: NodeResource
     resource: Resource[Any]
-    part: WorkerPart
+    planner: WorkerPlanner
     models: Models
     content: str = ""
 
-    def stands(self, settled: Lack, **more: Any) -> NodeState:
+    def state(self, settled: Lack, **more: Any) -> NodeState:
         """Return the state of a resource without workers on this node."""
-        return ResourceState(self.held.key, self.held.uid, self.held.generation, settled=settled, **more), {}
+        return ResourceState(self.stored.key, self.stored.uid, self.stored.generation, settled=settled, **more), {}
 
 
 class NodeKind:
@@ -82,7 +82,7 @@ class NodeKind:
     names_workers: ClassVar[bool] = False
     group: ClassVar[str] = ""
 
-    def copies(self, item: NodeItem) -> bool:  # noqa: ARG002  # of kinds with files
+    def must_copy(self, item: NodeItem) -> bool:  # noqa: ARG002  # of kinds with files
         """Whether this node copies its files from another one."""
         return False
 
@@ -91,7 +91,7 @@ class NodeKind:
 
     def state(self, item: NodeItem) -> NodeState:
         """Return its state on this node, and its workers that should run."""
-        return item.stands(Lack("Ready", "Held", ""))
+        return item.state(Lack("Ready", "Held", ""))
 
 
 NODE_KINDS: dict[str, NodeKind] = {}
@@ -115,7 +115,7 @@ class ServiceOnNode(NodeKind):
 
     def state(self, item: NodeItem) -> NodeState:
         """Return the state of the service on this node."""
-        return item.part.service(item.held, item.resource, item.models)
+        return item.planner.service(item.stored, item.resource, item.models)
 
 
 @register(jointinference.PLURAL)
@@ -155,48 +155,48 @@ class InferenceModelOnNode(NodeKind):
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
         """Return the file of the desired version."""
-        return item.part.served(item.held, item.resource)
+        return item.planner.served_file(item.stored, item.resource)
 
     def state(self, item: NodeItem) -> NodeState:
         """Return the state of its server."""
-        known = item.models.preparations.get(item.held.key)
-        current = known if known and known.want == self.required_file(item) else None
-        return item.part.server(item.held, item.resource, current)
+        preparation = item.models.preparations.get(item.stored.key)
+        current = preparation if preparation and preparation.required == self.required_file(item) else None
+        return item.planner.server(item.stored, item.resource, current)
 
 
 @register(dataset.PLURAL)
 class DatasetOnNode(NodeKind):
     """A file or folder that the node counts, or copies from the node that has it and then counts."""
 
-    def copies(self, item: NodeItem) -> bool:
+    def must_copy(self, item: NodeItem) -> bool:
         """Whether another node has the files."""
-        return is_copy(item.resource.spec, item.part.name)
+        return is_copy(item.resource.spec, item.planner.name)
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
         """Return the file, unless the pods that need it bring it themselves, or its content is not known yet."""
-        if not self.copies(item):
-            return None if item.part.leaves(item.resource) else self.file(item)
+        if not self.must_copy(item):
+            return None if item.planner.skip_reason(item.resource) else self.file(item)
         file, source = self.file(item), item.resource.spec.node_name
         digest = file.sha256 or item.content
         return replace(file, url=url(source, digest), sha256=digest, source=source) if digest else None
 
     def file(self, item: NodeItem) -> RequiredFile:
         """Return the file that the resource names."""
-        held, spec = item.held, item.resource.spec
+        stored, spec = item.stored, item.resource.spec
         listed = bool(spec.sync_to)
-        return RequiredFile(held.key, held.uid, held.generation, spec.url, format=spec.format, listed=listed)
+        return RequiredFile(stored.key, stored.uid, stored.generation, spec.url, format=spec.format, listed=listed)
 
     def state(self, item: NodeItem) -> NodeState:
         """Return the progress of its file, and the facts about it."""
-        want = self.required_file(item)
-        if want is None and self.copies(item):
+        required = self.required_file(item)
+        if required is None and self.must_copy(item):
             source = item.resource.spec.node_name
-            return item.stands(Lack("Pending", "SourceNotReady", f"waiting for node {source} to report its files"))
-        if want is None:
-            return item.stands(Lack("Ready", "LeftToPods", item.part.leaves(item.resource)))
-        known = item.models.preparations.get(item.held.key)
-        current = known if known and known.want == want else Preparation(want)
-        return item.stands(Lack(current.phase, current.reason, current.message), facts=current.facts)
+            return item.state(Lack("Pending", "SourceNotReady", f"waiting for node {source} to report its files"))
+        if required is None:
+            return item.state(Lack("Ready", "LeftToPods", item.planner.skip_reason(item.resource)))
+        preparation = item.models.preparations.get(item.stored.key)
+        current = preparation if preparation and preparation.required == required else Preparation(required)
+        return item.state(Lack(current.phase, current.reason, current.message), facts=current.facts)
 
 
 @register(model.PLURAL)
@@ -206,8 +206,8 @@ class ModelOnNode(DatasetOnNode):
     def file(self, item: NodeItem) -> RequiredFile:
         """Return the file that the resource names, and the spec for its trial."""
         spec = item.resource.spec
-        tried = msgspec.json.encode(model.about_file(spec, "/")).decode()
-        return replace(super().file(item), sha256=spec.sha256, spec=tried)
+        trial_spec = msgspec.json.encode(model.about_file(spec, "/")).decode()
+        return replace(super().file(item), sha256=spec.sha256, spec=trial_spec)
 
     def state(self, item: NodeItem) -> NodeState:
         """Return the progress of its file, and the model for the report.
@@ -216,7 +216,7 @@ class ModelOnNode(DatasetOnNode):
         """
         state, workers = super().state(item)
         if (now := state.settled) and (now.phase, now.reason) == ("Ready", TrialReason.INVALID):
-            users = list(item.models.users(item.held.key, item.part.name))
+            users = list(item.models.users(item.stored.key, item.planner.name))
             advice = "a service with its own code may still read it" if not users else ""
             text = "; ".join(filter(None, (now.message, advice)))
             phase: Phase = "Ready" if users and all(users) else "Failed"

@@ -17,9 +17,9 @@ from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
 from services.lc.models.lookup import Models, ParsedResource
 from services.lc.paths import Worker
-from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPart
-from services.lc.planning.resource_state import ABSENT, Lack, Preparation, RequiredFile, ResourceState, broke
-from services.lc.published_content import PublishedFile, usable
+from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPlanner
+from services.lc.planning.resource_state import ABSENT, Lack, Preparation, RequiredFile, ResourceState, internal_lack
+from services.lc.published_content import PublishedFile, usable_digest
 from services.lc.supervisor.process import Start
 
 #: nothing is copied
@@ -55,7 +55,7 @@ class Plan:
     start: tuple[Start, ...]
     stop: tuple[Worker, ...]
     prepare: Mapping[Key, RequiredFile]
-    standings: Mapping[Key, ResourceState]
+    states: Mapping[Key, ResourceState]
     swap: tuple[Start, ...] = ()
     successors: tuple[Start, ...] = ()
     copied: frozenset[Key] = frozenset()
@@ -65,8 +65,8 @@ class Plan:
         """Whether a held resource refers to one that has not arrived."""
         return any(
             lack is not None and lack.reason == ABSENT
-            for standing in self.standings.values()
-            for lack in (standing.settled, *standing.lacks.values())
+            for state in self.states.values()
+            for lack in (state.settled, *state.lacks.values())
         )
 
 
@@ -74,7 +74,7 @@ def plan(
     items: Mapping[Key, ParsedResource],
     preparations: Mapping[Key, Preparation],
     running: Mapping[Worker, ObservedWorker],
-    part: WorkerPart,
+    planner: WorkerPlanner,
     *,
     complete: bool = True,
     is_deleted: Callable[[str], bool] = lambda _: False,
@@ -87,34 +87,34 @@ def plan(
     """
     ready: dict[Key, Preparation] = {}
     models = Models(items, preparations, ready)
-    known = {key: found for key, item in items.items() if (found := _known(item, part, models, content))}
-    prepare = {key: file for key, (kind, item) in known.items() if (file := kind.required_file(item))}
-    ready.update((key, p) for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready")
-    standings: dict[Key, ResourceState] = {}
+    plannable = {key: pair for key, item in items.items() if (pair := _kind_and_item(item, planner, models, content))}
+    prepare = {key: file for key, (kind, item) in plannable.items() if (file := kind.required_file(item))}
+    ready.update((key, p) for key, p in preparations.items() if p.required == prepare.get(key) and p.phase == "Ready")
+    states: dict[Key, ResourceState] = {}
     starts: dict[Worker, Start] = {}
-    kept: set[Worker] = set()
+    keep: set[Worker] = set()
     for key, item in items.items():
-        uid = item.held.uid
+        uid = item.stored.uid
         try:
-            if key not in known:
-                standings[key] = _unknown(item)
+            if key not in plannable:
+                states[key] = _unplannable_state(item)
                 continue
-            kind, here = known[key]
-            standings[key], started = kind.state(here)
+            kind, node_item = plannable[key]
+            states[key], service_starts = kind.state(node_item)
         except Exception as error:  # noqa: BLE001  # an unexpected error in one resource must not stop the others
-            standings[key] = ResourceState(key, uid, item.held.generation, settled=broke(key, error))
-            kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
+            states[key] = ResourceState(key, uid, item.stored.generation, settled=internal_lack(key, error))
+            keep |= {worker for worker, observed in running.items() if (observed.service, observed.uid) == (key, uid)}
             continue
-        starts.update(started)
-        kept |= {worker for worker in standings[key].lacks if worker in running and running[worker].uid == uid}
+        starts.update(service_starts)
+        keep |= {worker for worker in states[key].lacks if worker in running and running[worker].uid == uid}
     stop = [
         worker
-        for worker, runs in running.items()
-        if worker not in kept
+        for worker, observed in running.items()
+        if worker not in keep
         and (
-            _replaces(starts[worker], runs)
+            _must_restart(starts[worker], observed)
             if worker in starts
-            else complete or runs.service in items or is_deleted(runs.uid)
+            else complete or observed.service in items or is_deleted(observed.uid)
         )
     ]
     swap = [
@@ -130,39 +130,39 @@ def plan(
         tuple(s for s in start if s.worker not in stop),
         tuple(stop),
         prepare,
-        standings,
+        states,
         tuple(swap),
         tuple(starts[worker] for worker in stop if worker in starts),
-        frozenset(key for key, (kind, item) in known.items() if kind.copies(item)),
+        frozenset(key for key, (kind, item) in plannable.items() if kind.must_copy(item)),
     )
 
 
-def _replaces(start: Start, runs: ObservedWorker) -> bool:
+def _must_restart(start: Start, observed: ObservedWorker) -> bool:
     """Whether a worker must be restarted: its process has changed, or it cannot replace its model while running."""
-    if start.spec.digest != runs.spec_hash:
+    if start.spec.digest != observed.spec_hash:
         return True
-    if start.desired_model is None or start.desired_model == runs.model or runs.swaps is not False:
+    if start.desired_model is None or start.desired_model == observed.model or observed.swaps is not False:
         return False
-    return runs.model is None or not start.desired_model.same(runs.model)
+    return observed.model is None or not start.desired_model.same(observed.model)
 
 
-def _known(
-    item: ParsedResource, part: WorkerPart, models: Models, content: Mapping[Key, PublishedFile]
+def _kind_and_item(
+    item: ParsedResource, planner: WorkerPlanner, models: Models, content: Mapping[Key, PublishedFile]
 ) -> tuple[NodeKind, NodeItem] | None:
     kind = NODE_KINDS.get(item.resource.kind.plural) if item.resource else None
     if item.resource is None or kind is None:
         return None
-    digest = usable(content, item.held.key, item.held.uid, item.held.generation)
-    return kind, NodeItem(item.held, item.resource, part, models, digest)
+    digest = usable_digest(content, item.stored.key, item.stored.uid, item.stored.generation)
+    return kind, NodeItem(item.stored, item.resource, planner, models, digest)
 
 
-def _unknown(item: ParsedResource) -> ResourceState:
+def _unplannable_state(item: ParsedResource) -> ResourceState:
     """Return the state of a resource that cannot be read, or whose kind has no rules on this node."""
     settled = Lack("Failed", item.reason, item.error)
     if item.resource is not None:
         text = f"this node cannot run a {item.resource.kind.kind}: update its LC"
         settled = Lack("Failed", "UnsupportedKind", text)
-    return ResourceState(item.held.key, item.held.uid, item.held.generation, settled=settled)
+    return ResourceState(item.stored.key, item.stored.uid, item.stored.generation, settled=settled)
 
 
 class WorkerBackend(Protocol):
@@ -193,13 +193,13 @@ class WorkerBackend(Protocol):
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Process a worker's report; return its service, None if the worker is unknown."""
 
-    def status(self, standing: ResourceState) -> NodeStatus:
+    def status(self, state: ResourceState) -> NodeStatus:
         """Return the report on a resource."""
 
     def reports(self) -> list[WorkerReport]:
         """Return the states of all workers."""
 
-    def busy(self, service: Key) -> bool:
+    def is_busy(self, service: Key) -> bool:
         """Whether a worker of a service still runs whose end this node must wait for."""
 
     def clear_away(self, service: Key) -> None:

@@ -47,18 +47,18 @@ from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import check_name
 from halimede.observe.http import OFF
 from services.lc.credentials import NodeCredentials
-from services.lc.models.lookup import Found, Models
+from services.lc.models.lookup import Models, PreparedModel
 from services.lc.paths import NodePaths, Worker
-from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, broke
+from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, internal_lack
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import CODE_DIGESTS, SERVER, WORKER, ProcessSpec, Role, Start
-from services.lc.supervisor.worker_rollout import WISH
+from services.lc.supervisor.worker_rollout import DESIRED_FILE
 
 #: default address of a worker's health and metrics, unless its template sets one: a free port on loopback
 WORKER_HTTP = "127.0.0.1:0"
 #: fields of a Model that do not affect how its file is used
-ABOUT = frozenset({
+NOT_FOR_USE = frozenset({
     "credentialName", "deviceSocVersions", "device_soc_versions", "metadata", "metrics", "nodeName",
     "nodeSelector", "rollout", "sha256", "syncTo", "targetVersion", "task", "url", "versions",
 })  # fmt: skip
@@ -85,12 +85,12 @@ class NodeContext:
     #: those that were there and are missing
     missing_code: Set[str] = frozenset()
 
-    def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
+    def skip_reason(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
         """Always empty: the files that its workers need are brought here first."""
         return ""
 
     def service(
-        self, held: NodeResource, resource: Resource[Any], models: Models
+        self, stored: NodeResource, resource: Resource[Any], models: Models
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return the state of a service on this node, and its workers that can run."""
         starts: dict[Worker, Start] = {}
@@ -99,96 +99,96 @@ class NodeContext:
         parts: dict[Worker, str] = {}
         code: dict[str, str] = {}
         missing_code: dict[Worker, str] = {}
-        used: list[ModelOutput] = []
-        places = placements(resource.spec)
-        several = any(place.part for place in places)
-        for placement in places:
+        outputs: list[ModelOutput] = []
+        all_placements = placements(resource.spec)
+        shares_role = any(placement.part for placement in all_placements)
+        for placement in all_placements:
             if not matches(placement.pod, self.name, self.labels):
                 continue
-            worker = Worker(held.key.namespace, placement.on(held.key.name, self.name))
+            worker = Worker(stored.key.namespace, placement.on(stored.key.name, self.name))
             workers[worker] = placement.role
-            if several:
+            if shares_role:
                 parts[worker] = placement.name
-            used += models.output(placement, held.key)
+            outputs += models.output(placement, stored.key)
             used_code = self._code(resource, placement)
             code |= used_code
             if missing := sorted(used_code.keys() & self.missing_code):
                 missing_code[worker] = missing[0]
-            outcome = self._find_paths(resource, placement, worker, models)
+            outcome = self._plan_worker(resource, placement, worker, models)
             if isinstance(outcome, Lack):
                 lacks[worker] = outcome
             else:
-                key = held.session_key if needs_session_key(placement) else ""
+                key = stored.session_key if needs_session_key(placement) else ""
                 starts[worker] = _with_session_key(outcome, key) if key else outcome
         nowhere = Lack("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
         settled = None if workers else nowhere
-        standing = ResourceState(
-            held.key,
-            held.uid,
-            held.generation,
+        state = ResourceState(
+            stored.key,
+            stored.uid,
+            stored.generation,
             workers,
             lacks,
-            tuple(used),
+            tuple(outputs),
             settled,
             parts=parts,
             code=code,
             missing_code=missing_code,
         )
-        return standing, starts
+        return state, starts
 
-    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
+    def served_file(self, stored: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
         """Return the file of the desired version."""
-        return served_file(held, resource) if self._serves(resource) else None
+        return served_file(stored, resource) if self._has_server(resource) else None
 
     def server(
-        self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None
+        self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return the state of an InferenceModel on this node, and its server if it can run."""
-        if not self._serves(resource):
+        if not self._has_server(resource):
             nowhere = Lack("Pending", "NoPlacement", f"it is not placed on node {self.name}")
-            return ResourceState(held.key, held.uid, held.generation, settled=nowhere), {}
-        worker = Worker(held.key.namespace, worker_name(held.key.name, "serve", self.name))
+            return ResourceState(stored.key, stored.uid, stored.generation, settled=nowhere), {}
+        worker = Worker(stored.key.namespace, worker_name(stored.key.name, "serve", self.name))
         facts = preparation.facts if preparation and isinstance(preparation.facts, ModelFacts) else None
-        outcome = self._start_server(held, resource, preparation, worker)
+        outcome = self._plan_server(stored, resource, preparation, worker)
         lacks, starts = ({worker: outcome}, {}) if isinstance(outcome, Lack) else ({}, {worker: outcome})
-        return ResourceState(held.key, held.uid, held.generation, {worker: "serve"}, lacks, facts=facts), starts
+        return ResourceState(stored.key, stored.uid, stored.generation, {worker: "serve"}, lacks, facts=facts), starts
 
-    def _serves(self, resource: Resource[InferenceModelSpec]) -> bool:
+    def _has_server(self, resource: Resource[InferenceModelSpec]) -> bool:
         return desired_servers(resource.spec) > 0 and matches(pod(resource.spec), self.name, self.labels)
 
-    def _find_paths(
+    def _plan_worker(
         self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models
     ) -> Start | Lack:
-        found: dict[str, Found] = {}
+        prepared_models: dict[str, PreparedModel] = {}
         for name in placement.needs.values():
-            one = models.find(name, resource.key, self.name)
-            if isinstance(one, Lack):
-                return one
-            found[name] = one
-        described, data = models.described(placement, resource.key, self.name), models.data(placement, resource)
+            model = models.find(name, resource.key, self.name)
+            if isinstance(model, Lack):
+                return model
+            prepared_models[name] = model
+        described, data = models.described_models(placement, resource.key, self.name), models.data(placement, resource)
         for lack in (described, data):
             if isinstance(lack, Lack):
                 return lack
         assert not isinstance(described, Lack)  # noqa: S101  # for the type checker
         assert not isinstance(data, Lack)  # noqa: S101
-        return self._start(resource, placement, worker, _Files(found, described, data))
+        return self._plan_start(resource, placement, worker, _Files(prepared_models, described, data))
 
-    def _start(self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files) -> Start | Lack:
+    def _plan_start(self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files) -> Start | Lack:
         try:
             check_name("worker name", worker.name)
             folder = self.folders.worker(worker)
             template = placement.worker.template
-            models = {what: files.found[name] for what, name in placement.needs.items()}
-            wish = desired(*models["model"]) if "model" in models else None
+            models = {what: files.models[name] for what, name in placement.needs.items()}
+            desired = desired_model(*models["model"]) if "model" in models else None
             mounted = {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()}
             mounted |= {what: MountedModel(model) for what, model in files.described.items()}
-            kept = self._kept_samples(resource, placement)
-            data, reference = (kept, files.data) if kept else (files.data, None)
+            hard_samples = self._hard_samples(resource, placement)
+            data, reference = (hard_samples, files.data) if hard_samples else (files.data, None)
             if placement.needs_data and data is None:
                 text = f"Dataset {placement.dataset}: its url names no file of the node: training needs one"
                 return Lack("Failed", "DatasetNotOnNode", text)
-            told = self._environment(resource, placement, mounted, worker, _texts(data, reference))
-            spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
+            environment = self._environment(resource, placement, mounted, worker, _texts(data, reference))
+            spec = to_process(template, placement.program, environment, folder, self.host, at=placement.at)
             if lack := _not_installed(spec, models.values()):
                 return lack
         except RefusalError as error:
@@ -196,10 +196,10 @@ class NodeContext:
         except InvalidFieldError as error:
             return Lack("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other workers continue
-            return broke(resource.key, error)
+            return internal_lack(resource.key, error)
         paths = {what: prepared.path for what, (_, prepared) in models.items() if prepared.path}
         model = paths.pop("model", None)
-        told_by_file = Desired(models=[wish]) if wish else None
+        desired_state = Desired(models=[desired]) if desired else None
         return Start(
             worker,
             resource.key,
@@ -207,11 +207,11 @@ class NodeContext:
             placement.role,
             spec,
             model,
-            told_by_file,
+            desired_state,
             tuple(paths.values()),
         )
 
-    def _kept_samples(self, resource: Resource[Any], placement: Placement) -> Path | None:
+    def _hard_samples(self, resource: Resource[Any], placement: Placement) -> Path | None:
         """Return the folder of the hard samples that a trainer trains on; None: it has a Dataset."""
         if not placement.keeper:
             return None
@@ -232,7 +232,7 @@ class NodeContext:
         training, and of those of the stream as it was.
         """
         folder, grace_s = self.folders.worker(worker), grace(placement.worker.template)
-        told = common(
+        environment = common(
             service,
             placement,
             models,
@@ -245,13 +245,13 @@ class NodeContext:
         )
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
         if "model" in placement.needs:
-            facts["MODEL_FILE"] = f"{folder}/{WISH}"
+            facts["MODEL_FILE"] = f"{folder}/{DESIRED_FILE}"
         if code := self._code(service, placement):
             facts[CODE_DIGESTS] = msgspec.json.encode(code).decode()
         if self.credentials:
             facts["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(placement.role))
         return WorkerEnvironment(
-            told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": self.http}
+            environment.facts | facts, environment.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": self.http}
         )
 
     def _code(self, service: Resource[Any], placement: Placement) -> dict[str, str]:
@@ -260,9 +260,9 @@ class NodeContext:
             return {}
         return {file: self.code[file] for file in code_files(service.spec, placement) if file in self.code}
 
-    def _start_server(
+    def _plan_server(
         self,
-        held: NodeResource,
+        stored: NodeResource,
         resource: Resource[InferenceModelSpec],
         preparation: Preparation | None,
         worker: Worker,
@@ -285,19 +285,19 @@ class NodeContext:
             text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is not SHA-256: write 64 hex digits"
             return Lack("Failed", "InvalidDigest", text)
         if preparation is None or preparation.phase != "Ready" or preparation.path is None:
-            known = preparation or Preparation(RequiredFile(held.key, held.uid, held.generation, version.url))
-            phase: Phase = "Failed" if known.phase == "Failed" else "Pending"
+            pending = preparation or Preparation(RequiredFile(stored.key, stored.uid, stored.generation, version.url))
+            phase: Phase = "Failed" if pending.phase == "Failed" else "Pending"
             return Lack(
-                phase, known.reason, f"version {version.version!r}: {known.message or 'waiting for its download'}"
+                phase, pending.reason, f"version {version.version!r}: {pending.message or 'waiting for its download'}"
             )
-        desired = _desired(spec, version, preparation)
+        desired_state = _desired_state(spec, version, preparation)
         folder = self.folders.worker(worker)
         env = {
             **{variable.name: variable.value for variable in spec.env},
             "HALIMEDE_BROKER": self.broker,
-            "NAMESPACE": held.key.namespace,
-            "SERVICE_NAME": held.key.name,
-            "SERVICE_UID": held.uid,
+            "NAMESPACE": stored.key.namespace,
+            "SERVICE_NAME": stored.key.name,
+            "SERVICE_UID": stored.uid,
             "WORKER_NAME": worker.name,
             "NODE_NAME": self.name,
             "HALIMEDE_STATE": str(folder),
@@ -309,17 +309,17 @@ class NodeContext:
             env["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(spec.deploy_to_layer))
         # "off" is for health and metrics; the model itself still needs an address, which stays on loopback
         address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
-        argv = [self.host.python, *SERVER, "--file", str(folder / WISH)]
+        argv = [self.host.python, *SERVER, "--file", str(folder / DESIRED_FILE)]
         argv += ["--http", f"{address}:{spec.serving_port}", "--grpc", f"{address}:0"]
         process = ProcessSpec(tuple(argv), env, str(folder), memory_bytes=_memory(spec), grace_s=GRACE_S)
-        return Start(worker, held.key, held.uid, "serve", process, preparation.path, desired)
+        return Start(worker, stored.key, stored.uid, "serve", process, preparation.path, desired_state)
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
     """What a worker needs of its node: Models with their files, Models without, and the path of its Dataset."""
 
-    found: Mapping[str, Found]
+    models: Mapping[str, PreparedModel]
     described: Mapping[str, Resource[Any]]
     data: Path | None
 
@@ -334,19 +334,19 @@ def _texts(*paths: Path | None) -> tuple[str, str]:
     return first, second
 
 
-def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
+def desired_model(model: Resource[ModelSpec], preparation: Preparation) -> DesiredModel:
     """Return the desired state of a worker for a Model whose file is ``here``.
 
     A model whose trial has succeeded is not tried again by each worker.
     """
-    facts = here.facts if isinstance(here.facts, ModelFacts) else ModelFacts()
-    spec, used = model.spec, msgspec.to_builtins(model.spec)
+    facts = preparation.facts if isinstance(preparation.facts, ModelFacts) else ModelFacts()
+    spec, fields = model.spec, msgspec.to_builtins(model.spec)
     return DesiredModel(
         name=model.metadata.name,
-        path=str(here.path),
+        path=str(preparation.path),
         version=spec.target_version or facts.digest[:SHORT],
         digest=facts.digest,
-        spec={name: value for name, value in used.items() if name not in ABOUT},
+        spec={name: value for name, value in fields.items() if name not in NOT_FOR_USE},
         canary_percent=spec.rollout.canary_percent if spec.rollout else 100,
         tried=bool(facts.outputs),
         calibration=spec.versions[0].calibration if spec.versions else "",
@@ -354,39 +354,41 @@ def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
     )
 
 
-def _not_installed(process: ProcessSpec, models: Iterable[Found]) -> Lack | None:
+def _not_installed(process: ProcessSpec, models: Iterable[PreparedModel]) -> Lack | None:
     """Return why halimede's own worker cannot use its models here; a user's code may use any."""
     if process.argv[1:4] != WORKER or process.env.get("ESTIMATOR"):
         return None
-    for model, here in models:
-        if here.reason == FetchReason.NOT_INSTALLED:
-            return Lack("Failed", here.reason, f"Model {model.metadata.name}: {here.message}")
+    for model, preparation in models:
+        if preparation.reason == FetchReason.NOT_INSTALLED:
+            return Lack("Failed", preparation.reason, f"Model {model.metadata.name}: {preparation.message}")
     return None
 
 
-def served_file(held: NodeResource, resource: Resource[InferenceModelSpec]) -> RequiredFile | None:
+def served_file(stored: NodeResource, resource: Resource[InferenceModelSpec]) -> RequiredFile | None:
     """Return the file that an InferenceModel needs on this node; None if it needs none."""
     version = target(resource.spec)
     if version is None or not version.has_digest or not runs_on_nodes(resource.spec):
         return None
     spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
-    told = msgspec.json.encode(spec).decode()
+    spec_json = msgspec.json.encode(spec).decode()
     digest = version.sha256.lower()
-    return RequiredFile(held.key, held.uid, held.generation, version.url, digest, spec.format, told, own_code=False)
+    return RequiredFile(
+        stored.key, stored.uid, stored.generation, version.url, digest, spec.format, spec_json, own_code=False
+    )
 
 
-def _desired(spec: InferenceModelSpec, version: ServedVersionSpec, preparation: Preparation) -> Desired:
+def _desired_state(spec: InferenceModelSpec, version: ServedVersionSpec, preparation: Preparation) -> Desired:
     model = DesiredModel(
         name=spec.model_name,
         path=str(preparation.path),
         version=version.version,
         digest=preparation.facts.digest if isinstance(preparation.facts, ModelFacts) else "",
-        spec=msgspec.json.decode(preparation.want.spec),
+        spec=msgspec.json.decode(preparation.required.spec),
         canary_percent=spec.rollout.canary_percent if spec.rollout else 100,
     )
     return Desired(models=[model])
 
 
 def _memory(spec: InferenceModelSpec) -> int | None:
-    given = (spec.resources.get("limits") or {}).get("memory")
-    return None if given is None else math.ceil(quantity("spec.resources.limits.memory", given))
+    limit = (spec.resources.get("limits") or {}).get("memory")
+    return None if limit is None else math.ceil(quantity("spec.resources.limits.memory", limit))

@@ -54,10 +54,10 @@ class ResourceState:
     #: those of them that are missing now, by worker
     missing_code: Mapping[Worker, str] = field(default_factory=dict)
     #: the folder for the hard samples of its pod here
-    kept: Path | None = None
+    hard_samples: Path | None = None
 
 
-def broke(key: Key, error: Exception) -> Lack:
+def internal_lack(key: Key, error: Exception) -> Lack:
     """Report a bug; the error's text is only logged, because it may contain a secret."""
     log.error("resource not planned", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", "this node could not plan it, by an error in LC: see its log")
@@ -92,7 +92,7 @@ class Preparation:
     Dataset that is ready and has a reason is probably not as its user means it.
     """
 
-    want: RequiredFile
+    required: RequiredFile
     phase: Phase = "Pending"
     reason: str = "Preparing"
     message: str = ""

@@ -47,9 +47,9 @@ _reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
 class RefusalError(HalimedeError):
     """A template cannot run on this node. ``reason`` is for a condition, the text names the field to change."""
 
-    def __init__(self, field_: str, what: str, reason: str = "UnsupportedTemplate") -> None:
+    def __init__(self, field_: str, problem: str, reason: str = "UnsupportedTemplate") -> None:
         self.reason = reason
-        super().__init__(f"{field_}: {what}")
+        super().__init__(f"{field_}: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Host:
 
 def grace(template: Mapping[str, Any]) -> float:
     """Return the grace period of a pod in seconds."""
-    given = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return DEFAULT_GRACE_S if given is None else float(given)
+    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_S if seconds is None else float(seconds)
 
 
 def to_process(
-    template: dict[str, Any], program: Program, told: WorkerEnvironment, folder: Path, host: Host, *, at: str = ""
+    template: dict[str, Any], program: Program, base: WorkerEnvironment, folder: Path, host: Host, *, at: str = ""
 ) -> ProcessSpec:
     """Convert the pod template of a worker that runs ``program``, unless its container has another command.
 
@@ -90,7 +90,7 @@ def to_process(
         _check_pod(raw, f"{path}.spec", host)
         container, at = pod.containers[0], f"{path}.spec.containers[0]"
         _check_container(raw["containers"][0], at, host)
-        env = _environment(container.env, told, f"{at}.env")
+        env = _environment(container.env, base, f"{at}.env")
         memory, threads = _limits(container.resources, f"{at}.resources")
     except InvalidFieldError as error:
         raise RefusalError(error.field, f"{error.value} is not accepted: {error.fix}", "InvalidTemplate") from error
@@ -119,7 +119,7 @@ def _command(
     container: Container, program: Program, env: Mapping[str, str], at: str, host: Host
 ) -> tuple[tuple[str, ...], bool]:
     args = tuple(expand(arg, env) for arg in container.args)
-    command = tuple(expand(word, env) for word in container.command)
+    command = tuple(expand(argument, env) for argument in container.command)
     if not command:
         if container.image and not OWN_IMAGE.fullmatch(container.image):
             text = f"image {container.image!r} cannot run without Kubernetes: add command, or use halimede/worker"
@@ -130,14 +130,14 @@ def _command(
     return command + args, False
 
 
-def _environment(given: list[EnvVar], told: WorkerEnvironment, at: str) -> dict[str, str]:
+def _environment(variables: list[EnvVar], base: WorkerEnvironment, at: str) -> dict[str, str]:
     """Build the environment in order, so that a value may refer to earlier ones; facts cannot be overridden."""
-    env = told.defaults | told.facts
-    for i, variable in enumerate(given):
+    env = base.defaults | base.facts
+    for i, variable in enumerate(variables):
         if variable.value_from:
             text = f"{variable.name} comes from valueFrom, which needs Kubernetes: set value"
             raise RefusalError(f"{at}[{i}].valueFrom", text)
-        if variable.name not in told.facts:
+        if variable.name not in base.facts:
             env[variable.name] = expand(variable.value, env)
     return env
 
@@ -146,13 +146,13 @@ def _limits(resources: Mapping[str, Any], at: str) -> tuple[int | None, dict[str
     _only(resources, {"limits", "requests"}, at)
     limits = resources.get("limits") or {}
     _only(limits, {"cpu", "memory"}, f"{at}.limits")
-    threads = _bounded(limits, "cpu", f"{at}.limits", MAX_CPUS)
-    memory = _bounded(limits, "memory", f"{at}.limits", MAX_MEMORY)
+    threads = _limit(limits, "cpu", f"{at}.limits", MAX_CPUS)
+    memory = _limit(limits, "memory", f"{at}.limits", MAX_MEMORY)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return memory, {name: str(threads) for name in names} if threads else {}
 
 
-def _bounded(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | None:
+def _limit(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | None:
     if name not in limits:
         return None
     amount = math.ceil(quantity(f"{at}.{name}", limits[name]))
@@ -163,7 +163,7 @@ def _bounded(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | 
 
 def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[NeededPath]:
     kinds = {"": "any", "Directory": "folder", "DirectoryOrCreate": "folder", "File": "file"}
-    known = {volume.name: volume.host_path for volume in volumes}
+    host_paths = {volume.name: volume.host_path for volume in volumes}
     for i, volume in enumerate(volumes):
         at = f"{path}.spec.volumes[{i}]"
         if volume.host_path is None:
@@ -173,7 +173,7 @@ def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[N
             raise RefusalError(f"{at}.hostPath.type", text)
     for i, mount in enumerate(container.volume_mounts):
         at = f"{path}.spec.containers[0].volumeMounts[{i}]"
-        host_path = known.get(mount.name)
+        host_path = host_paths.get(mount.name)
         if host_path is None:
             raise RefusalError(f"{at}.name", f"there is no volume {mount.name!r}: add it to volumes")
         if Path(mount.mount_path) != Path(host_path.path):
@@ -219,10 +219,10 @@ def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
             raise RefusalError(f"{at}.{name}", text)
 
 
-def _only(raw: object, known: frozenset[str] | set[str], at: str) -> None:
+def _only(raw: object, supported: frozenset[str] | set[str], at: str) -> None:
     """Refuse unsupported fields unless they are empty."""
     if not isinstance(raw, Mapping):
         raise RefusalError(at, "write a mapping", "InvalidTemplate")
     for name in sorted(map(str, raw)):
-        if name not in known and raw[name] not in (None, "", [], {}, False):
+        if name not in supported and raw[name] not in (None, "", [], {}, False):
             raise RefusalError(f"{at}.{name}", "this needs Kubernetes: remove it")

@@ -26,10 +26,10 @@ CREATE TABLE IF NOT EXISTS retired
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """The last report and counters of a pod; ``gone``: the pod has ended; ``ended``: starts of its earlier counters."""
+    """The last report and counters of a pod. ``ended``: the starts of its earlier counters."""
 
     info: WorkerInfo
-    gone: bool = False
+    has_ended: bool = msgspec.field(default=False, name="gone")
     ended: tuple[str, ...] = ()
 
 
@@ -41,34 +41,34 @@ class PodRows:
     """The rows. Each write is on disk when the call returns."""
 
     def __init__(self) -> None:
-        #: as loaded: all pods, the least recently reporting one first, and the sums
-        self.found: list[tuple[Owner, Worker, PodRecord]] = []
-        self.found_retired: list[tuple[Owner, Role, TaskInfo]] = []
+        #: the rows as loaded: all pods, the least recently reporting pod first, and the sums
+        self.loaded: list[tuple[Owner, Worker, PodRecord]] = []
+        self.loaded_sums: list[tuple[Owner, Role, TaskInfo]] = []
 
     def open(self, db: sqlite3.Connection) -> None:
-        """Use the store's connection, and read all rows: unreadable ones mean damage, which must be found now."""
+        """Use the store's connection, and read all rows. Raises if a row is damaged."""
         self._db = db
-        self.found, self.found_retired = list(self._pods()), list(self._retired())
+        self.loaded, self.loaded_sums = list(self._read_pods()), list(self._read_sums())
 
-    def _pods(self) -> Iterator[tuple[Owner, Worker, PodRecord]]:
+    def _read_pods(self) -> Iterator[tuple[Owner, Worker, PodRecord]]:
         rows = self._db.execute("SELECT service, uid, worker, record FROM pods ORDER BY number").fetchall()
         for service, uid, worker, record in rows:
             namespace, _, name = worker.partition("/")
             yield (Key.parse(service), uid), Worker(namespace, name), msgspec.json.decode(record, type=PodRecord)
 
-    def _retired(self) -> Iterator[tuple[Owner, Role, TaskInfo]]:
+    def _read_sums(self) -> Iterator[tuple[Owner, Role, TaskInfo]]:
         for service, uid, role, counts in self._db.execute("SELECT service, uid, role, counts FROM retired").fetchall():
             yield (Key.parse(service), uid), role, msgspec.json.decode(counts, type=TaskInfo)
 
     def write(
-        self, heard: Iterable[tuple[Owner, Worker, PodRecord]], sums: Iterable[tuple[Owner, Role, TaskInfo]] = ()
+        self, records: Iterable[tuple[Owner, Worker, PodRecord]], sums: Iterable[tuple[Owner, Role, TaskInfo]] = ()
     ) -> None:
         """Store the last reports, the latest last, and changed sums of pods' earlier counts."""
         with self._db:
             (number,) = self._db.execute("SELECT coalesce(max(number), 0) FROM pods").fetchone()
             rows = [
-                (str(owner[0]), owner[1], str(worker), number + more, msgspec.json.encode(record))
-                for more, (owner, worker, record) in enumerate(heard, 1)
+                (str(owner[0]), owner[1], str(worker), number + offset, msgspec.json.encode(record))
+                for offset, (owner, worker, record) in enumerate(records, 1)
             ]
             self._db.executemany("REPLACE INTO pods VALUES (?, ?, ?, ?, ?)", rows)
             added = [(str(owner[0]), owner[1], role, msgspec.json.encode(counts)) for owner, role, counts in sums]

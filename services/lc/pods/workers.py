@@ -38,19 +38,19 @@ from services.lc.worker_files import move_away
 
 log = structlog.get_logger()
 #: seconds between two checks for silent pods, and between two writes of received reports
-LOOK_S, WRITE_S = 1.0, 5.0
+CHECK_S, WRITE_S = 1.0, 5.0
 #: states after which a pod may never report again
-LAST_WORDS = frozenset({"completed", "failed"})
+FINAL_STATES = frozenset({"completed", "failed"})
 #: services that have left this node and may return, with their counts here
-MAX_LEFT = 64
+MAX_DEPARTED = 64
 #: ended pods whose names are remembered, because one of their containers may be restarted
-KEPT = 32
+MAX_REMEMBERED = 32
 #: seconds of silence after which a pod that has not completed is over for good
 RETURNS_S = 3600.0
 #: pods in one report; more than run on any node
 MAX_LIVE = 256
 #: ended or silent pods whose names are remembered: all may become silent at once
-MAX_GONE = MAX_LIVE + KEPT
+MAX_ENDED_PODS = MAX_LIVE + MAX_REMEMBERED
 #: starts of counters of one pod that are remembered, in case the broker delivers one of their reports again
 MAX_ENDED = 4
 #: a worker is silent after this number of its report periods, and at least so many seconds
@@ -58,7 +58,7 @@ SILENT_PERIODS, SILENT_S = 3, 30.0
 #: report period of a worker that does not report one (Sedna's default)
 UNKNOWN_PERIOD_S = 30.0
 #: the phase for a worker's own state, and the reason if it reports none
-STANDS: Mapping[str, tuple[WorkerPhase, str]] = {
+PHASES: Mapping[str, tuple[WorkerPhase, str]] = {
     "starting": ("Pending", "Starting"),
     "running": ("Running", ""),
     "failed": ("Failed", "WorkerFailed"),
@@ -95,11 +95,11 @@ class PodWorkers:
     def adopt(self) -> None:
         """Load the stored reports; running pods report again before they count as silent."""
         now = asyncio.get_running_loop().time()
-        for owner, worker, record in self._store.pods.found:
+        for owner, worker, record in self._store.pods.loaded:
             if record.info.role:
-                pod = Pod(record.info, record.info.role, now, gone=record.gone, ended=record.ended)
+                pod = Pod(record.info, record.info.role, now, has_ended=record.has_ended, ended=record.ended)
                 self._services.setdefault(owner, PodCounts()).pods[worker] = pod
-        for owner, role, counts in self._store.pods.found_retired:
+        for owner, role, counts in self._store.pods.loaded_sums:
             self._services.setdefault(owner, PodCounts()).retired[role] = counts
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
@@ -112,65 +112,65 @@ class PodWorkers:
         Not at once: a pod that moves to another node may return, and its service's counts must never fall. It also
         makes the folders for hard samples, so that they belong to the user of the workers: kubelet's would be root's.
         """
-        for folder in (standing.kept for standing in plan.standings.values() if standing.kept):
+        for folder in (state.hard_samples for state in plan.states.values() if state.hard_samples):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:  # the next plan tries again
                 log.warning("folder for hard samples not made", folder=str(folder), error=str(error))
-        held = {(standing.key, standing.uid) for standing in plan.standings.values()}
-        for owner in self._services.keys() - held:
+        present = {(state.key, state.uid) for state in plan.states.values()}
+        for owner in self._services.keys() - present:
             if live := self._services[owner].live:
                 self._services[owner] = self._services.pop(owner)  # the service that left last is dropped last
                 self._end(owner, live)
-        left = [owner for owner in self._services if owner not in held]
-        gone = {owner for owner in left if owner[0] in plan.standings}
-        if over := gone | set(left[: max(0, len(left) - MAX_LEFT)]):
+        departed = [owner for owner in self._services if owner not in present]
+        replaced = {owner for owner in departed if owner[0] in plan.states}
+        if expired := replaced | set(departed[: max(0, len(departed) - MAX_DEPARTED)]):
             try:
-                self._store.pods.forget(over)
+                self._store.pods.forget(expired)
             except sqlite3.Error as error:  # tried again later, like counts that cannot be stored
                 log.warning("pod counts not removed", error=str(error))
                 return
-            for owner in over:
+            for owner in expired:
                 del self._services[owner]
-            self._unwritten = {heard: None for heard in self._unwritten if heard[0] not in over}
+            self._unwritten = {row: None for row in self._unwritten if row[0] not in expired}
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Process a pod's report."""
         keys = (Key(plural, info.namespace, info.owner_name) for plural in SERVICES)
-        found = ((key, held) for key in keys if (held := self._store.held.get(key)) and held.uid == info.owner_uid)
-        key, held = next(found, (None, None))
-        if not info.role or key is None or held is None:
+        resources = ((key, r) for key in keys if (r := self._store.resources.get(key)) and r.uid == info.owner_uid)
+        key, resource = next(resources, (None, None))
+        if not info.role or key is None or resource is None:
             return None
-        owner = (key, held.uid)
+        owner = (key, resource.uid)
         service = self._services.setdefault(owner, PodCounts())
         if not service.update(worker, info.role, info, asyncio.get_running_loop().time()):
             return None
         self._unwritten.pop((owner, worker), None)
         self._unwritten[owner, worker] = None
-        self._urgent |= info.status in LAST_WORDS
+        self._urgent |= info.status in FINAL_STATES
         return key
 
-    def status(self, standing: ResourceState) -> NodeStatus:
+    def status(self, state: ResourceState) -> NodeStatus:
         """Return the report on a resource: the states that its pods report, and the sum of their counts."""
-        service = self._services.get((standing.key, standing.uid)) or PodCounts()
+        service = self._services.get((state.key, state.uid)) or PodCounts()
         reports = [pod.report() for pod in service.live.values()]
-        views = [standing.settled] if standing.settled else []
+        views = [state.settled] if state.settled else []
         views += [Lack(report.phase, report.reason, report.message) for report in reports]
         silent = Lack("Pending", "NoWorkerHere", f"none of its pods on node {self._node} has reported yet")
-        return status_of(standing, views or [silent], sorted(reports, key=lambda r: r.name), service.total())
+        return status_of(state, views or [silent], sorted(reports, key=lambda r: r.name), service.total())
 
     def reports(self) -> list[WorkerReport]:
         """Return the states of all pods."""
         return [pod.report() for service in self._services.values() for pod in service.live.values()]
 
-    def busy(self, service: Key) -> bool:  # noqa: ARG002  # of the port
+    def is_busy(self, service: Key) -> bool:  # noqa: ARG002  # of the port
         """Always False: GM observes whether pods have ended."""
         return False
 
     def clear_away(self, service: Key) -> None:
         """Move a service's hard samples away for removal; a pod's other files end with it."""
         if service.plural == jointinference.PLURAL:
-            move_away(self._folders, self._folders.kept(service.namespace, service.name))
+            move_away(self._folders, self._folders.hard_samples(service.namespace, service.name))
 
     async def stop_all(self) -> None:
         """Store the received reports."""
@@ -182,7 +182,7 @@ class PodWorkers:
         loop = asyncio.get_running_loop()
         written = loop.time()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             if self._bus.connected:
                 self._end_silent(loop.time())
             else:
@@ -195,11 +195,11 @@ class PodWorkers:
         """Restart all silence timers: without a broker no report can arrive."""
         for service in self._services.values():
             for pod in service.pods.values():
-                pod.heard_at = now
+                pod.last_report_at = now
 
     def _end_silent(self, now: float) -> None:
         for owner, service in self._services.items():
-            for worker in service.silent(now):
+            for worker in service.silent_pods(now):
                 log.info("pod timed out", worker=str(worker), service=str(owner[0]))
                 self._end(owner, [worker])
                 self._changed(owner[0])
@@ -216,8 +216,8 @@ class PodWorkers:
             if self._unwritten:
                 # together: a report that replaces larger counts, and the sum that has these from now on
                 sums = [(o, role, s.retired[role]) for o, s in self._services.items() for role in s.unwritten]
-                heard = [(owner, worker, self._record(owner, worker)) for owner, worker in self._unwritten]
-                rows.write(heard, sums)
+                records = [(owner, worker, self._record(owner, worker)) for owner, worker in self._unwritten]
+                rows.write(records, sums)
                 self._unwritten.clear()
                 for service in self._services.values():
                     service.unwritten.clear()
@@ -232,7 +232,7 @@ class PodWorkers:
 
     def _record(self, owner: Owner, worker: Worker) -> PodRecord:
         pod = self._services[owner].pods[worker]
-        return PodRecord(pod.info, pod.gone, pod.ended)
+        return PodRecord(pod.info, pod.has_ended, pod.ended)
 
 
 @dataclass(slots=True)
@@ -244,11 +244,11 @@ class Pod:
 
     info: WorkerInfo
     role: Role
-    heard_at: float
-    gone: bool = False
+    last_report_at: float
+    has_ended: bool = False
     ended: tuple[str, ...] = ()
 
-    def overtaken(self, counts: TaskInfo) -> bool:
+    def is_outdated(self, counts: TaskInfo) -> bool:
         """Whether the broker has delivered a report again that is older than the last one.
 
         The time alone does not tell: the machine's clock may be behind after a power cut. Then its counts still grow.
@@ -264,17 +264,17 @@ class Pod:
         """Seconds without a report after which it is silent."""
         return max(SILENT_S, SILENT_PERIODS * (self.info.period_s or UNKNOWN_PERIOD_S))
 
-    def over(self, now: float) -> bool:
+    def is_over(self, now: float) -> bool:
         """Whether an ended pod is not expected to report again."""
-        return self.info.status == "completed" or now - self.heard_at > RETURNS_S
+        return self.info.status == "completed" or now - self.last_report_at > RETURNS_S
 
     def report(self) -> WorkerReport:
         """Return its state by its last report."""
         info = self.info
-        phase, otherwise = STANDS[info.status]
-        own = info.status in {"running", "failed"}
-        reason, message = (info.reason or otherwise, info.message) if own else (otherwise, "")
-        told = WorkerReport(
+        phase, otherwise = PHASES[info.status]
+        has_reason = info.status in {"running", "failed"}
+        reason, message = (info.reason or otherwise, info.message) if has_reason else (otherwise, "")
+        report = WorkerReport(
             name=info.name,
             role=self.role,
             phase=phase,
@@ -285,8 +285,8 @@ class Pod:
             training=info.training,
         )
         if info.owner_kind == multiedge.KIND or info.tier:  # if several workers share a role, each shows its counts
-            told.part, told.task_info = info.tier, info.task_info
-        return told
+            report.part, report.task_info = info.tier, info.task_info
+        return report
 
 
 @dataclass(slots=True)
@@ -309,20 +309,20 @@ class PodCounts:
 
         Counts that are less than before are those of a folder that was made anew: the earlier ones stay in the sum.
         """
-        known = self.pods.get(worker)
-        if (known is None or known.gone) and len(self.live) >= MAX_LIVE:
+        pod = self.pods.get(worker)
+        if (pod is None or pod.has_ended) and len(self.live) >= MAX_LIVE:
             return False
-        counts, ended = info.task_info or info.owner_info, known.ended if known else ()
-        if known and (counts is None or known.overtaken(counts)):
-            counts = known.info.task_info
-        elif known and counts and (before := known.info.task_info) and (lost := vanished(before, counts)):
-            self._add(known.role, lost)
+        counts, ended = info.task_info or info.owner_info, pod.ended if pod else ()
+        if pod and (counts is None or pod.is_outdated(counts)):
+            counts = pod.info.task_info
+        elif pod and counts and (before := pod.info.task_info) and (missing := vanished(before, counts)):
+            self._add(pod.role, missing)
             starts = (*ended, before.start_time)
-            ended = tuple(each for each in starts if each not in {"", counts.start_time})[-MAX_ENDED:]
-            log.warning("pod state lost", worker=str(worker), counts=lost.inference_number)
+            ended = tuple(start for start in starts if start not in {"", counts.start_time})[-MAX_ENDED:]
+            log.warning("pod state lost", worker=str(worker), counts=missing.inference_number)
         self.pods.pop(worker, None)
-        told = msgspec.structs.replace(info, task_info=counts, owner_info=None)
-        self.pods[worker] = Pod(told, role, now, ended=ended)
+        report = msgspec.structs.replace(info, task_info=counts, owner_info=None)
+        self.pods[worker] = Pod(report, role, now, ended=ended)
         if info.status == "completed":
             self.end(worker)
         return True
@@ -330,21 +330,21 @@ class PodCounts:
     def end(self, worker: Worker) -> None:
         """Mark a pod as ended; its counts stay."""
         pod = self.pods[worker]
-        pod.gone = True
+        pod.has_ended = True
         if pod.info.task_info:  # frames that were open in it are lost
             counts = msgspec.structs.replace(pod.info.task_info, **MOMENTARY)
             pod.info = msgspec.structs.replace(pod.info, task_info=counts)
 
-    def silent(self, now: float) -> list[Worker]:
+    def silent_pods(self, now: float) -> list[Worker]:
         """Return the pods that have become silent."""
-        return [worker for worker, pod in self.live.items() if now - pod.heard_at > pod.patience_s]
+        return [worker for worker, pod in self.live.items() if now - pod.last_report_at > pod.patience_s]
 
     def surplus(self, now: float) -> list[Worker]:
         """Return the pods whose names may be dropped; those that may return only at the limit."""
-        gone = [worker for worker, pod in self.pods.items() if pod.gone]
-        over = [worker for worker in gone if self.pods[worker].over(now)]
-        waiting = [worker for worker in gone if not self.pods[worker].over(now)]
-        return [*over, *waiting][: max(0, len(over) - KEPT, len(gone) - MAX_GONE)]
+        ended = [worker for worker, pod in self.pods.items() if pod.has_ended]
+        expired = [worker for worker in ended if self.pods[worker].is_over(now)]
+        waiting = [worker for worker in ended if not self.pods[worker].is_over(now)]
+        return [*expired, *waiting][: max(0, len(expired) - MAX_REMEMBERED, len(ended) - MAX_ENDED_PODS)]
 
     def with_retired(self, worker: Worker) -> tuple[Role, TaskInfo | None]:
         """Return a pod's role, and the sum of that role including its counts."""
@@ -366,19 +366,19 @@ class PodCounts:
     @property
     def live(self) -> Mapping[Worker, Pod]:
         """The pods that still report."""
-        return {worker: pod for worker, pod in self.pods.items() if not pod.gone}
+        return {worker: pod for worker, pod in self.pods.items() if not pod.has_ended}
 
     def total(self) -> TaskInfo | None:
         """Return the sum of all pods' counts; None if no present edge pod has reported any."""
-        told: dict[Role, list[TaskInfo]] = {"edge": [], "cloud": [], "serve": []}
+        infos: dict[Role, list[TaskInfo]] = {"edge": [], "cloud": [], "serve": []}
         for role, counts in self.retired.items():
-            told[role].append(counts)
+            infos[role].append(counts)
         for pod in self.pods.values():
             if pod.info.task_info:
-                told[pod.role].append(pod.info.task_info)
-        if not told["edge"] and any(pod.role == "edge" for pod in self.pods.values()):
+                infos[pod.role].append(pod.info.task_info)
+        if not infos["edge"] and any(pod.role == "edge" for pod in self.pods.values()):
             return None
-        return add_roles(told["edge"], told["cloud"])
+        return add_roles(infos["edge"], infos["cloud"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +395,7 @@ class PodNode:
     labels: Mapping[str, str]
     folders: NodePaths
 
-    def leaves(self, resource: Resource[Any]) -> str:
+    def skip_reason(self, resource: Resource[Any]) -> str:
         """Return why a Model or Dataset is left to the pods, empty if it is not."""
         spec = resource.spec
         try:
@@ -407,42 +407,45 @@ class PodNode:
         return f"its pods download it: only they have the Secret {spec.credential_name}" if spec.credential_name else ""
 
     def service(
-        self, held: NodeResource, resource: Resource[Any], models: Models
+        self, stored: NodeResource, resource: Resource[Any], models: Models
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return the state of a service's models on this node; there is nothing to start."""
-        asked = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
-        here = [p for p in asked if models.held(p, held.key) or matches(p.pod, self.name, self.labels)] or asked
-        lacks = [lack for p in here if (lack := self._lack(p, held.key, models))]
-        used = tuple(output for p in here for output in models.output(p, held.key))
+        candidates = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
+        named = [p for p in candidates if models.present(p, stored.key) or matches(p.pod, self.name, self.labels)]
+        here = named or candidates
+        lacks = [lack for p in here if (lack := self._lack(p, stored.key, models))]
+        outputs = tuple(output for p in here for output in models.output(p, stored.key))
         nowhere = Lack("Pending", "NoPlacement", f"its workers are not placed on node {self.name}")
-        settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if asked else nowhere)
-        edges = (p.worker for p in asked if p.pod.node_name and isinstance(p.worker, EdgeWorkerSpec))
-        keeps = any(worker.keep_hard_samples for worker in edges)
-        kept = self.folders.kept(held.key.namespace, held.key.name) if keeps else None
-        return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled, kept=kept), {}
+        settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if candidates else nowhere)
+        edges = (p.worker for p in candidates if p.pod.node_name and isinstance(p.worker, EdgeWorkerSpec))
+        keeps_samples = any(worker.keep_hard_samples for worker in edges)
+        hard_samples = self.folders.hard_samples(stored.key.namespace, stored.key.name) if keeps_samples else None
+        return ResourceState(
+            stored.key, stored.uid, stored.generation, models=outputs, settled=settled, hard_samples=hard_samples
+        ), {}
 
-    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:  # of the port
+    def served_file(self, stored: NodeResource, resource: Resource[Any]) -> RequiredFile | None:  # of the port
         """Always None: pods bring their own models."""
 
     def server(
         self,
-        held: NodeResource,
+        stored: NodeResource,
         resource: Resource[Any],  # noqa: ARG002
         preparation: Preparation | None,  # noqa: ARG002
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return a settled state without a server: pods serve."""
         return ResourceState(
-            held.key, held.uid, held.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")
+            stored.key, stored.uid, stored.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")
         ), {}
 
     def _lack(self, placement: Placement, service: Key, models: Models) -> Lack | None:
-        left = {
-            item.held.key.name
-            for item in models.held(placement, service)
-            if item.resource and self.leaves(item.resource)
+        skipped = {
+            item.stored.key.name
+            for item in models.present(placement, service)
+            if item.resource and self.skip_reason(item.resource)
         }
         for name in placement.models:
-            found = models.find(name, service, self.name)
-            if isinstance(found, Lack) and name not in left:
-                return found
+            model = models.find(name, service, self.name)
+            if isinstance(model, Lack) and name not in skipped:
+                return model
         return None

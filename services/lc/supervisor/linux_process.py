@@ -3,8 +3,9 @@
 A worker outlives its LC: it leads its own process group, does not depend on its parent, and writes its output directly
 to its log file. It stays in the session: some kernels share the processor between sessions (``sched_autogroup``), and
 then the priority of a process, such as that of a trainer's child, counts only within one. The next LC finds a worker by
-pid and start ticks, or without a record by a mark in its environment. A pidfd reports its end. A group is only
-signalled while its leader still holds its pid: a child before it is reaped, an adopted process when it ends.
+pid and start ticks of the stored record, or by the record in the worker's environment. A pidfd reports the end of a
+process. A group is only signalled while its leader still has its pid: a child before it is reaped, an adopted process
+when it ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from services.lc.supervisor.process import CANNOT_START, NeededPath, Process, St
 log = structlog.get_logger()
 
 #: variable with the record of a worker, in case the LC dies after starting it and before storing the record
-MARK = "HALIMEDE_PROCESS"
+RECORD_VARIABLE = "HALIMEDE_PROCESS"
 #: variables that a worker inherits from its LC, in addition to those of halimede and OpenTelemetry
 INHERITED = frozenset({
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
@@ -41,7 +42,7 @@ INHERITED = frozenset({
 OWN = "HALIMEDE_CREDENTIALS"
 
 
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+def inherited_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that workers inherit."""
     return {
         k: v for k, v in environment.items() if k in INHERITED or (k.startswith(("HALIMEDE_", "OTEL_")) and k != OWN)
@@ -104,12 +105,12 @@ class LinuxLauncher:
 
     def __init__(self, folders: NodePaths, environment: Mapping[str, str] | None = None) -> None:
         self.folders = folders
-        self.inherited = inherited(os.environ if environment is None else environment)
+        self.inherited = inherited_variables(os.environ if environment is None else environment)
 
     def start(self, start: Start) -> Process:
         """Start a worker in its own process group; raise StartError with what to do about it."""
         spec, folder = start.spec, self.folders.worker(start.worker)
-        env = {**self.inherited, **spec.env, MARK: self._mark(start)}
+        env = {**self.inherited, **spec.env, RECORD_VARIABLE: self._record_text(start)}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in spec.paths:
@@ -133,18 +134,17 @@ class LinuxLauncher:
             raise StartError(CANNOT_START, f"{spec.argv[0]} could not be started: {error}") from error
         return _take(start, child)
 
-    def find(self, known: list[ProcessRecord]) -> list[Process]:
-        """Return running workers: those of the records, then those found only by their mark."""
-        found: dict[Worker, Process] = {}
-        for record in [*known, *self._search()]:
-            here = found.get(record.worker)
-            if here is None:
-                process = _adopt(record)
-                if process:
-                    found[record.worker] = process
-            elif here.record.pid != record.pid:
+    def find(self, records: list[ProcessRecord]) -> list[Process]:
+        """Return running workers: those of the records, then those that only have a record in their environment."""
+        processes: dict[Worker, Process] = {}
+        for record in [*records, *self._search()]:
+            process = processes.get(record.worker)
+            if process is None:
+                if adopted := _adopt(record):
+                    processes[record.worker] = adopted
+            elif process.record.pid != record.pid:
                 log.warning("second process of a worker ignored", worker=str(record.worker), pid=record.pid)
-        return list(found.values())
+        return list(processes.values())
 
     def last_line(self, worker: Worker) -> str:
         """Return the last line of a worker's log, cut to a readable length."""
@@ -156,21 +156,21 @@ class LinuxLauncher:
         began = datetime.now(UTC) - timedelta(seconds=age_s)
         return connection_error(tail(self.folders.log(worker)), began)
 
-    def _mark(self, start: Start) -> str:
+    def _record_text(self, start: Start) -> str:
         record = msgspec.json.encode(_record(start, 0, 0)).decode()
         return f"{self.folders.root} {record}"
 
     def _search(self) -> Iterator[ProcessRecord]:
-        """Find group leaders with the mark whose parent does not have it: workers, not their children."""
+        """Yield the records of group leaders whose parent has none in its environment: workers, not their children."""
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and (record := self._read_mark(int(entry.name))):
+            if entry.name.isdigit() and (record := self._read_record(int(entry.name))):
                 pid = int(entry.name)
                 with contextlib.suppress(OSError):
-                    if os.getpgid(pid) == pid and not self._read_mark(_parent(pid)):
+                    if os.getpgid(pid) == pid and not self._read_record(_parent(pid)):
                         yield record
 
-    def _read_mark(self, pid: int) -> ProcessRecord | None:
-        prefix = f"{MARK}={self.folders.root} ".encode()
+    def _read_record(self, pid: int) -> ProcessRecord | None:
+        prefix = f"{RECORD_VARIABLE}={self.folders.root} ".encode()
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             text = next((v[len(prefix) :] for v in variables if v.startswith(prefix)), None)
@@ -251,7 +251,7 @@ def _provide(needed: NeededPath) -> None:
     path = Path(needed.path)
     if needed.create:
         path.mkdir(parents=True, exist_ok=True)
-    there = {"any": path.exists, "folder": path.is_dir, "file": path.is_file}[needed.kind]
-    if not there():
-        what = "nothing" if needed.kind == "any" else f"no {needed.kind}"
-        raise StartError("HostPathMissing", f"there is {what} at {path} on this node: create it, or correct the volume")
+    exists = {"any": path.exists, "folder": path.is_dir, "file": path.is_file}[needed.kind]
+    if not exists():
+        kind = "nothing" if needed.kind == "any" else f"no {needed.kind}"
+        raise StartError("HostPathMissing", f"there is {kind} at {path} on this node: create it, or correct the volume")

@@ -85,7 +85,7 @@ class ProcessSpec:
         except msgspec.DecodeError:
             return None
 
-    def same_sessions(self, other: ProcessSpec) -> bool:
+    def has_same_sessions(self, other: ProcessSpec) -> bool:
         """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras.
 
         With another session key it has others, but answers the frames of the former ones as well.
@@ -96,8 +96,8 @@ class ProcessSpec:
     def digest(self) -> str:
         """A digest of all fields except the model."""
         env = {name: value for name, value in self.env.items() if name not in MODEL}
-        what = ProcessSpec(self.argv, env, self.cwd, self.memory_bytes, self.grace_s, self.paths)
-        return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()
+        identity = ProcessSpec(self.argv, env, self.cwd, self.memory_bytes, self.grace_s, self.paths)
+        return hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Launcher(Protocol):
     def start(self, start: Start) -> Process:
         """Start a worker; raise StartError."""
 
-    def find(self, known: list[ProcessRecord]) -> list[Process]:
+    def find(self, records: list[ProcessRecord]) -> list[Process]:
         """Return the running workers of this node, at most one process each, from records and from a search."""
 
     def last_line(self, worker: Worker) -> str:

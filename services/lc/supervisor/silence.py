@@ -66,7 +66,7 @@ class SilenceWatch:
             now = loop.time()
             if not self._connected() or now - checked > CHECK_S + PROBE_S:
                 for entry in self._workers.values():  # no report could arrive: their time begins now
-                    entry.heard_at = now
+                    entry.last_report_at = now
             for entry in self._workers.values():
                 self._note_overdue(entry, now)
                 self._note_unconnected(entry, now)
@@ -74,8 +74,8 @@ class SilenceWatch:
             for entry in self._workers.values():
                 if is_silent(entry, now):
                     silent.append(entry)
-                elif entry.silent:
-                    self._set(entry, "")
+                elif entry.silence:
+                    self._set_silence(entry, "")
             if silent:
                 await asyncio.gather(*(self._confirm(entry) for entry in silent))
             checked = loop.time()
@@ -83,9 +83,9 @@ class SilenceWatch:
     def _note_overdue(self, entry: WorkerState, now: float) -> None:
         """Record since when a worker's report is overdue: nothing may be wrong yet."""
         overdue = is_late(entry, now, OVERDUE_S, OVERDUE_PERIODS)
-        if overdue is not bool(entry.quiet_since):
-            last_report = datetime.now(UTC) - timedelta(seconds=now - entry.heard_at)
-            entry.quiet_since = last_report.isoformat(timespec="seconds") if overdue else ""
+        if overdue is not bool(entry.overdue_since):
+            last_report = datetime.now(UTC) - timedelta(seconds=now - entry.last_report_at)
+            entry.overdue_since = last_report.isoformat(timespec="seconds") if overdue else ""
             self._changed(entry.service)
 
     def _note_unconnected(self, entry: WorkerState, now: float) -> None:
@@ -106,17 +106,17 @@ class SilenceWatch:
         if process is None or entry.process is not process or not is_silent(entry, now):
             return
         port = "its health port does not answer" if hangs else "its process runs: check its connection to the broker"
-        error = "" if hangs else self._connection_error(entry.worker, now - entry.heard_at)
-        why = f" ({error})" if error else ""
-        self._set(entry, f"no report for more than {patience_s(entry):g} s, and {port}{why}")
+        error = "" if hangs else self._connection_error(entry.worker, now - entry.last_report_at)
+        detail = f" ({error})" if error else ""
+        self._set_silence(entry, f"no report for more than {patience_s(entry):g} s, and {port}{detail}")
         limit_s = STOPPED_S if process.stopped else hang_limit_s(entry)
-        if hangs and now - entry.heard_at > limit_s:
+        if hangs and now - entry.last_report_at > limit_s:
             log.error("hung worker killed", worker=str(entry.worker), pid=process.record.pid, silent_s=limit_s)
             process.kill()
 
-    def _set(self, entry: WorkerState, text: str) -> None:
-        if entry.silent != text:
-            entry.silent = text
+    def _set_silence(self, entry: WorkerState, text: str) -> None:
+        if entry.silence != text:
+            entry.silence = text
             log.warning("worker silent" if text else "worker reporting again", worker=str(entry.worker), message=text)
             self._changed(entry.service)
 
@@ -131,7 +131,7 @@ def patience_s(entry: WorkerState, least_s: float = SILENT_S, periods: float = S
 def is_late(entry: WorkerState, now: float, least_s: float, periods: float) -> bool:
     """Return whether a running worker has not reported for some seconds, at least, and for some of its periods."""
     runs = entry.process is not None and (entry.info is None or entry.info.status in {"starting", "running"})
-    return runs and not entry.stop.is_set() and now - entry.heard_at > patience_s(entry, least_s, periods)
+    return runs and not entry.stop.is_set() and now - entry.last_report_at > patience_s(entry, least_s, periods)
 
 
 def is_silent(entry: WorkerState, now: float) -> bool:

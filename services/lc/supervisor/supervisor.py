@@ -1,8 +1,12 @@
 """Keeps each worker's process running: starts it, restarts it with back-off, and stops it cleanly.
 
-Each worker has one task. The end of a process is judged from outside (exit code, run time) and combined with the
-worker's own last report, so that a condition shows both. Cancelling the supervisor leaves the processes running: they
-survive the death of an LC, and the next one adopts them. ``stop_all`` ends them.
+Each worker has a ``WorkerState`` and one task. The task launches the process, watches the process until its end, judges
+the end, waits for the back-off, and launches the next process, until a plan stops the worker. The end is judged from
+outside (exit code, run time) and by the worker's own last report, so that a condition shows both. Plans call
+``carry_out``, and workers' reports arrive at ``receive``. Another loop (``SilenceWatch``) kills processes that hang.
+
+Cancelling the supervisor leaves the processes running: they survive the death of an LC, and the next LC adopts them.
+``stop_all`` ends them.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from services.lc.supervisor.process import (
     Start,
     StartError,
 )
-from services.lc.supervisor.rollout_keeper import RolloutKeeper, model, swaps, trouble, used
+from services.lc.supervisor.rollout_keeper import RolloutKeeper, can_swap, model_report, models_in_use, trouble
 from services.lc.supervisor.silence import SilenceWatch
 from services.lc.supervisor.worker_state import (
     FIRST_DELAY,
@@ -100,8 +104,8 @@ class Supervisor:
 
     def adopt(self) -> None:
         """Adopt running workers before any worker is started."""
-        known = self._store.processes()
-        for process in self._launcher.find(known):
+        records = self._store.processes()
+        for process in self._launcher.find(records):
             record = process.record
             entry = WorkerState(
                 record.worker,
@@ -116,7 +120,7 @@ class Supervisor:
             log.info("worker adopted", worker=str(record.worker), pid=record.pid)
             self._adopted(record)
             self._supervise(entry, process)
-        for record in known:
+        for record in records:
             if record.worker not in self._entries:
                 self._forget(record.worker)
 
@@ -124,8 +128,8 @@ class Supervisor:
     def running(self) -> Mapping[Worker, ObservedWorker]:
         """All supervised workers, for plans. A stopping worker is still among them."""
         return {
-            e.worker: ObservedWorker(e.worker, e.service, e.uid, e.spec_hash, e.start is not None, e.asked, swaps(e))
-            for e in self._entries.values()
+            w: ObservedWorker(w, e.service, e.uid, e.spec_hash, e.start is not None, e.planned_model, can_swap(e))
+            for w, e in self._entries.items()
         }
 
     @property
@@ -134,13 +138,13 @@ class Supervisor:
         entries = self._entries.values()
         if any(entry.start is None for entry in entries):
             return None
-        return [each for entry in entries for each in used(entry)]
+        return [model for entry in entries for model in models_in_use(entry)]
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
         """Return the watch for silent workers; each worker has its own task."""
         return {"silent workers": self._silence.run()}
 
-    def busy(self, service: Key) -> bool:
+    def is_busy(self, service: Key) -> bool:
         """Whether a worker of a service is supervised."""
         return any(entry.service == service for entry in self._entries.values())
 
@@ -148,12 +152,12 @@ class Supervisor:
         """Move the folders of a service's workers away for removal."""
         put_aside(self._folders, service)
 
-    def status(self, standing: ResourceState) -> NodeStatus:
+    def status(self, state: ResourceState) -> NodeStatus:
         """Return the report on a resource."""
-        known = (standing.key, standing.uid)
-        entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == known}
+        identity = (state.key, state.uid)
+        entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == identity}
         return compose(
-            standing,
+            state,
             {worker: self.report(entry) for worker, entry in entries.items()},
             {worker: entry.task_info for worker, entry in entries.items() if entry.task_info},
         )
@@ -174,7 +178,7 @@ class Supervisor:
         if entry is None:
             digest = start.spec.digest
             entry = WorkerState(start.worker, start.service, start.uid, start.role, digest, digest, start)
-            entry.asked = start.desired_model
+            entry.planned_model = start.desired_model
             self._supervise(entry, None)
         elif entry.spec_hash == start.spec.digest:
             entry.start = start
@@ -183,8 +187,8 @@ class Supervisor:
         """Assign another model to a running worker."""
         entry = self._entries.get(start.worker)
         if entry and entry.spec_hash == start.spec.digest:
-            entry.start, entry.asked = start, start.desired_model
-            self._rollouts.next(entry)
+            entry.start, entry.planned_model = start, start.desired_model
+            self._rollouts.assign_next(entry)
             self._changed(entry.service)
 
     def stop(self, worker: Worker, successor: Start | None = None) -> None:
@@ -193,7 +197,7 @@ class Supervisor:
         ``successor``: how it starts again after that.
         """
         if entry := self._entries.get(worker):
-            self._rollouts.stopping(entry, successor)
+            self._rollouts.record_stop(entry, successor)
             entry.stop.set()
 
     async def stop_all(self) -> None:
@@ -210,22 +214,22 @@ class Supervisor:
         entry = self._entries.get(worker)
         if entry is None or entry.service.name != info.owner_name:
             return None
-        took = swaps(entry)
-        entry.info, entry.heard_at = info, asyncio.get_running_loop().time()
+        could_swap = can_swap(entry)
+        entry.info, entry.last_report_at = info, asyncio.get_running_loop().time()
         if entry.process and (entry.http, entry.period_s) != (info.http, info.period_s):
             entry.http, entry.period_s = info.http, info.period_s
             with _unless_store_fails():
                 self._store.put_process(
                     msgspec.structs.replace(entry.process.record, http=info.http, period_s=info.period_s)
                 )
-        if info.status == "running" and entry.heard_at - entry.since >= OWN_REPORT_S:
-            self._rollouts.started(entry)
+        if info.status == "running" and entry.last_report_at - entry.since >= OWN_REPORT_S:
+            self._rollouts.record_start(entry)
         self._rollouts.receive(entry, info)
-        if swaps(entry) is not took:
-            self._changed(entry.service)  # a model that waits for it may be assigned now
+        if can_swap(entry) is not could_swap:
+            self._changed(entry.service)  # a waiting model may be assigned now
         entry.task_info = info.task_info or info.owner_info or entry.task_info
         if info.status == "failed":
-            entry.last_words = info
+            entry.failure_report = info
         return entry.service
 
     def reports(self) -> list[WorkerReport]:
@@ -245,10 +249,10 @@ class Supervisor:
             reason=reason[:256],
             message=message[:4096],
             http=entry.http if entry.process else "",
-            model=model(entry) if entry.process else None,
+            model=model_report(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
             training=entry.info.training if entry.info else None,
-            last_report=entry.quiet_since,
+            last_report=entry.overdue_since,
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------
@@ -263,8 +267,8 @@ class Supervisor:
             try:
                 process = process or await self._launch(entry)
             except StartError as error:
-                entry.line, entry.last_words = "", None
-                self._failed(entry, error.reason, str(error), mistaken=True)
+                entry.last_log_line, entry.failure_report = "", None
+                self._record_failure(entry, error.reason, str(error), needs_person=True)
             else:
                 if process:
                     await self._attend(entry, process)
@@ -275,18 +279,18 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(entry.delay):
                     await entry.stop.wait()
-            again = 0 if entry.stop.is_set() else 1
-            entry.restarts += again
-            self.restarts += again
+            restarted = 0 if entry.stop.is_set() else 1
+            entry.restarts += restarted
+            self.restarts += restarted
         del self._entries[entry.worker]
         self._changed(entry.service)
 
     async def _launch(self, entry: WorkerState) -> Process | None:
-        """Start a process, unless the worker shall stop meanwhile. Raises StartError."""
+        """Start a process; return None if the worker is stopped meanwhile. Raises StartError."""
         while True:
             start = entry.start
             intact = await in_thread(self._intact_files, entry.files)
-            if entry.start is start:  # otherwise a plan has changed it meanwhile
+            if entry.start is start:  # otherwise a plan has changed the start meanwhile
                 return None if entry.stop.is_set() else self._start_process(entry, intact)
 
     def _intact_files(self, files: Iterable[Path]) -> frozenset[Path]:
@@ -298,11 +302,11 @@ class Supervisor:
             raise StartError("NotConfirmed", "its start is not yet confirmed by a plan")
         spec = entry.rollout.spec(entry.start.spec)
         entry.process_hash = spec.digest
-        for path in filter(None, (self._rollouts.first(entry, intact), *entry.start.files)):
+        for path in filter(None, (self._rollouts.assign_first(entry, intact), *entry.start.files)):
             if path not in intact:
                 self._missing(path)
                 raise StartError("ModelMissing", missing_text(path))
-        # our own worker reports before it loads its model
+        # a worker of this package reports before it loads its model
         entry.patience_s = STABLE_S if spec.argv[1:4] != WORKER and _may_report(spec) else SILENT_S
         try:
             process = self._launcher.start(replace(entry.start, spec=spec))
@@ -319,22 +323,22 @@ class Supervisor:
     async def _attend(self, entry: WorkerState, process: Process) -> None:
         """Watch a process until its end, and evaluate it."""
         loop = asyncio.get_running_loop()
-        entry.process, entry.since, entry.info, entry.silent, entry.quiet_since = process, loop.time(), None, "", ""
+        entry.process, entry.since, entry.info, entry.silence, entry.overdue_since = process, loop.time(), None, "", ""
         entry.unconnected = ""
-        entry.http, entry.period_s, entry.heard_at = process.record.http, process.record.period_s, entry.since
+        entry.http, entry.period_s, entry.last_report_at = process.record.http, process.record.period_s, entry.since
         if entry.reason:  # an earlier start failed: its cause is corrected
-            entry.failures, entry.mistaken, entry.reason = 0, False, ""
+            entry.failures, entry.needs_person, entry.reason = 0, False, ""
         # slightly after the limits: timers of the event loop may be early by its clock's resolution
-        look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
+        timers = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
         self._changed(entry.service)
         try:
-            code = await until_end(entry, process)
+            code = await wait_for_end(entry, process)
         finally:
-            for timer in look_again:
+            for timer in timers:
                 timer.cancel()
         entry.process = None
         if loop.time() - entry.since >= STABLE_S:  # a user's script may never report
-            self._rollouts.started(entry)
+            self._rollouts.record_start(entry)
         self._forget(entry.worker)
         log.info("worker ended", worker=str(entry.worker), code=code, asked=entry.stop.is_set())
         if not entry.stop.is_set():
@@ -343,23 +347,26 @@ class Supervisor:
     def _judge(self, entry: WorkerState, code: int | None, ran_s: float) -> None:
         if ran_s >= STABLE_S:
             entry.failures = 0
-        entry.line = "" if entry.silent else self._launcher.last_line(entry.worker)
+        entry.last_log_line = "" if entry.silence else self._launcher.last_line(entry.worker)
         if entry.info is None or entry.info.status != "failed":
-            entry.last_words = None
-        how = f"it hung, {ending(code)}" if entry.silent else ending(code)
-        self._rollouts.ended(entry, how)
-        self._failed(entry, "", how, mistaken=code == USERS_MISTAKE)
-        if entry.mistaken:
+            entry.failure_report = None
+        cause = f"it hung, {exit_text(code)}" if entry.silence else exit_text(code)
+        self._rollouts.record_end(entry, cause)
+        self._record_failure(entry, "", cause, needs_person=code == USERS_MISTAKE)
+        if entry.needs_person:
             entry.delay = LONGEST_DELAY
 
-    def _failed(self, entry: WorkerState, reason: str, ending: str, *, mistaken: bool) -> None:
+    def _record_failure(self, entry: WorkerState, reason: str, ending: str, *, needs_person: bool) -> None:
         entry.failures += 1
         entry.delay = exponential(entry.failures, FIRST_DELAY, LONGEST_DELAY)
-        entry.mistaken, entry.reason, entry.ending = mistaken, reason, ending
-        log.warning("worker failed", worker=str(entry.worker), ending=ending, line=entry.line, failures=entry.failures)
+        entry.needs_person, entry.reason, entry.ending = needs_person, reason, ending
+        log.warning(
+            "worker failed", worker=str(entry.worker), ending=ending, line=entry.last_log_line, failures=entry.failures
+        )
         repeated = entry.failures >= QUICK_FAILURES and reason in {"", CANNOT_START}
-        if (reason in MISSING_ON_NODE or (mistaken and not reason) or repeated) and self._rollouts.not_started(entry):
-            entry.mistaken, entry.delay = False, FIRST_DELAY
+        cannot_start = reason in MISSING_ON_NODE or (needs_person and not reason) or repeated
+        if cannot_start and self._rollouts.record_failed_start(entry):
+            entry.needs_person, entry.delay = False, FIRST_DELAY
 
     def _forget(self, worker: Worker) -> None:
         with _unless_store_fails():
@@ -385,33 +392,33 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def _unless_store_fails() -> Iterator[None]:
-    """A record that cannot be written costs only a search at the next start."""
+    """Log an error of the store: a process without a record costs only a search at the next start."""
     try:
         yield
     except sqlite3.Error as error:
         log.warning("process record not written", error=str(error))
 
 
-async def until_end(entry: WorkerState, process: Process) -> int | None:
+async def wait_for_end(entry: WorkerState, process: Process) -> int | None:
     """Wait for the end of a process, or stop it with its worker; return the exit code, None if unknown."""
-    ended = asyncio.ensure_future(process.wait())
-    asked = asyncio.ensure_future(entry.stop.wait())
+    end = asyncio.ensure_future(process.wait())
+    stop = asyncio.ensure_future(entry.stop.wait())
     try:
-        await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
+        await asyncio.wait({end, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not end.done():
             process.terminate()
-            await asyncio.wait({ended}, timeout=grace(entry) + EXTRA_S)
-        if not ended.done():
+            await asyncio.wait({end}, timeout=grace(entry) + EXTRA_S)
+        if not end.done():
             log.warning("worker killed after its grace period", worker=str(entry.worker))
             process.kill()
-            await asyncio.wait({ended}, timeout=KILL_S)
-        if not ended.done():
+            await asyncio.wait({end}, timeout=KILL_S)
+        if not end.done():
             log.error("worker abandoned", worker=str(entry.worker), pid=process.record.pid)
             return None
-        return ended.result()
+        return end.result()
     finally:
-        ended.cancel()
-        asked.cancel()
+        end.cancel()
+        stop.cancel()
 
 
 def grace(entry: WorkerState) -> float:
@@ -419,7 +426,7 @@ def grace(entry: WorkerState) -> float:
     return entry.start.spec.grace_s if entry.start else 10.0
 
 
-def ending(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     """Return how a process ended, as text."""
     if code is None:
         return "ended (exit code unknown)"

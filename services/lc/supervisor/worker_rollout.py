@@ -1,4 +1,4 @@
-"""The rollout of models and settings in one worker: what is desired, proven and refused.
+"""The rollout of models and settings in one worker: what is desired, what is proven, what was refused.
 
 Pure, except for files in the folder of the worker, by which the rollout outlives the controller.
 """
@@ -14,18 +14,18 @@ from msgspec import Struct
 
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelInUse
-from halimede.models import desired_state as wishes
+from halimede.models import desired_state
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.system.files import write_atomic
 from services.lc.supervisor.process import ProcessSpec
 
 log = structlog.get_logger()
 #: files next to a worker's ledger: its desired model, and the state of its rollout
-WISH, ROLLOUT = "model.json", "rollout.json"
+DESIRED_FILE, ROLLOUT_FILE = "model.json", "rollout.json"
 #: seconds that a worker must answer with a new model before that one counts as proven
 PROVEN_S = 30.0
 #: a worker that ends so often with an unproven model does not get it again
-STRIKES = 2
+MODEL_STRIKES = 2
 #: reason of a worker, and of its service, that continues with another model than the desired one
 FAILED = "RolloutFailed"
 #: reason of a worker, and of its service, that continues with its previous settings
@@ -33,9 +33,9 @@ SETTINGS_REFUSED = "SettingsRefused"
 
 
 class Refusal(Struct, kw_only=True, frozen=True):
-    """A model that a worker refused: the mark of the desired state, and the reason."""
+    """A model that a worker refused: the mark of its desired state, and the reason."""
 
-    mark: str
+    model_mark: str = msgspec.field(name="mark")
     digest: str = ""
     reason: str = ""
     message: str = ""
@@ -78,88 +78,90 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
         refused = self.refused_settings
         return refused if refused and refused.spec_hash == desired else None
 
-    def started(self, spec: ProcessSpec, desired: ProcessSpec) -> WorkerRollout:
+    def with_start(self, spec: ProcessSpec, desired: ProcessSpec) -> WorkerRollout:
         """Record that a worker runs with settings: the desired ones, or those to which it returned."""
         refused = self.refused_settings if spec is not desired else None
         if spec == self.settings and refused == self.refused_settings:
             return self
         return msgspec.structs.replace(self, settings=spec, refused_settings=refused)
 
-    def not_started(self, desired: ProcessSpec, how: str) -> WorkerRollout:
+    def with_failed_start(self, desired: ProcessSpec, cause: str) -> WorkerRollout:
         """Record that a worker cannot start. If the proven settings fail too, the desired ones are tried again."""
         if self.settings is None or self.settings.digest == desired.digest:
             return self
         tried = self.spec(desired) is desired
-        refused = RefusedSettings(spec_hash=desired.digest, message=how) if tried else None
+        refused = RefusedSettings(spec_hash=desired.digest, message=cause) if tried else None
         return msgspec.structs.replace(self, refused_settings=refused)
 
-    def refusal(self, wish: DesiredModel | None) -> Refusal | None:
+    def refusal(self, desired: DesiredModel | None) -> Refusal | None:
         """Return why the worker does not have the desired model, None if it was not refused."""
-        return self.refused if self.refused and wish and self.refused.mark == wish.mark else None
+        return self.refused if self.refused and desired and self.refused.model_mark == desired.mark else None
 
-    def asked(self, wish: DesiredModel) -> WorkerRollout:
+    def with_desired(self, desired: DesiredModel) -> WorkerRollout:
         """Record the desired model. Refusals and strikes of another one are forgotten: it may be tried again."""
-        refused = self.refused if self.refused and self.refused.mark == wish.mark else None
-        struck, strikes = (self.struck, self.strikes) if self.struck == wish.mark else ("", 0)
+        refused = self.refused if self.refused and self.refused.model_mark == desired.mark else None
+        struck, strikes = (self.struck, self.strikes) if self.struck == desired.mark else ("", 0)
         return msgspec.structs.replace(self, refused=refused, struck=struck, strikes=strikes)
 
-    def first(self, wish: DesiredModel, spec_hash: str, intact: Container[Path]) -> DesiredModel:
+    def first_model(self, desired: DesiredModel, spec_hash: str, intact: Container[Path]) -> DesiredModel:
         """Return the model that a worker starts with: the one proven in such a process, if its file is intact."""
         good = self.good
-        if good is None or self.spec_hash != spec_hash or good.same(wish) or Path(good.path) not in intact:
-            return wish
+        if good is None or self.spec_hash != spec_hash or good.same(desired) or Path(good.path) not in intact:
+            return desired
         return good
 
-    def received(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
-        """Record a worker's report on its assigned model. ``proven``: it has answered with it long enough."""
-        if not answers(said, told):
+    def with_report(self, assigned: DesiredModel, report: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
+        """Record a worker's report on its assigned model. ``proven``: the worker has answered with it long enough."""
+        if not is_about(report, assigned):
             return self
-        if said.refused:
-            refusal = Refusal(mark=told.mark, digest=said.refused, reason=said.reason, message=said.message)
+        if report.refused:
+            refusal = Refusal(
+                model_mark=assigned.mark, digest=report.refused, reason=report.reason, message=report.message
+            )
             return self if self.refused == refusal else msgspec.structs.replace(self, refused=refusal)
-        taken = msgspec.structs.replace(self, refused=None) if self.refusal(told) else self
-        known = self.good is not None and self.spec_hash == spec_hash
-        if said.canary_version or (known and not proven):
-            return taken
-        return msgspec.structs.replace(taken, good=told, spec_hash=spec_hash, struck="", strikes=0)
+        accepted = msgspec.structs.replace(self, refused=None) if self.refusal(assigned) else self
+        has_proven = self.good is not None and self.spec_hash == spec_hash
+        if report.canary_version or (has_proven and not proven):
+            return accepted
+        return msgspec.structs.replace(accepted, good=assigned, spec_hash=spec_hash, struck="", strikes=0)
 
-    def ended(self, told: DesiredModel, how: str, spec_hash: str) -> WorkerRollout:
+    def with_end(self, assigned: DesiredModel, cause: str, spec_hash: str) -> WorkerRollout:
         """Record that a worker has ended by itself with its assigned model."""
-        if self.good is None or self.spec_hash != spec_hash or self.good.same(told):
+        if self.good is None or self.spec_hash != spec_hash or self.good.same(assigned):
             return self
-        strikes = self.strikes + 1 if self.struck == told.mark else 1
+        strikes = self.strikes + 1 if self.struck == assigned.mark else 1
         refused = self.refused
-        if strikes >= STRIKES:
-            text = f"the worker ended {strikes} times with this model ({how})"
-            refused = Refusal(mark=told.mark, digest=told.digest, reason="ModelCrashed", message=text)
-        return msgspec.structs.replace(self, struck=told.mark, strikes=strikes, refused=refused)
+        if strikes >= MODEL_STRIKES:
+            text = f"the worker ended {strikes} times with this model ({cause})"
+            refused = Refusal(model_mark=assigned.mark, digest=assigned.digest, reason="ModelCrashed", message=text)
+        return msgspec.structs.replace(self, struck=assigned.mark, strikes=strikes, refused=refused)
 
 
-def answers(said: ModelInUse, told: DesiredModel) -> bool:
+def is_about(report: ModelInUse, assigned: DesiredModel) -> bool:
     """Whether a worker's report is about this assigned model, and not about an earlier one."""
-    return said.mark == told.mark if said.mark else told.digest in {said.digest, said.refused}
+    return report.mark == assigned.mark if report.mark else assigned.digest in {report.digest, report.refused}
 
 
 def read_assigned(folder: Path) -> Desired:
     """Return the last desired state of the worker of a folder, without models if it is unknown."""
     try:
-        return wishes.read(folder / WISH, WISH) or Desired()
+        return desired_state.read(folder / DESIRED_FILE, DESIRED_FILE) or Desired()
     except InvalidFieldError as error:
         log.warning("desired model not readable", error=str(error))
         return Desired()
 
 
-def write_assigned(folder: Path, wish: DesiredModel, *, successor: bool = False) -> None:
+def write_assigned(folder: Path, model: DesiredModel, *, successor: bool = False) -> None:
     """Assign a model to the worker of a folder. ``successor``: see ``Desired``. Raises OSError."""
-    desired = Desired(models=[wish], successor=successor)
+    desired = Desired(models=[model], successor=successor)
     if read_assigned(folder) != desired:
-        wishes.write(folder / WISH, desired)
+        desired_state.write(folder / DESIRED_FILE, desired)
 
 
 def load(folder: Path) -> WorkerRollout:
     """Return the stored rollout state of the worker of a folder."""
     try:
-        return msgspec.json.decode((folder / ROLLOUT).read_bytes(), type=WorkerRollout)
+        return msgspec.json.decode((folder / ROLLOUT_FILE).read_bytes(), type=WorkerRollout)
     except FileNotFoundError:
         return WorkerRollout()
     except (OSError, msgspec.DecodeError) as error:
@@ -171,6 +173,6 @@ def save(folder: Path, rollout: WorkerRollout) -> None:
     """Store the rollout. If that fails, it is kept until the controller ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / ROLLOUT, msgspec.json.encode(rollout), mode=0o600)  # settings may have secrets
+        write_atomic(folder / ROLLOUT_FILE, msgspec.json.encode(rollout), mode=0o600)  # settings may have secrets
     except OSError as error:
         log.warning("rollout not written", folder=str(folder), error=error.strerror)

@@ -1,4 +1,4 @@
-"""One supervised worker: its known state, and the phase that follows from it. Pure."""
+"""One supervised worker: its state, and the phase that follows from the state. Pure."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class WorkerState:
     #: the address of its health, and the seconds between its reports, as reported to this LC or to an earlier one
     http: str = ""
     period_s: float = 0.0
-    #: loop time of its last report, at first of its start or adoption; and the message if that is too long ago
-    heard_at: float = 0.0
-    silent: str = ""
-    #: why it has no connection to the broker, by its log, if it has not reported yet
+    #: loop time of its last report, at first of its start or adoption; the message while that is too long ago
+    last_report_at: float = 0.0
+    silence: str = ""
+    #: why a worker that has not reported yet has no connection to the broker, by its log
     unconnected: str = ""
-    #: the time of its last report, if it is overdue; empty: it reports in time
-    quiet_since: str = ""
+    #: the time of its last report while the next one is overdue; empty: it reports in time
+    overdue_since: str = ""
     adopted: bool = False
     info: WorkerInfo | None = None
     task_info: TaskInfo | None = None
@@ -66,21 +66,21 @@ class WorkerState:
     #: consecutive failures, none after a stable run
     failures: int = 0
     #: the last failure was not a crash, but needs a person
-    mistaken: bool = False
+    needs_person: bool = False
     #: why it could not be started; empty after a start
     reason: str = ""
     #: how the last process ended, and the last line of its log
     ending: str = ""
-    line: str = ""
+    last_log_line: str = ""
     #: its report of a failure; it may arrive after the process has ended
-    last_words: WorkerInfo | None = None
+    failure_report: WorkerInfo | None = None
     delay: float = FIRST_DELAY
-    #: its model in the plans, its last assigned model, and when it first answered with that
-    asked: DesiredModel | None = None
+    #: its model in the plans, its last assigned model, and when it first answered with the assigned one
+    planned_model: DesiredModel | None = None
     assigned: DesiredModel | None = None
     answering: float | None = None
     #: why the model could not be assigned; empty after an assignment
-    unassigned: str = ""
+    assign_error: str = ""
     #: a model is about to be assigned: its file is being checked
     assigning: bool = False
     rollout: WorkerRollout = field(default_factory=WorkerRollout)
@@ -96,7 +96,7 @@ class WorkerState:
 def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
     """Return phase, reason and message. A worker that keeps failing is not Running before it is stable."""
     info = entry.info
-    looping = entry.mistaken or entry.failures >= QUICK_FAILURES
+    is_looping = entry.needs_person or entry.failures >= QUICK_FAILURES
     ran_s = now - entry.since
     if entry.stop.is_set():
         return "Pending", "Stopping", ""
@@ -104,9 +104,9 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         return "Failed", info.reason or "WorkerFailed", info.message
     if entry.process and info and info.status == "starting" and info.reason:  # it has no model to answer with
         return "Failed", info.reason, info.message
-    if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
-        if entry.silent:
-            return "Running", SILENT, entry.silent
+    if entry.process and (not is_looping or ran_s >= STABLE_S or (info and info.status == "running")):
+        if entry.silence:
+            return "Running", SILENT, entry.silence
         unheard = is_unheard(entry, now)
         if unheard and entry.unconnected:
             return "Pending", NOT_CONNECTED, entry.unconnected
@@ -115,11 +115,11 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")
     if not entry.ending:  # its task has not run yet
         return "Pending", "Starting", ""
-    if entry.mistaken:
-        words, line = entry.last_words, _reason.match(entry.line)
-        why = (words.reason if words else "") or (line[1] if line else "")
-        return "Failed", entry.reason or why or "InvalidConfiguration", failure(entry)
-    return ("Failed", "CrashLoopBackOff", failure(entry)) if looping else ("Pending", "Restarting", failure(entry))
+    if entry.needs_person:
+        report, match = entry.failure_report, _reason.match(entry.last_log_line)
+        reason = (report.reason if report else "") or (match[1] if match else "")
+        return "Failed", entry.reason or reason or "InvalidConfiguration", failure(entry)
+    return ("Failed", "CrashLoopBackOff", failure(entry)) if is_looping else ("Pending", "Restarting", failure(entry))
 
 
 def is_unheard(entry: WorkerState, now: float) -> bool:
@@ -130,5 +130,5 @@ def is_unheard(entry: WorkerState, now: float) -> bool:
 
 def failure(entry: WorkerState) -> str:
     """Return how the last process of a worker ended, with its own report or the last line of its log."""
-    said = (entry.last_words.message if entry.last_words else "") or entry.line
-    return f"{entry.ending}: {said}" if said else entry.ending
+    message = (entry.failure_report.message if entry.failure_report else "") or entry.last_log_line
+    return f"{entry.ending}: {message}" if message else entry.ending

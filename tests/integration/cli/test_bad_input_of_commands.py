@@ -61,7 +61,10 @@ LINES: dict[str, list[str]] = {
     "seen": ["a", "-f a", "a --picture {picture} --model {manifest}"],
     "inspect": ["{model} {picture}", "{manifest}", "{model} --out {new}", "{model} {picture} --draw {new}.jpg"],
     "models add": ["{model} --preset embedding --out {new}.yaml"],
-    "calibrate": ["--service {service} --data {pictures} --target-upload 0.2 --out {new}"],
+    "calibrate": [
+        "--service {service} --data {pictures} --target-upload 0.2 --out {new}",
+        "--service {service} --data {pictures} --costs miss=10,upload=1 --out {new}",
+    ],
     "evaluate": ["--service {service} --data {pictures} --out {new}"],
     "certs init": ["{new} --node edge0 --install {new}"],
     "certs add": ["{site} --node edge1"],

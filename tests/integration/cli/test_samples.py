@@ -341,7 +341,7 @@ def test_a_hard_result_that_a_full_budget_held_back_names_the_budget() -> None:
 
 def test_remembered_ids_are_bounded() -> None:
     once = results.Once(size=2)
-    assert [once.new(i) for i in ("a", "a", "b", "c", "a")] == [True, False, True, True, True]
+    assert [once.is_new(i) for i in ("a", "a", "b", "c", "a")] == [True, False, True, True, True]
 
 
 async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(

@@ -86,7 +86,7 @@ def test_a_second_run_changes_nothing_and_a_new_node_only_itself(tmp_path: Path)
     assert not make_certificates(SITE, tmp_path).changed
     assert content(tmp_path) == before
     more = Site(broker=SITE.broker, nodes=[*SITE.nodes, "edge7"], cameras=SITE.cameras)
-    assert make_certificates(more, tmp_path).made == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
+    assert make_certificates(more, tmp_path).created == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
     after = content(tmp_path)
     assert {name for name in before if before[name] != after[name]} == {"broker/acl"}
     assert make_certificates(SITE, tmp_path).removed == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
@@ -115,14 +115,14 @@ def test_what_does_not_serve_is_made_anew(tmp_path: Path, damage: str) -> None:
             other = elsewhere / "nodes" / "edge0" / "lc"
         for name in ("tls.key", "tls.crt"):
             (own / name).write_bytes((other / name).read_bytes())
-    assert make_certificates(SITE, tmp_path).made == ("lc.edge0",)
+    assert make_certificates(SITE, tmp_path).created == ("lc.edge0",)
     assert not [found for found in states(SITE, tmp_path) if found.problem]
 
 
 def test_other_names_of_the_broker_give_it_a_new_certificate(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
     more = Site(broker=[*SITE.broker, "other.example.com"], nodes=SITE.nodes, cameras=SITE.cameras)
-    assert make_certificates(more, tmp_path).made == ("broker",)
+    assert make_certificates(more, tmp_path).created == ("broker",)
 
 
 def test_what_is_about_to_expire_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,20 +141,20 @@ def test_what_is_about_to_expire_is_renewed(tmp_path: Path, monkeypatch: pytest.
     everybody = 1 + len(list(SITE.principals()))
     days = timedelta(days=61)
     assert {found.problem for found in states(SITE, tmp_path)} == {""}
-    assert len(make_certificates(SITE, tmp_path, days=90).made) == everybody
+    assert len(make_certificates(SITE, tmp_path, days=90).created) == everybody
     days = timedelta(days=500)
     assert {found.problem for found in states(SITE, tmp_path)} == {"", "expired"}
-    assert len(make_certificates(SITE, tmp_path, days=90).made) == everybody
+    assert len(make_certificates(SITE, tmp_path, days=90).created) == everybody
 
 
 def test_rotation_is_for_all_or_for_some(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
     gm = (tmp_path / "gm" / "tls.crt").read_bytes()
-    assert make_certificates(SITE, tmp_path, rotate=True, only=["lc.edge0", "broker"]).made == ("broker", "lc.edge0")
+    assert make_certificates(SITE, tmp_path, rotate=True, only=["lc.edge0", "broker"]).created == ("broker", "lc.edge0")
     assert (tmp_path / "gm" / "tls.crt").read_bytes() == gm
     report = make_certificates(SITE, tmp_path, rotate=True)
-    assert report.kept == ("ca",)
-    assert len(report.made) == 1 + len(list(SITE.principals()))
+    assert report.unchanged == ("ca",)
+    assert len(report.created) == 1 + len(list(SITE.principals()))
     with pytest.raises(InvalidFieldError, match="it is not in this site"):
         make_certificates(SITE, tmp_path, rotate=True, only=["lc.edge9"])
 
@@ -182,7 +182,7 @@ def test_without_the_authoritys_key_what_is_there_serves_but_nothing_is_signed(t
     with pytest.raises(HalimedeError, match=r"ca\.key is not there, so no certificate can be signed: restore it"):
         make_certificates(SITE, tmp_path, rotate=True)
     rotate_authority(SITE, tmp_path)
-    assert len(make_certificates(SITE, tmp_path, rotate=True).made) == 1 + len(list(SITE.principals()))
+    assert len(make_certificates(SITE, tmp_path, rotate=True).created) == 1 + len(list(SITE.principals()))
 
 
 @pytest.mark.parametrize(

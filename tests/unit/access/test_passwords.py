@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from halimede.access.files import locked
-from halimede.access.passwords import hashed, make_passwords
+from halimede.access.files import lock
+from halimede.access.passwords import hash_password, make_passwords
 from halimede.access.site import Principal, Site
 from halimede.errors import HalimedeError
 from halimede.topic import Role
@@ -27,7 +27,7 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
 def test_everyone_has_a_name_and_a_password_of_their_own(tmp_path: Path) -> None:
     report = make_passwords(SITE, tmp_path / "site")
     users = list(SITE.principals())
-    assert report.made == tuple(user.username for user in users)
+    assert report.created == tuple(user.username for user in users)
     told = [(tmp_path / "site" / user.folder / "password").read_text().strip() for user in users]
     assert len(set(told)) == len(users) == 10
     assert all(len(password) >= 43 for password in told)
@@ -56,7 +56,7 @@ def test_a_new_node_changes_nobody_elses_password(tmp_path: Path) -> None:
     make_passwords(SITE, tmp_path)
     before = content(tmp_path)
     more = Site(nodes=[*SITE.nodes, "edge7"], cameras=SITE.cameras, consumers=SITE.consumers)
-    assert make_passwords(more, tmp_path).made == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
+    assert make_passwords(more, tmp_path).created == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
     after = content(tmp_path)
     assert {name for name in before if before[name] != after[name]} == {"broker/acl", "broker/passwords"}
     old = before["broker/passwords"][1].splitlines()
@@ -76,7 +76,7 @@ def test_rotation_makes_new_ones_for_all(tmp_path: Path) -> None:
     make_passwords(SITE, tmp_path)
     own = tmp_path / Principal(Role.GM).folder / "password"
     before = own.read_text()
-    assert len(make_passwords(SITE, tmp_path, rotate=True).made) == 10
+    assert len(make_passwords(SITE, tmp_path, rotate=True).created) == 10
     assert own.read_text() != before
 
 
@@ -92,7 +92,7 @@ def test_a_broken_line_in_the_brokers_file_is_made_anew(tmp_path: Path) -> None:
         assert written[1:] == lines[1:]
         _, _, rounds, salt, _ = written[0].split("$")
         assert int(rounds) == 101
-        assert written[0] == f"gm:{hashed(own.read_text().strip(), salt=base64.b64decode(salt))}"
+        assert written[0] == f"gm:{hash_password(own.read_text().strip(), salt=base64.b64decode(salt))}"
 
 
 def test_it_is_the_form_that_mosquittos_own_tool_writes(tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ def test_it_is_the_form_that_mosquittos_own_tool_writes(tmp_path: Path) -> None:
     line = theirs.read_text().strip().partition(":")[2]
     _, kind, rounds, salt, digest = line.split("$")
     assert kind == "7"
-    assert line == hashed("secret", salt=base64.b64decode(salt), iterations=int(rounds))
+    assert line == hash_password("secret", salt=base64.b64decode(salt), iterations=int(rounds))
     assert len(base64.b64decode(digest)) == hashlib.sha512().digest_size
 
 
 def test_two_commands_at_once_do_not_mix(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(HalimedeError, match="being changed by another command"):
+    with lock(tmp_path), pytest.raises(HalimedeError, match="being changed by another command"):
         make_passwords(SITE, tmp_path)
     assert make_passwords(SITE, tmp_path).changed

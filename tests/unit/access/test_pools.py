@@ -49,7 +49,7 @@ def test_they_may_what_a_worker_of_any_node_may_and_no_more(role: Role) -> None:
 def test_their_credentials_come_and_go_with_the_site(make: object, tmp_path: Path) -> None:
     assert callable(make)
     report = make(Site(nodes=["edge0"], pools=True), tmp_path)
-    assert {"edge-worker", "cloud-worker"} <= set(report.made)
+    assert {"edge-worker", "cloud-worker"} <= set(report.created)
     assert list((tmp_path / "pools" / "edge-worker").iterdir())
     gone = make(Site(nodes=["edge0"]), tmp_path)
     assert set(gone.removed) == {"edge-worker", "cloud-worker"}
@@ -58,7 +58,7 @@ def test_their_credentials_come_and_go_with_the_site(make: object, tmp_path: Pat
 
 def test_a_place_that_is_gone_leaves_no_keys(tmp_path: Path) -> None:
     site = read_site({"broker": BROKER, "nodes": ["edge0"], "bridges": [BRIDGE]})
-    assert {"bridge.factory", "broker.factory"} <= set(make_certificates(site, tmp_path).made)
+    assert {"bridge.factory", "broker.factory"} <= set(make_certificates(site, tmp_path).created)
     assert (tmp_path / "bridges" / "factory" / "broker" / "tls.key").exists()
     report = make_certificates(Site(nodes=["edge0"]), tmp_path)
     assert report.removed == ("bridge.factory",)

@@ -16,6 +16,8 @@ SEVERAL = SAMPLES["several edges"]
 NORTH = SEVERAL["spec"]["edgeWorkers"][0]
 TIERS = SAMPLES["several tiers"]
 GATE = TIERS["spec"]["tiers"][0]
+PRICED = put(TIERS, "spec.tiers.1.costs", {"miss": 1, "upload": 1})
+FREE = {key: value for key, value in GATE.items() if key != "targetUploadRatio"}
 TRAINING = SAMPLES["a training"]
 FEDERATED, INCREMENTAL = SAMPLES["a federated job of Sedna's"], SAMPLES["an incremental job of Sedna's"]
 TRAINER, OTHER = TRAINING["spec"]["trainers"]
@@ -94,6 +96,7 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (SEVERAL, "spec.edgeWorkers.0.detector.name", "a/b"),
     (SEVERAL, "spec.cloudWorker.template", None),
     (TIERS, "spec.edgeWorker.targetUploadRatio", 1.5),
+    (TIERS, "spec.edgeWorker.committee", [{"name": name} for name in "abc"]),
     (TIERS, "spec.edgeWorker.hardExampleMining.mode", "before"),
     (TIERS, "spec.edgeWorker.keepHardSamples.maxSamples", 0),
     (TIERS, "spec.tiers", [GATE] * 9),
@@ -105,6 +108,10 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (TIERS, "spec.tiers.0.targetUploadRatio", -0.1),
     (TIERS, "spec.tiers.0.auditShare", 2),
     (TIERS, "spec.tiers.0.fusion", "both"),
+    (PRICED, "spec.tiers.1.costs.miss", -1),
+    (PRICED, "spec.tiers.1.costs.falseAlarm", "1"),
+    (PRICED, "spec.tiers.1.costs.upload", None),
+    (PRICED, "spec.tiers.1.costs.upload", 1e10),
     (TIERS, "spec.edgeWorker.encoding", "webp"),
     (SERVICE, "spec.edgeWorker.upload", "region"),
     (TIERS, "spec.tiers.0.maxBytes", 1023),
@@ -176,6 +183,8 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "source": {"path": "x"}}], "[0].source.path"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
+    (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "tiny"}]}, ".committee"),
+    (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "a"}] * 2}, ".committee"),
     (SERVICE, "spec", {**SERVICE["spec"], "edgeWorker": EDGE, "tiers": [GATE]}, ".tiers"),
     (SERVICE, "spec.edgeWorker", {**EDGE, "detector": {"name": "finder"}}, ".detector"),
     (
@@ -188,6 +197,10 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (TIERS, "spec.tiers", [{**GATE, "name": "joint"}], "[0].name"),
     (TIERS, "spec.tiers", [GATE, GATE], ""),
     (TIERS, "spec.tiers", [{k: v for k, v in GATE.items() if k != "calibration"}], "[0].fusion"),
+    (TIERS, "spec.tiers", [{**GATE, "costs": {"miss": 1, "upload": 1}}], "[0].targetUploadRatio"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 0, "upload": 1}}], "[0].costs.miss"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 1, "upload": 1, "adaptive": True}}], "[0].costs"),
+    (TIERS, "spec.tiers", [{**FREE, "costs": {"miss": 0, "falseAlarm": 0, "upload": 0}}], "[0].costs.miss"),
     (TIERS, "spec.tiers", [{**GATE, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TRAINING, "spec.trainers", [TRAINER, TRAINER], ""),
     (TRAINING, "spec.trainers", [{**TRAINER, "name": "aggregator"}, OTHER], "[0].name"),

@@ -36,7 +36,7 @@ def error_of(body: dict[str, Any]) -> InvalidFieldError:
 @pytest.mark.parametrize(
     ("body", "field", "value", "fix"),
     [
-        (mined("Margn"), "name", "'Margn'", "did you mean Margin? use one of BoxCount, CloudOnly"),
+        (mined("Margn"), "name", "'Margn'", "did you mean Margin? use one of Agreement, BoxCount"),
         (mined("Margin", threshold_margn="0.2"), "parameters.threshold_margn", "'0.2'", "mean threshold_margin?"),
         (mined("Margin", threshold_margin="2"), "parameters.threshold_margin", "'2'", "give a number from 0 to 1"),
         (mined("margin", threshold_margin="a"), "parameters.threshold_margin", "'a'", "give a number from 0 to 1"),

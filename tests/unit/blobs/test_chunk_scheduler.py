@@ -43,9 +43,9 @@ def test_any_order_any_loss_and_short_pieces_give_the_file(data: st.DataObject) 
         else:
             offset, length = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
             part = piece(file, offset, length // 2 + 1 if fate == "short" else length)
-            transfer.came(offset, part, now)
+            transfer.add(offset, part, now)
             if fate == "twice":
-                assert not transfer.came(offset, part, now)
+                assert not transfer.add(offset, part, now)
         transfer.expire(now)
     assert given_ == file[start:]
 
@@ -53,10 +53,10 @@ def test_any_order_any_loss_and_short_pieces_give_the_file(data: st.DataObject) 
 def test_what_nobody_asked_for_is_not_taken() -> None:
     transfer = ChunkScheduler(0, 10 * FIRST)
     first, second = transfer.ask(0.0)
-    assert not transfer.came(5 * FIRST, memoryview(bytes(FIRST)), 0.1), "nobody asked"
-    assert not transfer.came(first.offset, memoryview(bytes(first.length + 1)), 0.1), "too long"
-    assert not transfer.came(first.offset, memoryview(b""), 0.1), "empty"
-    assert transfer.came(second.offset, memoryview(bytes(second.length)), 0.1)
+    assert not transfer.add(5 * FIRST, memoryview(bytes(FIRST)), 0.1), "nobody asked"
+    assert not transfer.add(first.offset, memoryview(bytes(first.length + 1)), 0.1), "too long"
+    assert not transfer.add(first.offset, memoryview(b""), 0.1), "empty"
+    assert transfer.add(second.offset, memoryview(bytes(second.length)), 0.1)
     assert transfer.give() == [], "the first is not here yet"
 
 
@@ -65,7 +65,7 @@ def test_a_piece_that_was_given_up_is_taken_when_it_comes_after_all() -> None:
     (asked,) = transfer.ask(0.0)
     assert transfer.expire(FIRST_WAIT) == 1
     assert transfer.misses == 1
-    assert transfer.came(asked.offset, memoryview(bytes(asked.length)), FIRST_WAIT + 1)
+    assert transfer.add(asked.offset, memoryview(bytes(asked.length)), FIRST_WAIT + 1)
     assert transfer.ask(FIRST_WAIT + 1) == []
     assert (len(transfer.give()), transfer.done, transfer.misses) == (1, True, 0)
 
@@ -74,7 +74,7 @@ def test_a_reader_that_takes_nothing_bounds_what_is_asked_for() -> None:
     transfer, held = ChunkScheduler(0, 10_000 * LARGEST), 0
     for _ in range(200):
         for asked in transfer.ask(0.0):
-            transfer.came(asked.offset, memoryview(bytes(asked.length)), FAST / 2)
+            transfer.add(asked.offset, memoryview(bytes(asked.length)), FAST / 2)
             held += 1
     assert held <= MOST + AHEAD
 
@@ -82,19 +82,19 @@ def test_a_reader_that_takes_nothing_bounds_what_is_asked_for() -> None:
 def test_another_source_is_asked_for_all_that_the_first_owes() -> None:
     transfer = ChunkScheduler(0, 2 * FIRST)
     owed = {asked.offset for asked in transfer.ask(0.0)}
-    transfer.another()
+    transfer.switch_source()
     assert {asked.offset for asked in transfer.ask(1.0)} == owed
 
 
 def test_a_fast_source_is_asked_for_more_and_a_slow_one_for_less() -> None:
     pace = FlowControl()
     for _ in range(50):
-        pace.came(0.005)
+        pace.record_arrival(0.005)
     assert (pace.window, pace.length) == (MOST, LARGEST)
     for _ in range(50):
-        pace.came(5.0)
+        pace.record_arrival(5.0)
     assert (pace.window, pace.length) == (1, SMALLEST)
     assert pace.wait_s > 5.0, "a piece that takes five seconds is not lost after one"
     for _ in range(50):
-        pace.lost()
+        pace.record_loss()
     assert pace.wait_s == LATEST

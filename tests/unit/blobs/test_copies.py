@@ -153,7 +153,7 @@ async def test_a_node_with_other_bytes_under_the_digest_is_passed_over(tmp_path:
         async def find(_: str) -> Path:
             return wrong
 
-        liar.source._shelf._finders = [find]
+        liar.source._provider._finders = [find]
         async with asyncio.timeout(patience(60)):
             await child.copy(digest, peers)
         found = await child.cache.find(digest)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede import codec, topics
-from halimede.blobs.server import EACH, FairQueue
+from halimede.blobs.server import PER_ASKER, FairQueue
 from halimede.blobs.uris import read_url, url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery, Packet
@@ -157,7 +157,7 @@ async def test_a_flood_is_bounded_and_the_others_are_served_meanwhile(tmp_path: 
         async def flood() -> None:
             for offset in range(6_000):
                 await flooder.ask(offset, 1)
-                assert len(giver.source.turns) <= EACH + 64
+                assert len(giver.source.queue) <= PER_ASKER + 64
 
         work = asyncio.create_task(flood())
         assert await read(client, url("edge0", DIGEST)) == FILE
@@ -173,13 +173,13 @@ async def test_the_same_question_waits_once(tmp_path: Path) -> None:
         for _ in range(100):
             await one.ask(0)
         await asyncio.sleep(1)
-        assert len(giver.source.turns) == 1
+        assert len(giver.source.queue) == 1
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=200))
 def test_each_asker_has_its_turn_and_none_more_than_its_places(questions: list[tuple[str, int]]) -> None:
     async def run() -> None:
-        turns: FairQueue[tuple[str, int]] = FairQueue(each=8, askers=2)
+        turns: FairQueue[tuple[str, int]] = FairQueue(per_asker=8, askers=2)
         kept = {question for question in questions if turns.put(question[0], question[1], question)}
         waiting = {name for name, _ in kept}
         assert len(waiting) <= 2

@@ -213,3 +213,42 @@ async def test_a_node_takes_a_calibration_as_a_plain_file_that_nothing_tries(tmp
     brought = await ModelFiles()(want, Cache(tmp_path / "cache"), lambda *_: None)
     assert brought.path.read_bytes() == b"{}"
     assert not brought.facts.inputs
+
+
+def test_costs_are_a_goal_that_evaluate_measures_as_well(pictures, tmp_path):
+    done = calibrate("--data", pictures, "--costs", "miss=1,upload=0.1", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "for the least cost (miss=1,upload=0.1), bounded with probability 0.99" in done.output
+    assert "costs miss 1.0, upload 0.1 (was not set)" in done.output
+    assert "bound on the cost of joint" in done.output
+    metrics = read_artefact(tmp_path / "digits.calibration").figures
+    assert metrics["cost"] < min(metrics["cost_edge_only"], metrics["cost_cloud_only"])
+    deferral = read_chain([tmp_path / "digits.calibration.yaml"]).edge.deferral
+    assert (deferral.costs.miss, deferral.costs.upload, deferral.target_upload_ratio) == (1, 0.1, None)
+    command = ["evaluate", "--service", str(tmp_path / "digits.calibration.yaml"), "--data", str(pictures)]
+    measured = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "report")])
+    assert measured.exit_code == 0, measured.output
+    assert re.search(r"cost +0\.0\d+ a sample, 0\.\d+ by the edge alone, 0\.1\d+ by the cloud alone", measured.output)
+
+
+@pytest.mark.parametrize(
+    ("costs", "named"),
+    [
+        ("miss=-1,upload=1", "--costs.miss: -1.0 is not accepted"),
+        ("miss=nan,upload=1", "--costs.miss: nan is not accepted"),
+        ("miss=high,upload=1", "--costs.miss: 'high' is not accepted: give a number from 0 to 1e+09"),
+        ("miss=1,upload=1,adaptive=perhaps", "--costs.adaptive: 'perhaps' is not accepted: write true or false"),
+        ("miss=0,upload=1", "give miss or falseAlarm a cost over 0"),
+        ("miss=1", "--costs.upload: None is not accepted: it is required"),
+        ("miss=1,upload=1,miss=2", "write each cost once"),
+        ("10", "write each cost once"),
+        ("miss=1,upload=1,loss=2", "--costs.loss: 2.0 is not accepted"),
+        ("miss=1,upload=1,positive=11", "--costs.positive: '11' is not accepted: use one of the classes, such as 0, 1"),
+        ("miss=1,falseAlarm=2,upload=1", "--costs.falseAlarm: 2.0 is not accepted: name the class to find"),
+    ],
+)
+def test_costs_that_make_no_sense_are_refused_with_what_to_write(pictures, tmp_path, costs, named):
+    done = calibrate("--data", pictures, "--costs", costs, "--out", tmp_path)
+    assert done.exit_code == 1
+    assert named in " ".join(done.output.split())
+    assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.calibration.calibrate import fit_mixture
+from halimede.calibration.mixture import fit_mixture
 from halimede.calibration.temperature import calibrate, calibration_error, temperature
 from halimede.messages import Box, Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule

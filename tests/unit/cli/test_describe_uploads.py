@@ -42,6 +42,13 @@ def test_how_samples_go_up_is_said(edge: dict[str, Any], words: str) -> None:
     assert "by Learned uploads as jpeg" in said  # the tier's
 
 
+def test_the_greatest_age_of_frames_is_shown() -> None:
+    assert "frames from cameras a, b, dropped if older than 800 ms" in described(
+        source={"cameras": ["a", "b"], "maxAgeMs": 800}
+    )
+    assert "older" not in described()
+
+
 def test_the_budget_of_each_tier_is_shown() -> None:
     edge, tier = described(targetUploadRatio=0.25, auditShare=0.05).split(" tier ", 1)
     assert "budget: uploads of 25.0% of the samples in the long run" in edge

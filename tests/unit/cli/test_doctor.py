@@ -85,9 +85,9 @@ async def test_what_a_foreign_camera_says_shows_no_secret(memory_broker: MemoryB
 
 def test_the_disk_is_looked_at_where_a_system_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(machine.disks(tmp_path / "absent")) == ["ok"]
-    monkeypatch.setattr(machine, "ENOUGH", 10**18)
+    monkeypatch.setattr(machine, "ENOUGH_FREE", 10**18)
     assert levels(machine.disks(tmp_path)) == ["warning"]
-    monkeypatch.setattr(machine, "LEAST", 10**18)
+    monkeypatch.setattr(machine, "MIN_FREE", 10**18)
     assert levels(machine.disks(tmp_path)) == ["problem"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.cli.commands.drain import _empty
+from halimede.cli.commands.drain import _wait_empty
 from halimede.messages import NodeInfo
 from services.gm.cluster.port import RegisteredNode
 from services.gm.node_infos import _trouble
@@ -32,7 +32,7 @@ async def test_a_node_whose_kubelet_alone_has_stopped_is_not_called_offline(
 ) -> None:
     node = Node("edge0", online=registered is not None, epoch=1, registered=registered)
     info = NodeInfo(name="edge0", online=False, resources=1, workers=2, trouble=_trouble(node))
-    assert await _empty(Answers(info), "edge0", 1.0) == 1  # type: ignore[arg-type]
+    assert await _wait_empty(Answers(info), "edge0", 1.0) == 1  # type: ignore[arg-type]
     shown = " ".join(capsys.readouterr().err.split())
     assert said in shown
     assert "2 workers of 1 service" in shown

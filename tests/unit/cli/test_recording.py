@@ -26,7 +26,7 @@ RAW = Frame(
 
 
 def recorded(folder: Path, *payloads: bytes) -> Path:
-    with recording.writing(folder) as made:
+    with recording.create(folder) as made:
         for i, payload in enumerate(payloads):
             made.add(payload, i * 100.0)
     return folder
@@ -46,12 +46,12 @@ def test_what_was_recorded_is_played_as_it_was_with_a_new_id(tmp_path: Path) -> 
 
 def test_no_recording_is_overwritten(tmp_path: Path) -> None:
     recorded(tmp_path / "a", PNG)
-    with pytest.raises(HalimedeError, match="it is not empty"), recording.writing(tmp_path / "a"):
+    with pytest.raises(HalimedeError, match="it is not empty"), recording.create(tmp_path / "a"):
         pass
 
 
 def test_what_is_no_frame_is_not_kept(tmp_path: Path) -> None:
-    with recording.writing(tmp_path / "a") as made:
+    with recording.create(tmp_path / "a") as made:
         for payload in (b"", b"hello"):
             with pytest.raises(DecodeError):
                 made.add(payload, 0.0)

@@ -299,7 +299,7 @@ def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
     assert set(json.loads(shown.stdout)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}
     assert report.tiers[0].measures == {"accuracy": 1.0, "map_50_95": 1.0, "recall": 1.0}
     _, table = ratio_rows(report)
-    assert table[0][0] == "by objects gained"
+    assert table[0][0] == "by rewards"
     assert "oracle" not in (tmp_path / "out" / "evaluation.html").read_text()
 
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from halimede.cameras.address import parse
 from halimede.cameras.settings import CameraSettings
 from halimede.cameras.source_reader import SourceReader, shots
-from halimede.cli.images import InlineImage, marked, payload
+from halimede.cli.images import InlineImage, count_rotated, payload
 from halimede.evaluation.data import read_labelled
 from halimede.frames import decode, new_frame, open_payload, pack
 from halimede.frames.encodings import Pixels
@@ -118,10 +118,10 @@ def test_publish_sends_upright_frames_and_bare_files_as_they_are(tmp_path: Path)
     frame = open_payload(payload(image, "cam0", 0, bytes(16), bare=False), "cam0")
     assert decode(frame).shape == (80, 48, 3)
     assert payload(image, "cam0", 0, bytes(16), bare=True) == file.read_bytes()
-    assert marked([image]) == 1
+    assert count_rotated([image]) == 1
     file.write_bytes(picture("JPEG", 1))
     assert bytes(open_payload(payload(image, "cam0", 0, bytes(16), bare=False), "cam0").data) == file.read_bytes()
-    assert marked([image]) == 0
+    assert count_rotated([image]) == 0
 
 
 def test_labelled_pictures_and_their_boxes_are_upright(tmp_path: Path) -> None:

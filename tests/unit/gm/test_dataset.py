@@ -50,19 +50,19 @@ def test_a_dataset_belongs_to_its_node_alone_and_whether_a_service_names_it_or_n
     index = ReferenceIndex(Nodes())
     key = OWNED.key
     index.put(key, RULES.entry(OWNED))
-    assert (index.placed(key), index.belongs(key, "edge0")) == ({"edge1": frozenset()}, None)
-    assert index.belongs(key, "edge1") == frozenset()
-    assert set(index.assigned("edge1")) == {key}
+    assert (index.roles_by_node(key), index.roles_on(key, "edge0")) == ({"edge1": frozenset()}, None)
+    assert index.roles_on(key, "edge1") == frozenset()
+    assert set(index.keys_on("edge1")) == {key}
     helmet = stored(service(dataset={"name": "frames"}))
     index.put(helmet.key, CONTROLLERS["jointinferenceservices"].entry(helmet))
-    assert index.placed(key) == {"edge1": frozenset()}
+    assert index.roles_by_node(key) == {"edge1": frozenset()}
     moved = stored(dataset("frames", nodeName="edge0"), 2)
     assert helmet.key in index.put(key, RULES.entry(moved))
-    assert (list(index.placed(key)), set(index.assigned("edge1"))) == (["edge0"], set())
+    assert (list(index.roles_by_node(key)), set(index.keys_on("edge1"))) == (["edge0"], set())
     index.put(key, RULES.entry(stored(dataset("frames"), 3)))  # without a node: where it is needed
-    assert list(index.placed(key)) == ["edge0"]
+    assert list(index.roles_by_node(key)) == ["edge0"]
     index.put(key, None)
-    assert not any(Key("datasets", "default", "frames") in index.assigned(node) for node in ("edge0", "edge1"))
+    assert not any(Key("datasets", "default", "frames") in index.keys_on(node) for node in ("edge0", "edge1"))
 
 
 def test_it_is_sent_to_its_node_and_taken_from_others() -> None:
@@ -120,7 +120,7 @@ COPIED = stored(dataset("frames", nodeName="edge1", syncTo={"zone": "a"}))
 
 def labelled(nodes: Nodes, *names: str, **labels: str) -> None:
     for number, name in enumerate(names, 1):
-        nodes.saw(Presence(node=name, epoch=number, online=True, labels=labels))
+        nodes.process_presence(Presence(node=name, epoch=number, online=True, labels=labels))
 
 
 def test_a_dataset_that_others_copy_goes_to_its_node_and_to_all_that_the_selector_matches() -> None:
@@ -129,11 +129,11 @@ def test_a_dataset_that_others_copy_goes_to_its_node_and_to_all_that_the_selecto
     labelled(nodes, "edge1", "edge3", zone="b")
     index = ReferenceIndex(nodes)
     index.put(COPIED.key, RULES.entry(COPIED))
-    assert set(index.placed(COPIED.key)) == {"edge0", "edge1", "edge2"}
-    assert index.belongs(COPIED.key, "edge3") is None
+    assert set(index.roles_by_node(COPIED.key)) == {"edge0", "edge1", "edge2"}
+    assert index.roles_on(COPIED.key, "edge3") is None
     labelled(nodes, "edge4", zone="a")
     assert COPIED.key in index.node_changed("edge4")
-    assert set(index.assigned("edge4")) == {COPIED.key}
+    assert set(index.keys_on("edge4")) == {COPIED.key}
 
 
 def test_the_data_of_several_nodes_is_counted_on_each_that_the_selector_matches() -> None:
@@ -143,9 +143,9 @@ def test_the_data_of_several_nodes_is_counted_on_each_that_the_selector_matches(
     index.put(several.key, RULES.entry(several))
     helmet = stored(service(dataset={"name": "frames"}))
     index.put(helmet.key, CONTROLLERS["jointinferenceservices"].entry(helmet))
-    assert not index.placed(several.key)
+    assert not index.roles_by_node(several.key)
     labelled(nodes, "edge0", "edge2", zone="a")
-    assert set(index.placed(several.key)) == {"edge0", "edge2"}
+    assert set(index.roles_by_node(several.key)) == {"edge0", "edge2"}
     status = RULES.status(several, replace(seen(), placed={}))
     assert (status.phase, status.conditions[-1].reason) == ("Pending", "NoNode")
 

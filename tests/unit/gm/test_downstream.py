@@ -32,19 +32,19 @@ async def test_the_last_node_that_is_there_ends_the_wait() -> None:
     down, small = downstream("a", "b"), resource()
     for node in ("a", "b", "away"):
         down.set_desired(node, small)
-    assert not down.acknowledged("a", small.key, "u1", 1)
-    assert down.acknowledged("b", small.key, "u1", 1)
-    assert not down.acknowledged("b", small.key, "u1", 1), "once"
-    assert not down.acknowledged("away", small.key, "u1", 1), "nobody waited for it"
+    assert not down.acknowledge("a", small.key, "u1", 1)
+    assert down.acknowledge("b", small.key, "u1", 1)
+    assert not down.acknowledge("b", small.key, "u1", 1), "once"
+    assert not down.acknowledge("away", small.key, "u1", 1), "nobody waited for it"
 
 
 @simulated
 async def test_an_older_generation_or_another_uid_acknowledges_nothing() -> None:
     down, small = downstream("a"), resource(generation=2)
     down.set_desired("a", small)
-    assert not down.acknowledged("a", small.key, "u1", 1)
-    assert not down.acknowledged("a", small.key, "u0", 7)
-    assert down.acknowledged("a", small.key, "u1", 2)
+    assert not down.acknowledge("a", small.key, "u1", 1)
+    assert not down.acknowledge("a", small.key, "u0", 7)
+    assert down.acknowledge("a", small.key, "u1", 2)
 
 
 @simulated
@@ -52,10 +52,10 @@ async def test_a_node_that_leaves_or_lets_go_is_not_waited_for() -> None:
     down, small = downstream("a", "b", "c", "d"), resource()
     for node in ("a", "b", "c", "d"):
         down.set_desired(node, small)
-    down.returned("a")
+    down.connection_changed("a")
     down.forget("b", small.key, "u1", 1)
     down.remove("c")
-    assert down.acknowledged("d", small.key, "u1", 1)
+    assert down.acknowledge("d", small.key, "u1", 1)
 
 
 @simulated
@@ -64,34 +64,34 @@ async def test_what_is_wanted_again_is_sent_once() -> None:
     for _ in range(3):
         down.set_desired("a", small)
     assert down.queue.waiting == 1
-    assert down.acknowledged("a", small.key, "u1", 1)
+    assert down.acknowledge("a", small.key, "u1", 1)
     down.set_desired("a", small)
-    assert down.held(small.key).keys() == {"a"}
-    assert not down.acknowledged("a", small.key, "u1", 1), "it holds it: nothing was sent anew"
+    assert down.reported_versions(small.key).keys() == {"a"}
+    assert not down.acknowledge("a", small.key, "u1", 1), "it holds it: nothing was sent anew"
 
 
 @simulated
 async def test_what_a_node_forgot_is_awaited_again_after_its_sync() -> None:
     down, small = downstream("a"), resource()
     down.set_desired("a", small)
-    down.acknowledged("a", small.key, "u1", 1)
-    down.synced("a", [])
+    down.acknowledge("a", small.key, "u1", 1)
+    down.replace_reported("a", [])
     down.set_desired("a", small)
-    assert down.acknowledged("a", small.key, "u1", 1)
+    assert down.acknowledge("a", small.key, "u1", 1)
 
 
 @simulated
 async def test_one_node_is_asked_for_without_a_walk_over_all() -> None:
     down, small = downstream("a"), resource()
-    down.acknowledged("a", small.key, "u1", 1)
-    assert down.holds(small.key, "a")
-    assert not down.holds(small.key, "b")
+    down.acknowledge("a", small.key, "u1", 1)
+    assert down.may_hold(small.key, "a")
+    assert not down.may_hold(small.key, "b")
 
 
 def test_what_many_are_asked_for_at_once_is_repeated_later() -> None:
     alone, crowded = Attempt(0.0), Attempt(0.0)
-    alone.sent(10.0)
-    crowded.sent(10.0, patience=2.0)
+    alone.schedule_next(10.0)
+    crowded.schedule_next(10.0, patience=2.0)
     assert alone.due == 10.0 + FIRST_RESEND
     assert crowded.due == 10.0 + FIRST_RESEND + 2.0
 
@@ -206,15 +206,15 @@ async def test_a_second_sync_during_an_answer_has_an_answer_of_its_own() -> None
     bus, small = SlowSync(), resource()
     down = Downstream(cast("Bus", bus), 1, lambda _: True)
     run = asyncio.create_task(down.queue.run())
-    down.synced("a", [])
+    down.replace_reported("a", [])
     down.answer("a", unknown=1)
     await eventually(lambda: len(bus.ends) == 1)
-    down.synced("a", [])
+    down.replace_reported("a", [])
     down.set_desired("a", small)
     down.answer("a", unknown=2)
     bus.acknowledge.set()
     await eventually(lambda: len(bus.ends) == 2)
-    await eventually(lambda: not down.answering("a"))
+    await eventually(lambda: not down.is_answering("a"))
     await asyncio.sleep(2 * LAST_RESEND)
     run.cancel()
     assert [(end.unknown, end.count) for end in bus.ends] == [(1, 0), (2, 1)]

@@ -77,14 +77,14 @@ class Sending:
     ("version", "covers"), [(("u1", 2), True), (("u1", 3), True), (("u1", 1), False), (("u0", 9), False)]
 )
 def test_a_version_covers_the_same_and_earlier_generations_of_its_uid(version: tuple[str, int], covers: bool) -> None:
-    assert SentVersion(*version).covers(SentVersion("u1", 2)) is covers
+    assert SentVersion(*version).is_at_least(SentVersion("u1", 2)) is covers
 
 
 def test_attempts_are_counted_and_their_distances_grow_to_half_a_minute() -> None:
     attempt, due = Attempt(0.0), []
     assert attempt.count == 0
     for count in range(1, 9):
-        attempt.sent(100.0)
+        attempt.schedule_next(100.0)
         assert attempt.count == count
         due.append(attempt.due - 100.0)
     assert due == [1, 2, 4, 8, 16, 30, 30, 30]
@@ -98,7 +98,7 @@ async def test_a_message_is_repeated_until_it_is_acknowledged() -> None:
         times = [at for _, _, at in world.bus.sent]
         assert times == pytest.approx([0, 1, 3, 7, 15], abs=0.1)
         assert (world.down.sender.sent, world.down.sender.resent) == (5, 4)
-        assert world.down.acknowledged("a", KEY, "u1", 1)
+        assert world.down.acknowledge("a", KEY, "u1", 1)
         await asyncio.sleep(100)
         assert len(world.bus.sent) == 5
         assert world.down.acknowledgements == 1
@@ -109,17 +109,17 @@ async def test_a_delete_is_repeated_until_the_node_holds_nothing_or_another_uid(
     async with Sending() as world:
         down = world.down
         for node in ("a", "b"):
-            down.acknowledged(node, KEY, "u1", 1)
+            down.acknowledge(node, KEY, "u1", 1)
             down.forget(node, KEY, "u1", 4)
         await asyncio.sleep(2)
         assert world.bus.of(Delete) == [Delete(uid="u1", generation=4)] * 4
-        assert down.unwanted("a") == {}
-        down.cleared("a", KEY)
-        down.acknowledged("b", KEY, "u1", 1)
+        assert down.surplus_versions("a") == {}
+        down.clear_reported("a", KEY)
+        down.acknowledge("b", KEY, "u1", 1)
         await asyncio.sleep(2)
         assert len(world.bus.of(Delete)) == 5
-        assert (down.holds(KEY, "a"), down.holds(KEY, "b"), down.acknowledgements) == (False, True, 1)
-        down.acknowledged("b", KEY, "u2", 1)
+        assert (down.may_hold(KEY, "a"), down.may_hold(KEY, "b"), down.acknowledgements) == (False, True, 1)
+        down.acknowledge("b", KEY, "u2", 1)
         await asyncio.sleep(60)
         assert (len(world.bus.of(Delete)), down.acknowledgements) == (5, 2)
 
@@ -161,50 +161,50 @@ async def test_each_kind_of_message_that_waits_is_sent_once_the_broker_is_back(d
 async def test_a_node_that_came_online_has_two_seconds_to_send_its_sync() -> None:
     async with Sending() as world:
         world.down.set_desired("a", SMALL)
-        world.down.returned("a")
+        world.down.connection_changed("a")
         await asyncio.sleep(1.9)
         assert not world.bus.sent
         await asyncio.sleep(0.2)
         assert len(world.bus.sent) == 1
-        world.down.returned("b")
-        world.down.synced("b", [])
+        world.down.connection_changed("b")
+        world.down.replace_reported("b", [])
         world.down.set_desired("b", SMALL)
         world.down.answer("b", 3)
-        assert world.down.answering("b")
+        assert world.down.is_answering("b")
         await asyncio.sleep(0.1)
         assert world.bus.of(Synced) == [Synced(epoch=1, count=1, unknown=3)]
-        assert not world.down.answering("b")
+        assert not world.down.is_answering("b")
 
 
 @simulated
 async def test_a_sync_replaces_what_a_node_holds_and_a_lost_generation_is_that_of_its_report() -> None:
     down, other = downstream("a"), resource(name="other", uid="u2").key
-    down.acknowledged("a", KEY, "u1", 7)
-    down.acknowledged("a", other, "u2", 1)
-    assert down.synced("a", [holding(generation=0)]) == {KEY, other}
-    assert down.held(KEY) == {"a": SentVersion("u1", 7)}
-    assert down.held(other) == {}
+    down.acknowledge("a", KEY, "u1", 7)
+    down.acknowledge("a", other, "u2", 1)
+    assert down.replace_reported("a", [holding(generation=0)]) == {KEY, other}
+    assert down.reported_versions(KEY) == {"a": SentVersion("u1", 7)}
+    assert down.reported_versions(other) == {}
     assert (down.holders(KEY), down.holders(other)) == (frozenset("a"), frozenset())
-    down.synced("a", [holding(generation=3)])
-    assert down.held(KEY) == {"a": SentVersion("u1", 3)}
-    down.synced("a", [holding(uid="u9", generation=0)])
-    assert down.held(KEY) == {"a": SentVersion("u9", 0)}
-    assert down.unwanted("a") == {KEY: SentVersion("u9", 0)}
+    down.replace_reported("a", [holding(generation=3)])
+    assert down.reported_versions(KEY) == {"a": SentVersion("u1", 3)}
+    down.replace_reported("a", [holding(uid="u9", generation=0)])
+    assert down.reported_versions(KEY) == {"a": SentVersion("u9", 0)}
+    assert down.surplus_versions("a") == {KEY: SentVersion("u9", 0)}
     down.keep("a", KEY, "u9")
-    assert down.unwanted("a") == {}
+    assert down.surplus_versions("a") == {}
 
 
 @simulated
 async def test_a_delete_of_one_uid_leaves_another_one_alone() -> None:
     down = downstream("a")
     down.set_desired("a", SMALL)
-    down.acknowledged("a", KEY, "u1", 1)
+    down.acknowledge("a", KEY, "u1", 1)
     down.forget("a", KEY, "u0", 1)
     assert down.keys("a") == {KEY}
     down.set_desired("a", resource(generation=2))
-    assert down.acknowledged("a", KEY, "u1", 2), "it is still to be held"
+    assert down.acknowledge("a", KEY, "u1", 2), "it is still to be held"
     down.forget("a", KEY, "u1", 2)
-    assert down.unwanted("a") == {}, "a delete is on its way"
+    assert down.surplus_versions("a") == {}, "a delete is on its way"
 
 
 @simulated
@@ -224,9 +224,9 @@ async def test_a_withdrawn_resource_is_wanted_of_no_node_and_a_dropped_one_is_he
     down = downstream("a", "b")
     for node in ("a", "b"):
         down.set_desired(node, SMALL)
-    down.acknowledged("a", KEY, "u1", 1)
+    down.acknowledge("a", KEY, "u1", 1)
     down.withdraw(KEY)
-    assert down.unwanted("a") == {KEY: SentVersion("u1", 1)}
+    assert down.surplus_versions("a") == {KEY: SentVersion("u1", 1)}
     assert down.keys("b") == set()
     down.forget("a", KEY, "u1", 1)
     down.drop(KEY, "u1")
@@ -240,7 +240,7 @@ async def test_a_repetition_goes_to_the_nodes_that_hold_and_should_hold_it() -> 
         down = world.down
         for node in ("a", "b"):
             down.set_desired(node, SMALL)
-            down.acknowledged(node, KEY, "u1", 1)
+            down.acknowledge(node, KEY, "u1", 1)
         down.keep("b", KEY, "u1")
         await asyncio.sleep(1)
         assert not world.bus.sent
@@ -256,11 +256,11 @@ async def test_a_resource_that_a_node_lost_is_sent_again_and_one_on_its_way_is_n
         down = world.down
         down.set_desired("a", SMALL)
         await eventually(lambda: len(world.bus.sent) == 1)
-        down.cleared("a", KEY)
+        down.clear_reported("a", KEY)
         await asyncio.sleep(0.5)
         assert len(world.bus.sent) == 1
-        down.acknowledged("a", KEY, "u1", 1)
-        down.cleared("a", KEY)
+        down.acknowledge("a", KEY, "u1", 1)
+        down.clear_reported("a", KEY)
         await eventually(lambda: len(world.bus.sent) == 2)
 
 

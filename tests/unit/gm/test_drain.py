@@ -22,7 +22,7 @@ RAN = Status(phase="Running", conditions=[Condition(type="Running")])
 def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
     nodes = Nodes()
     for name in names:
-        nodes.saw(Presence(node=name, epoch=1, online=True, labels=labels or {}))
+        nodes.process_presence(Presence(node=name, epoch=1, online=True, labels=labels or {}))
     return nodes
 
 
@@ -34,33 +34,33 @@ def verdict(resource: Any, observed: Any) -> tuple[str, str, str]:
 
 def test_no_selector_finds_a_drained_node_until_it_is_given_back() -> None:
     nodes = known("edge0", "edge1", labels=SITE)
-    assert nodes.mark("edge0", drained=True) == Change(labels=True)
-    assert set(nodes.matching(SITE)) == {"edge1"}
+    assert nodes.set_drained("edge0", drained=True) == Change(labels=True)
+    assert set(nodes.match(SITE)) == {"edge1"}
     assert nodes["edge0"].drained
-    assert nodes.mark("edge0", drained=True) == Change()
-    assert nodes.mark("edge0", drained=False) == Change(labels=True)
-    assert set(nodes.matching(SITE)) == {"edge0", "edge1"}
+    assert nodes.set_drained("edge0", drained=True) == Change()
+    assert nodes.set_drained("edge0", drained=False) == Change(labels=True)
+    assert set(nodes.match(SITE)) == {"edge0", "edge1"}
 
 
 def test_the_mark_outlives_the_presence_and_ends_with_the_node() -> None:
     nodes = Nodes()
-    nodes.mark("edge0", drained=True)
-    nodes.saw(Presence(node="edge0", epoch=1, online=True, labels=SITE))
-    nodes.saw(Presence(node="edge0", epoch=1, online=False))
-    nodes.saw(Presence(node="edge0", epoch=2, online=True, labels=SITE))
+    nodes.set_drained("edge0", drained=True)
+    nodes.process_presence(Presence(node="edge0", epoch=1, online=True, labels=SITE))
+    nodes.process_presence(Presence(node="edge0", epoch=1, online=False))
+    nodes.process_presence(Presence(node="edge0", epoch=2, online=True, labels=SITE))
     assert nodes["edge0"].drained
-    assert set(nodes.matching(SITE)) == set()
+    assert set(nodes.match(SITE)) == set()
     nodes.remove("edge0")
-    nodes.saw(Presence(node="edge0", epoch=3, online=True, labels=SITE))
-    assert set(nodes.matching(SITE)) == {"edge0"}
+    nodes.process_presence(Presence(node="edge0", epoch=3, online=True, labels=SITE))
+    assert set(nodes.match(SITE)) == {"edge0"}
 
 
 def test_of_a_drained_node_no_labels_need_to_be_known() -> None:
     nodes = Nodes()
-    nodes.mark("edge0", drained=True)
-    assert not nodes.described("edge0")
-    nodes.synced("edge0", 1)
-    assert nodes.described("edge0")
+    nodes.set_drained("edge0", drained=True)
+    assert not nodes.has_labels("edge0")
+    nodes.process_sync("edge0", 1)
+    assert nodes.has_labels("edge0")
 
 
 def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> None:
@@ -69,21 +69,21 @@ def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> Non
     named, chosen = stored(service("named", edge="edge0", cloud="edge1")), stored(service("chosen", edge=SITE))
     for each in (named, chosen):
         index.put(each.key, CONTROLLERS[each.kind.plural].entry(each))
-    nodes.mark("edge0", drained=True)
+    nodes.set_drained("edge0", drained=True)
     small = Key("models", "default", "small")
     assert {named.key, chosen.key, small} <= index.node_changed("edge0")
-    assert dict(index.placed(named.key)) == {"edge1": CLOUD}
-    assert "edge0" not in index.placed(chosen.key)
-    assert index.belongs(small, "edge0") is None
-    assert index.stranded("edge0") == [(named.key, "edge")]
+    assert dict(index.roles_by_node(named.key)) == {"edge1": CLOUD}
+    assert "edge0" not in index.roles_by_node(chosen.key)
+    assert index.roles_on(small, "edge0") is None
+    assert index.stranded_roles("edge0") == [(named.key, "edge")]
     # what is applied from now on, too
     later = stored(service("later", edge=SITE, cloud="edge0"))
     index.put(later.key, CONTROLLERS[later.kind.plural].entry(later))
-    assert dict(index.placed(later.key)) == {"edge1": frozenset({"edge"})}
-    nodes.mark("edge0", drained=False)
+    assert dict(index.roles_by_node(later.key)) == {"edge1": frozenset({"edge"})}
+    nodes.set_drained("edge0", drained=False)
     index.node_changed("edge0")
-    assert {"edge0", "edge1"} == set(index.placed(later.key))
-    assert index.stranded("edge0") == []
+    assert {"edge0", "edge1"} == set(index.roles_by_node(later.key))
+    assert index.stranded_roles("edge0") == []
 
 
 def test_a_service_leaves_a_drained_node_and_one_pinned_to_it_waits_for_it() -> None:

@@ -33,10 +33,10 @@ from services.gm.learning_loop import (
     ObservedService,
     ObservedTraining,
     advance,
-    edited,
-    running,
+    desired_model,
+    is_training,
     seconds,
-    summed,
+    sum_evidence,
 )
 
 JOB, STEP_S = "digits", 10.0
@@ -113,7 +113,7 @@ class World:
         return ObservedLoop(service, self._training(), self.model, command=self.command)
 
     def _training(self) -> ObservedTraining:
-        if not running(self.loop):
+        if not is_training(self.loop):
             self.trained = False
             return ObservedTraining()
         if not self.trained:
@@ -149,7 +149,7 @@ class World:
                     info.canary_audited += audited
                     info.canary_agreed += agreed
                 assert easy >= 0
-        if running(self.loop):
+        if is_training(self.loop):
             self.trained = not self.error
 
     def _follow(self, i: int, force: ModelSpec, percent: int) -> None:
@@ -175,7 +175,7 @@ class World:
             if not actions:
                 return
             self.pulled, actions = True, actions - 1
-        change = edited(self.loop, observed, JOB, self.settings, KNOWN)
+        change = desired_model(self.loop, observed, JOB, self.settings, KNOWN)
         if change is not None:
             if not actions:
                 return
@@ -354,7 +354,7 @@ def test_a_command_starts_a_round_without_drift_and_only_once() -> None:
 
 def test_evidence_of_two_nodes_is_added_up() -> None:
     one, two = (msgspec.json.decode(evidence(counts), type=Evidence) for counts in (GOOD, BAD))
-    both = summed(
+    both = sum_evidence(
         [one, msgspec.structs.replace(two, groups={"class 1": BAD}, reference=GOOD, candidate_ms=Estimate(9, 8, 10))]
     )
     assert sum(each.share for each in both.strata) == pytest.approx(1)
@@ -362,8 +362,8 @@ def test_evidence_of_two_nodes_is_added_up() -> None:
     assert both.groups == {"class 1": BAD}
     assert both.reference == GOOD
     assert both.candidate_ms == Estimate(9, 8, 10)
-    assert summed([one, Evidence(error="no")]).error == "no"
-    assert summed([one, Evidence()]).candidate_ms is None
+    assert sum_evidence([one, Evidence(error="no")]).error == "no"
+    assert sum_evidence([one, Evidence()]).candidate_ms is None
 
 
 def test_workers_that_use_different_versions_have_no_present_one() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from halimede.api import Resource, parse
 from halimede.messages import ChosenModel, ServedVersion, Status
-from services.gm.controllers.model import MOST_VERSIONS, remembered
-from services.gm.model_selection import choices, settled
+from services.gm.controllers.model import MOST_VERSIONS, remember_version
+from services.gm.model_selection import choices, with_chosen_models
 from tests.integration.gm_world import model, service
 
 
@@ -82,11 +82,11 @@ def put_deleted(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_changes_are_counted_for_as_long_as_the_service_is_there() -> None:
     status = Status(chosen=[ChosenModel(worker="edge", model="best", changes=3)])
-    made = settled(selecting(), status)
+    made = with_chosen_models(selecting(), status)
     assert (made.metadata.generation, made.spec.edge_worker.model.name) == (7, "best")
     assert made.body["metadata"]["generation"] == 7
     named = parse({**service(), "metadata": {"name": "helmet", "uid": "u", "generation": 5}})
-    assert settled(named, status).metadata.generation == 8
+    assert with_chosen_models(named, status).metadata.generation == 8
     [kept] = choices(named, [], status.chosen)
     assert (kept.model, kept.changes) == ("", 3)
 
@@ -94,8 +94,8 @@ def test_changes_are_counted_for_as_long_as_the_service_is_there() -> None:
 def test_versions_stand_once_the_latest_first_and_are_no_more_than_there_is_room_for() -> None:
     versions: list[ServedVersion] = []
     for i in range(MOST_VERSIONS + 5):
-        versions = remembered(versions, ServedVersion(version=str(i), digest=f"{i:064}"))
+        versions = remember_version(versions, ServedVersion(version=str(i), digest=f"{i:064}"))
     assert [each.version for each in versions] == [str(i) for i in range(14, 4, -1)]
-    again = remembered(versions, versions[3])
+    again = remember_version(versions, versions[3])
     assert [each.version for each in again][:3] == ["11", "14", "13"]
-    assert remembered(again, again[0]) == again
+    assert remember_version(again, again[0]) == again

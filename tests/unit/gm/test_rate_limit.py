@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.gm.rate_limit import EVENTS_ABOUT, EVENTS_OF, MAX_LEFT_OUT, EventDeduplicator
+from services.gm.rate_limit import EVENTS_ABOUT, EVENTS_OF, MAX_SUPPRESSED, EventDeduplicator
 from tests.simulated import simulated
 
 RATE, BURST = EVENTS_ABOUT
@@ -23,7 +23,7 @@ async def test_one_event_over_and_over_is_left_out_and_counted_with_the_next() -
 @simulated
 async def test_one_reason_about_ever_new_things_is_left_out_in_bounds() -> None:
     events, burst = EventDeduplicator(), int(EVENTS_OF[1])
-    told = [events.times("NodeFlood", f"node/{number}") for number in range(burst + 2 * MAX_LEFT_OUT)]
-    assert told == [1] * burst + [0] * 2 * MAX_LEFT_OUT
-    assert len(events._left_out) == MAX_LEFT_OUT
+    told = [events.times("NodeFlood", f"node/{number}") for number in range(burst + 2 * MAX_SUPPRESSED)]
+    assert told == [1] * burst + [0] * 2 * MAX_SUPPRESSED
+    assert len(events._suppressed) == MAX_SUPPRESSED
     assert events.times("NoPlacement", "node/1") == 1

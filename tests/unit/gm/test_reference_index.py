@@ -35,7 +35,7 @@ def test_after_any_history_placement_is_what_matching_everything_gives(steps: li
     entries: dict[Key, ReferenceEntry] = {}
     for epoch, (what, name, detail) in enumerate(steps):
         if what == "node":
-            change = nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=detail))  # type: ignore[arg-type]
+            change = nodes.process_presence(Presence(node=name, epoch=epoch, online=True, labels=detail))  # type: ignore[arg-type]
             if change.labels:
                 index.node_changed(name)
         else:
@@ -61,13 +61,13 @@ def _compare(index: ReferenceIndex, nodes: Nodes, entries: dict[Key, ReferenceEn
             )
             if roles:
                 wanted[node] = roles
-        assert index.placed(key) == wanted
+        assert index.roles_by_node(key) == wanted
         for node in everywhere:
-            assert index.belongs(key, node) == wanted.get(node)
-            assert (key in index.assigned(node)) == (node in wanted)
+            assert index.roles_on(key, node) == wanted.get(node)
+            assert (key in index.keys_on(node)) == (node in wanted)
     for named, role in ((SMALL, "edge"), (BIG, "cloud")):
-        needed = {n for key in entries for n, roles in index.placed(key).items() if role in roles}
-        assert index.placed(named).keys() == needed
+        needed = {n for key in entries for n, roles in index.roles_by_node(key).items() if role in roles}
+        assert index.roles_by_node(named).keys() == needed
 
 
 @given(st.lists(st.tuples(NAMES, LABELS), max_size=30), st.integers(1, 2))
@@ -79,14 +79,14 @@ def test_a_role_with_a_limit_has_that_many_of_the_matching_nodes_and_keeps_them(
     body = inference_model(nodeSelector=selector, replicas=most)
     index.put(key, CONTROLLERS[key.plural].entry(parse(body)))
     for epoch, (name, labels) in enumerate(steps):
-        before = set(index.placed(key))
-        if nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=labels)).labels:
+        before = set(index.roles_by_node(key))
+        if nodes.process_presence(Presence(node=name, epoch=epoch, online=True, labels=labels)).labels:
             index.node_changed(name)
-        matching, placed = set(nodes.matching(selector)), set(index.placed(key))
+        matching, placed = set(nodes.match(selector)), set(index.roles_by_node(key))
         assert placed <= matching
         assert len(placed) == min(most, len(matching))
         assert before & matching <= placed
-        assert all((key in index.assigned(node)) == (node in placed) for node in nodes)
+        assert all((key in index.keys_on(node)) == (node in placed) for node in nodes)
 
 
 def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() -> None:
@@ -106,13 +106,13 @@ def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
     entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
     key = entry.resource.key
     index.put(key, entry)
-    assert index.placed(key) == {"edge0": {"edge"}}
-    assert index.scheduled(key, {"cloud": frozenset({"cloud1"}), "edge": frozenset({"edge1"})}) >= {key, BIG}
-    assert index.placed(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
-    assert index.placed(BIG) == {"cloud1": frozenset()}
+    assert index.roles_by_node(key) == {"edge0": {"edge"}}
+    assert index.set_scheduled(key, {"cloud": frozenset({"cloud1"}), "edge": frozenset({"edge1"})}) >= {key, BIG}
+    assert index.roles_by_node(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
+    assert index.roles_by_node(BIG) == {"cloud1": frozenset()}
     index.node_changed("edge1")
     index.node_changed("cloud0")
-    assert index.placed(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
+    assert index.roles_by_node(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
 
 
 def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_them() -> None:
@@ -120,14 +120,14 @@ def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_
     entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
     key = entry.resource.key
     index.put(key, entry)
-    index.scheduled(key, {"cloud": frozenset({"cloud1"})})
-    assert index.scheduled(key, {}) == set()
-    assert "cloud1" in index.placed(key)
-    index.scheduled(key, {"cloud": frozenset({"cloud0"})})
-    assert "cloud1" not in index.placed(key)
+    index.set_scheduled(key, {"cloud": frozenset({"cloud1"})})
+    assert index.set_scheduled(key, {}) == set()
+    assert "cloud1" in index.roles_by_node(key)
+    index.set_scheduled(key, {"cloud": frozenset({"cloud0"})})
+    assert "cloud1" not in index.roles_by_node(key)
     index.put(key, None)
     index.put(key, entry)
-    assert set(index.placed(key)) == {"edge0"}
+    assert set(index.roles_by_node(key)) == {"edge0"}
 
 
 def test_a_role_without_pods_keeps_its_nodes_while_pods_of_another_role_move() -> None:
@@ -135,21 +135,21 @@ def test_a_role_without_pods_keeps_its_nodes_while_pods_of_another_role_move() -
     entry = CONTROLLERS[SERVICES].entry(parse(service(edge={"pool": "edge"}, cloud={"pool": "cloud"})))
     key = entry.resource.key
     index.put(key, entry)
-    index.scheduled(key, {"edge": frozenset({"edge0"}), "cloud": frozenset({"cloud0"})})
-    assert index.scheduled(key, {"edge": frozenset({"edge1"}), "cloud": frozenset()}) == {key, SMALL, BIG}
-    assert index.placed(key) == {"edge1": {"edge"}, "cloud0": {"cloud"}}
-    assert index.scheduled(key, {"edge": frozenset(), "cloud": frozenset({"cloud1"})}) == {key, SMALL, BIG}
-    assert index.placed(key) == {"edge1": {"edge"}, "cloud1": {"cloud"}}
+    index.set_scheduled(key, {"edge": frozenset({"edge0"}), "cloud": frozenset({"cloud0"})})
+    assert index.set_scheduled(key, {"edge": frozenset({"edge1"}), "cloud": frozenset()}) == {key, SMALL, BIG}
+    assert index.roles_by_node(key) == {"edge1": {"edge"}, "cloud0": {"cloud"}}
+    assert index.set_scheduled(key, {"edge": frozenset(), "cloud": frozenset({"cloud1"})}) == {key, SMALL, BIG}
+    assert index.roles_by_node(key) == {"edge1": {"edge"}, "cloud1": {"cloud"}}
 
 
 def test_a_node_that_loses_a_label_concerns_the_models_that_name_it() -> None:
     nodes = Nodes()
     index = ReferenceIndex(nodes)
-    nodes.saw(Presence(node="n0", epoch=1, online=True, labels={"a": "x", "b": "x"}))
+    nodes.process_presence(Presence(node="n0", epoch=1, online=True, labels={"a": "x", "b": "x"}))
     resource = parse(model("small", nodeSelector={"a": "x"}))
     index.put(SMALL, CONTROLLERS[MODELS].entry(resource))
-    assert (index.placed(SMALL), index.belongs(SMALL, "n0")) == ({"n0": frozenset()}, frozenset())
-    assert set(index.assigned("n0")) == {SMALL}
-    assert nodes.saw(Presence(node="n0", epoch=2, online=True, labels={"b": "x"})).labels
+    assert (index.roles_by_node(SMALL), index.roles_on(SMALL, "n0")) == ({"n0": frozenset()}, frozenset())
+    assert set(index.keys_on("n0")) == {SMALL}
+    assert nodes.process_presence(Presence(node="n0", epoch=2, online=True, labels={"b": "x"})).labels
     assert SMALL in index.node_changed("n0")
-    assert (index.placed(SMALL), index.belongs(SMALL, "n0"), set(index.assigned("n0"))) == ({}, None, set())
+    assert (index.roles_by_node(SMALL), index.roles_on(SMALL, "n0"), set(index.keys_on("n0"))) == ({}, None, set())

@@ -29,7 +29,7 @@ def test_counts_stay_when_the_node_has_nothing_to_say_or_has_forgotten() -> None
     reports.take(KEY, "edge0", told(None, workers=[]))
     assert count(reports) == 5
     assert reports.of(KEY)["edge0"].edge
-    reports.cleared(KEY, "edge0")
+    reports.mark_cleared(KEY, "edge0")
     assert not reports.of(KEY)["edge0"].live
     assert count(reports) == 5
 
@@ -47,7 +47,7 @@ def test_a_report_that_was_overtaken_is_ignored() -> None:
     assert reports.take(KEY, "edge0", told(5, generation=2))
     assert not reports.take(KEY, "edge0", told(4, generation=1))
     assert count(reports) == 5
-    reports.cleared(KEY, "edge0")
+    reports.mark_cleared(KEY, "edge0")
     assert reports.take(KEY, "edge0", told(4, generation=1)), "it may come back with what it holds"
 
 
@@ -91,9 +91,9 @@ def test_only_what_still_exists_is_restored() -> None:
 def test_what_a_sync_does_not_list_was_cleared_unheard() -> None:
     reports = NodeReports()
     reports.take(KEY, "edge0", told(5))
-    assert reports.missing("edge0", {KEY: "u"}) == []
-    assert reports.missing("edge0", {KEY: "another life"}) == [KEY]
-    assert reports.missing("edge0", {}) == [KEY]
-    assert reports.missing("edge1", {}) == []
-    reports.cleared(KEY, "edge0")
-    assert reports.missing("edge0", {}) == []
+    assert reports.uncleared_keys("edge0", {KEY: "u"}) == []
+    assert reports.uncleared_keys("edge0", {KEY: "another life"}) == [KEY]
+    assert reports.uncleared_keys("edge0", {}) == [KEY]
+    assert reports.uncleared_keys("edge1", {}) == []
+    reports.mark_cleared(KEY, "edge0")
+    assert reports.uncleared_keys("edge0", {}) == []

@@ -48,7 +48,7 @@ def seen(asked: Resource[Any], samples: int | None = 100, **changes: Any) -> tup
     watched = {key: counted if key.plural == "datasets" else None for key in entry.watches}
     fresh = Observed(
         now="2026-01-01T00:00:00Z",
-        asked=asked,
+        original=asked,
         placed=placed,
         nodes={name: Node(name, online=True, epoch=1, presence=Presence(node=name, epoch=1, online=True))
                for name in placed},

@@ -43,7 +43,7 @@ def share(
 
 
 def status(*shares: Share, previous: Status | None = None, now: str = "t1", **more: Any) -> Status:
-    given = {"left": [], "missing": [], "generation": 2, **more}
+    given = {"former": [], "missing": [], "generation": 2, **more}
     return service_status(shares=shares, previous=previous, now=now, **given)
 
 
@@ -66,7 +66,7 @@ CRASH = WorkerReport(name="w", role="cloud", phase="Pending", restarts=4, reason
 def test_a_service_of_which_no_cloud_worker_has_started_is_pending_though_its_edge_answers(
     cloud: Share, phase: str
 ) -> None:
-    missing = [] if cloud.known else [Problem("NodeNotFound", "c")]
+    missing = [] if cloud.state else [Problem("NodeNotFound", "c")]
     first = status(share("e", E), cloud, cloud=True, missing=missing)
     assert first.phase == phase
     ran = status(share("e", E), share("c", C), cloud=True, previous=first)
@@ -143,7 +143,7 @@ def test_samples_are_counted_where_they_were_accepted() -> None:
         NodeReport(KEY, "old-cloud", NodeStatus(phase="Running", uid="u", observed_generation=1,
                                             output=Output(task_info=cloud)), live=False, edge=False),
     ]  # fmt: skip
-    found = status(share("e", E, info=edge), share("c", C, info=cloud), left=left)
+    found = status(share("e", E, info=edge), share("c", C, info=cloud), former=left)
     values = {m.key: m.value for m in found.metrics}
     assert values["inferenceNumber"] == "107"
     assert values["cloudInferenceNumber"] == "20"

@@ -52,11 +52,11 @@ async def test_a_node_gets_the_key_again_if_it_has_another_one_or_none_unless_it
     resource = parse(body)
     for session, is_sent in (("", True), (session_mark("f" * 32), True), (session_mark(KEY), False), (None, False)):
         down = Downstream(MemoryBus("gm", MemoryBroker()), 1, lambda _: True, lambda _: KEY)
-        down.synced("edge0", [held(session)])
+        down.replace_reported("edge0", [held(session)])
         down.set_desired("edge0", resource)
         down.answer("edge0", 0)
         # the node's report ends the wait for an insert that was to be sent
-        assert down.acknowledged("edge0", resource.key, "u1", 1) is is_sent
+        assert down.acknowledge("edge0", resource.key, "u1", 1) is is_sent
 
 
 @simulated

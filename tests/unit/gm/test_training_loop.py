@@ -279,7 +279,7 @@ def test_a_loop_that_leaves_its_model_in_a_round_takes_the_canary_back_and_count
         assert MODEL.key in held.edits
         assert held.resource.metadata.generation == 5
         edited = {MODEL.key: as_stored(MODEL, **fields)}
-        found = plan(held.resource, seen(None, status=status, edited=edited, asked=stored(made, generation=2)))
+        found = plan(held.resource, seen(None, status=status, edited=edited, original=stored(made, generation=2)))
         edits = [each for each in found if isinstance(each, Edit)]
         assert [sorted(each.fields) for each in edits] == ([expected] if expected else [])
         for each in edits:
@@ -338,7 +338,7 @@ def test_loops_of_one_model_know_each_other() -> None:
     index.put(other.resource.key, other)
     nothing: Any = None
     reader = SnapshotReader(nothing, nothing, nothing, index, nothing, pods=False, files=nothing)
-    assert reader.related(entry(None)) == {other.resource.key: other.resource}
+    assert reader.related_resources(entry(None)) == {other.resource.key: other.resource}
 
 
 def test_a_service_whose_edge_worker_uses_another_model_has_no_rounds() -> None:
@@ -439,3 +439,12 @@ def test_a_store_without_room_for_the_candidate_ends_the_round_with_that_reason(
     assert FULL in full.conditions[-1].message
     again = written(actions(STARTED, reports=told, pulled={FILE.digest: "the worker is not reached"}))
     assert state_of(again).state == "Training"
+
+
+def test_a_loop_advances_by_a_step_and_not_by_a_look_at_the_status() -> None:
+    resource, rules = entry(STARTED).resource, CONTROLLERS["trainingmodels"]
+    observed = seen(STARTED, reports=reports(STARTED, done=True), pulled={FILE.digest: ""})
+    status = rules.status(resource, observed)
+    assert (status.loop, status.phase) == (None, "Running")
+    stepped = rules.step(resource, observed, status, None)
+    assert (stepped.loop or {})["state"] == stepped.phase == "Judging"

@@ -66,11 +66,11 @@ async def test_beyond_it_the_newest_of_each_topic_waits_and_another_node_notices
 @simulated
 async def test_what_comes_again_by_itself_is_not_even_read_from_a_node_that_sends_too_much() -> None:
     traffic = Traffic()
-    assert await traffic.limiter.allows("edge0")
+    assert await traffic.limiter.accepts("edge0")
     for number in range(int(BURST) + 1):
         await traffic.offer("status", number)
-    assert not await traffic.limiter.allows("edge0")
-    assert await traffic.limiter.allows("edge1")
+    assert not await traffic.limiter.accepts("edge0")
+    assert await traffic.limiter.accepts("edge1")
     assert traffic.limiter.dropped == 1
 
 

@@ -38,7 +38,7 @@ def test_a_folder_of_classes_by_either_model(tmp_path: Path) -> None:
     samples = [sample(1), sample(2, label="7"), sample(3, by="edge", degraded=True, reason="no-cloud", label="3")]
     cloud = exported(tmp_path / "cloud", "cloud", "folder", *samples)
     assert dict(cloud.written) == {"5": 1, "7": 1}
-    assert dict(cloud.left_out) == {"the cloud gave no answer": 1}
+    assert dict(cloud.skipped) == {"the cloud gave no answer": 1}
     edge = exported(tmp_path / "edge", "edge", "folder", *samples)
     assert dict(edge.written) == {"3": 3}
     read = read_labelled(tmp_path / "cloud")
@@ -53,7 +53,7 @@ def test_a_folder_of_classes_by_either_model(tmp_path: Path) -> None:
 def test_boxes_as_coco(tmp_path: Path) -> None:
     kept = sample(1, label=None, boxes=[box("cat"), box(3)], edge=Prediction(boxes=[]))
     made = exported(tmp_path / "out", "cloud", "coco", kept, sample(2))
-    assert dict(made.left_out) == {"the answer has no boxes": 1}
+    assert dict(made.skipped) == {"the answer has no boxes": 1}
     told = json.loads((tmp_path / "out" / "annotations.json").read_text())
     assert [each["name"] for each in told["categories"]] == ["3", "cat"]
     assert told["images"] == [{"id": 1, "file_name": f"images/{1:032x}.png", "width": 8, "height": 4}]

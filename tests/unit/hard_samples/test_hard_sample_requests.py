@@ -71,7 +71,7 @@ async def test_a_worker_counts_once_and_those_who_were_not_asked_not_at_all() ->
 
 
 async def test_answers_to_one_question_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(client, "MAX_BYTES", 10_000)
     large = [msgspec.structs.replace(TRUE, worker=f"e{i}", data=bytes(3000)) for i in range(20)]
     async with told(lambda _: large) as kept:
         assert len(await kept.pages(KeptRequest())) == 2
@@ -101,7 +101,7 @@ async def test_all_pages_of_a_worker_are_read_and_one_that_goes_back_is_an_error
 
 @pytest.mark.parametrize("step", [1, -1])
 async def test_pages_without_an_end_are_an_error(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST_SAMPLES", 20)
+    monkeypatch.setattr(client, "MAX_SAMPLES", 20)
     one = entry(SAMPLE, 1)
 
     def page(wanted: KeptRequest) -> list[KeptReply]:

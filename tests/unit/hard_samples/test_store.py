@@ -145,7 +145,7 @@ def test_samples_that_fit_are_found_page_by_page(tmp_path: Path) -> None:
 
 
 def test_a_long_search_says_where_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.hard_samples.store.READ", 4)
+    monkeypatch.setattr("halimede.hard_samples.store.MAX_READ", 4)
     kept = store(tmp_path, room=1000 * BLOCK, samples=100)
     for number in range(1, 11):
         kept.add(sample(number, camera="rare" if number == 2 else "cam0"), b"picture")

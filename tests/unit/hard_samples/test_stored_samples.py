@@ -17,15 +17,15 @@ from halimede.frames import new_frame
 from halimede.hard_samples import store as store_module
 from halimede.hard_samples.store import (
     BLOCK,
-    GONE,
-    MOST_TEXT,
+    MAX_TEXT,
+    REMOVED,
     HardSampleServer,
     HardSampleStore,
     describe,
     entry,
-    fits,
     labels,
     last_stored,
+    matches,
     picture,
     stored_samples,
 )
@@ -66,15 +66,15 @@ def stored(folder: Path, count: int = 3, **bounds: int) -> HardSampleStore:
     ],
 )
 def test_a_sample_fits_a_request_in_all_its_fields(wanted: dict[str, Any], does_fit: bool) -> None:
-    assert fits(sample(7, reason="Margin"), KeptRequest(**wanted)) is does_fit
+    assert matches(sample(7, reason="Margin"), KeptRequest(**wanted)) is does_fit
 
 
 def test_models_disagree_only_if_both_answered_with_different_labels() -> None:
     wanted = KeptRequest(disagree=True)
-    assert not fits(sample(1, edge=None), wanted)
-    assert not fits(sample(1, label="3"), wanted)
-    assert fits(sample(1, audit=True, hard=False), KeptRequest(stratum="easy"))
-    assert not fits(sample(1, audit=True, hard=False), KeptRequest(stratum="hard"))
+    assert not matches(sample(1, edge=None), wanted)
+    assert not matches(sample(1, label="3"), wanted)
+    assert matches(sample(1, audit=True, hard=False), KeptRequest(stratum="easy"))
+    assert not matches(sample(1, audit=True, hard=False), KeptRequest(stratum="hard"))
 
 
 def test_labels_of_a_sample_are_those_of_both_models_and_of_boxes() -> None:
@@ -150,7 +150,7 @@ def test_a_search_goes_on_after_the_samples_that_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, following: int
 ) -> None:
     samples = stored(tmp_path, 3)
-    monkeypatch.setattr(store_module, "READ", read)
+    monkeypatch.setattr(store_module, "MAX_READ", read)
     page = samples.page(KeptRequest(camera="cam9"))
     assert (page.entries, page.next) == ([], following)
 
@@ -164,7 +164,7 @@ def test_a_sample_that_just_fits_is_stored_and_a_larger_one_is_not(tmp_path: Pat
     assert (sample(1).id in samples, len(samples), samples.added) == (True, 1, 1)
     samples.add(sample(3), DATA)
     assert (sample(1).id in samples, sample(3).id in samples, samples.bytes) == (False, True, 2 * BLOCK)
-    assert MOST_TEXT == 1024**2
+    assert MAX_TEXT == 1024**2
 
 
 def test_a_folder_is_read_once_and_not_with_each_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ async def test_a_sample_that_is_not_here_is_an_error_only_of_the_worker_that_was
         assert await worker.reply(id=sample(9).id, **more) is None
         named = await worker.reply(id=sample(9).id, worker="w0", **more)
         assert named is not None
-        assert named.error == GONE
+        assert named.error == REMOVED
 
 
 async def test_a_label_that_is_no_class_is_refused_where_the_sample_is(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.hard_samples.stream_counts import MOST_BYTES, StreamCounts, StreamInterval, read_stream
+from halimede.hard_samples.stream_counts import MAX_BYTES, StreamCounts, StreamInterval, read_stream
 
 
 def test_samples_that_are_counted_while_the_file_is_written_count_once(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_counts_stay_until_their_file_is_full_and_then_the_newer_half_of_them(tm
         counts.save()
     assert [each.began_s for each in read_stream(tmp_path)] == [0.0, 1.0, 2.0]
     one = b'{"beganS":%d.0,"untilS":%d.0,"version":"1","auditShare":0.1,"hard":1,"easy":0}\n'
-    count = MOST_BYTES // len(one % (100_000, 100_000)) + 1
+    count = MAX_BYTES // len(one % (100_000, 100_000)) + 1
     (tmp_path / "stream.jsonl").write_bytes(b"".join(one % (n, n) for n in range(100_000, 100_000 + count)))
     counts.observe("1", 0.1, 999_999.0, hard=True)
     counts.save()

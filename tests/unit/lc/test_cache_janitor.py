@@ -13,7 +13,7 @@ import pytest
 
 from halimede.models import Cache, fetch
 from halimede.names import Key
-from services.lc.models.cache_janitor import AGAIN_S, LOOK_S, SETTLE_S, CacheJanitor
+from services.lc.models.cache_janitor import EVICT_PERIOD_S, RETRY_S, SETTLE_S, CacheChanges, CacheJanitor
 from services.lc.planning.resource_state import Preparation, RequiredFile
 from tests.simulated import eventually, simulated
 
@@ -27,8 +27,14 @@ class Node:
         self.wanted: dict[str, Path] = {}
         self.running: Collection[Path | str] | None = ()
         self.missing: list[Path] = []
-        self.room = CacheJanitor(
-            self.cache, lambda: list(self.wanted.values()), lambda: self.running, self.missing.append, most=most
+        self.changes = CacheChanges(self.cache)
+        self.janitor = CacheJanitor(
+            self.cache,
+            self.changes,
+            lambda: list(self.wanted.values()),
+            lambda: self.running,
+            self.missing.append,
+            max_bytes=most,
         )
 
     async def bring(self, name: str) -> Preparation:
@@ -36,7 +42,7 @@ class Node:
         source.write_bytes(name.encode().ljust(1000))
         fetched = await fetch(str(source), "", self.cache)
         self.wanted[name] = fetched.path
-        self.room.came()
+        self.changes.record_addition()
         want = RequiredFile(Key("models", "default", name), "u1", 1, str(source))
         return Preparation(want, "Ready", "", path=fetched.path)
 
@@ -44,12 +50,12 @@ class Node:
         return self.cache.path(hashlib.sha256(name.encode().ljust(1000)).hexdigest()).exists()
 
     def leave(self, preparation: Preparation, *, for_good: bool) -> None:
-        del self.wanted[preparation.want.key.name]
-        self.room.left(preparation, for_good=for_good)
+        del self.wanted[preparation.required.key.name]
+        self.changes.record_release(preparation, for_good=for_good)
 
     @asynccontextmanager
     async def tidied(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.room.run())
+        task = asyncio.create_task(self.janitor.run())
         try:
             yield
         finally:
@@ -109,10 +115,10 @@ async def test_what_a_worker_runs_stays_until_it_does_not(tmp_path: Path) -> Non
         await settle()
         assert node.there("model")
         node.running = [model.path.name]
-        await settle(AGAIN_S)
+        await settle(RETRY_S)
         assert node.there("model")
         node.running = None
-        await settle(AGAIN_S)
+        await settle(RETRY_S)
         assert node.there("model"), "it is not known what runs"
         node.running = ()
         await eventually(lambda: not node.there("model"))
@@ -125,7 +131,7 @@ async def test_what_another_model_still_wants_stays(tmp_path: Path) -> None:
     async with node.tidied():
         node.wanted["other"] = node.wanted["model"]
         node.leave(model, for_good=True)
-        await settle(AGAIN_S)
+        await settle(RETRY_S)
         assert node.there("model")
 
 
@@ -153,6 +159,6 @@ async def test_what_others_have_brought_is_bounded_too(tmp_path: Path) -> None:
             await fetch(str(tmp_path / name), "", node.cache)
         await settle()
         assert node.there("first")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(EVICT_PERIOD_S)
         await eventually(lambda: not node.there("first"))
         assert node.there("second")

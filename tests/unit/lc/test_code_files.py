@@ -80,8 +80,8 @@ async def test_a_file_that_an_editor_replaces_is_not_missing(
 async def test_a_pipe_a_device_and_a_huge_file_are_no_scripts(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "huge").touch()
-    os.truncate(tmp_path / "huge", code_files.MOST_BYTES + 1)
+    os.truncate(tmp_path / "huge", code_files.MAX_BYTES + 1)
     for file in (tmp_path / "pipe", tmp_path / "huge", Path("/dev/zero"), tmp_path):
         async with asyncio.timeout(30):
             assert await asyncio.to_thread(code_files._read, str(file)) == ("", "")
-        assert code_files._mark(str(file)) == ""
+        assert code_files._fingerprint(str(file)) == ""

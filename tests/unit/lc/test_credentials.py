@@ -9,7 +9,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from services.lc.credentials import NodeCredentials
 from services.lc.main import main, parse
-from services.lc.supervisor.linux_process import inherited
+from services.lc.supervisor.linux_process import inherited_variables
 
 
 def user(folder: Path, **files: str) -> Path:
@@ -54,7 +54,7 @@ def test_a_worker_is_told_the_folder_of_its_role(node: Path) -> None:
 def test_a_worker_inherits_neither_the_folder_of_its_controller_nor_what_stood_in_its_address(
     node: Path, tmp_path: Path
 ) -> None:
-    assert inherited({"HALIMEDE_CREDENTIALS": str(node), "HALIMEDE_X": "1"}) == {"HALIMEDE_X": "1"}
+    assert inherited_variables({"HALIMEDE_CREDENTIALS": str(node), "HALIMEDE_X": "1"}) == {"HALIMEDE_X": "1"}
     arguments = ["--node", "edge0", "--home", str(tmp_path), "--credentials", str(node)]
     config, _ = parse([*arguments, "--broker", "mqtt://lc.edge0:hunter2@broker:1999/site1"])
     assert config.broker == "mqtt://broker:1999/site1"

@@ -68,7 +68,7 @@ class Source:
     async def bring(self, want: RequiredFile) -> dict[str, str]:
         """Copy; return the copied files with their content."""
         self.fetched.clear()
-        path = await self.copies.bring(want, lambda files, size, _: self.told.append((files, size)))
+        path = await self.copies.update(want, lambda files, size, _: self.told.append((files, size)))
         if path.is_file():
             return {path.name: path.read_text()}
         return {str(p.relative_to(path)): p.read_text() for p in path.rglob("*") if p.is_file()}

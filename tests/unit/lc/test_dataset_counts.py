@@ -241,7 +241,7 @@ async def test_what_was_kept_of_datasets_long_gone_is_removed(tmp_path: Path, mo
         await asyncio.sleep(2)
         before = list(kept.iterdir())
         assert len(before) == 1
-        monkeypatch.setattr("services.lc.dataset_counts.KEPT_S", -1.0)
+        monkeypatch.setattr("services.lc.dataset_counts.LEDGER_KEEP_S", -1.0)
         other = Key("datasets", "default", "other")
         watched.datasets.set_required({other: RequiredFile(other, "v", 1, str(path), format="txt")})
         await asyncio.sleep(2)

@@ -10,7 +10,7 @@ import pytest
 from halimede import topics
 from halimede.bus.memory import MemoryBus
 from halimede.messages import GmPresence
-from services.lc.gm_channel import LEAST_S, PERIOD_S, _set_within
+from services.lc.gm_channel import MIN_PERIOD_S, PERIOD_S, _is_set_within
 from tests.integration.lc_world import HELMET, SMALL, FakeGm, World, model, service, world
 from tests.simulated import eventually, simulated
 
@@ -116,7 +116,7 @@ async def test_a_node_that_connects_again_syncs_once_and_at_once(tmp_path: Path)
         await node.gm.bus.publish(topics.GM_PRESENCE.at(), birth)
         node.bus.heal()
         await eventually(lambda: node.bus.connected)
-        await asyncio.sleep(LEAST_S / 2)
+        await asyncio.sleep(MIN_PERIOD_S / 2)
         assert len(node.gm.syncs) == before + 1
         await node.gm.synced()
         await asyncio.sleep(2)
@@ -226,7 +226,7 @@ async def test_a_stop_that_comes_with_a_wake_up_is_not_lost(turns: int) -> None:
     async def run() -> None:
         while True:
             event.clear()
-            await _set_within(event, 300)
+            await _is_set_within(event, 300)
 
     task = asyncio.create_task(run())
     await asyncio.sleep(1)

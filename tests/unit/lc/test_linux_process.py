@@ -18,7 +18,13 @@ import pytest
 
 from halimede.names import Key
 from services.lc.paths import NodePaths, Worker
-from services.lc.supervisor.linux_process import MARK, LinuxLauncher, connection_error, inherited, start_ticks
+from services.lc.supervisor.linux_process import (
+    RECORD_VARIABLE,
+    LinuxLauncher,
+    connection_error,
+    inherited_variables,
+    start_ticks,
+)
 from services.lc.supervisor.process import NeededPath, Process, ProcessSpec, Start, StartError
 from tests.simulated import eventually
 
@@ -114,10 +120,10 @@ async def test_the_last_line_is_the_last_that_says_something_and_is_cut(running:
 async def test_a_worker_sees_what_it_is_told_and_not_the_rest(running: Running) -> None:
     await running.python("import os; print(sorted(os.environ))", env={"WORKER_NAME": "w"}).wait()
     names = set(msgspec.json.decode(running.log.replace("'", '"')))
-    assert {"PATH", "WORKER_NAME", "HALIMEDE_LOG", MARK} <= names
+    assert {"PATH", "WORKER_NAME", "HALIMEDE_LOG", RECORD_VARIABLE} <= names
     assert "SECRET" not in names
     told = {"HALIMEDE_X": "1", "LANG": "C", "OTEL_TRACES_EXPORTER": "otlp"}
-    assert inherited({**told, "AWS_SECRET": "2"}) == told
+    assert inherited_variables({**told, "AWS_SECRET": "2"}) == told
 
 
 async def test_a_worker_leads_a_group_of_its_own_and_has_no_input(running: Running) -> None:

@@ -78,18 +78,18 @@ def test_a_member_waits_for_its_detector_as_for_its_model() -> None:
     wanting = lobby(detector={"name": "finder"})
     waiting = decide(wanting, model("embed"))
     assert [start.worker for start in waiting.start] == [YARD]
-    lack = waiting.standings[LOBBY].lacks[DOOR]
+    lack = waiting.states[LOBBY].lacks[DOOR]
     assert (lack.phase, lack.reason) == ("Pending", "ModelNotFound")
     assert "finder" in lack.message
     decided = decide(wanting, model("embed"), model("finder"))
     door = next(start for start in decided.start if start.worker == DOOR)
     assert door.spec.env["DETECTOR_URL"] == "/cache/finder"
-    outputs = decided.standings[LOBBY].models
+    outputs = decided.states[LOBBY].models
     assert [output.url for output in outputs] == ["/models/embed.onnx", "/models/finder.onnx", "/models/embed.onnx"]
 
 
 def test_each_member_is_reported_by_its_name_with_its_own_counts() -> None:
-    standing = decide(lobby(), model("embed")).standings[LOBBY]
+    standing = decide(lobby(), model("embed")).states[LOBBY]
     reports = {worker: WorkerReport(name=worker.name, role="edge", phase="Running") for worker in (DOOR, YARD)}
     counts = {DOOR: TaskInfo(inference_number=3), YARD: TaskInfo(inference_number=4)}
     status = compose(standing, reports, counts)

@@ -126,7 +126,7 @@ def test_the_model_is_described_without_where_it_came_from() -> None:
         "format": "onnx",
         "labels": ["a"],
     }
-    assert decided.standings[SMALL].models == (ModelOutput(format="onnx", url="https://***@host/m?***"),)
+    assert decided.states[SMALL].models == (ModelOutput(format="onnx", url="https://***@host/m?***"),)
 
 
 def test_the_source_goes_down_as_it_stands() -> None:
@@ -148,22 +148,22 @@ def test_both_roles_may_be_on_one_node() -> None:
 def test_a_service_without_its_model_waits_for_it() -> None:
     decided = decide(service())
     assert decided.start == ()
-    lack = decided.standings[HELMET].lacks[EDGE]
+    lack = decided.states[HELMET].lacks[EDGE]
     assert (lack.phase, lack.reason) == ("Pending", "ModelNotFound")
 
 
 def test_a_service_whose_model_is_being_prepared_waits() -> None:
     decided = decide(model(), service(), ready=False)
     assert decided.start == ()
-    assert decided.standings[HELMET].lacks[EDGE].reason == "ModelNotReady"
-    assert decided.standings[SMALL].settled
-    assert decided.standings[SMALL].settled.phase == "Pending"
+    assert decided.states[HELMET].lacks[EDGE].reason == "ModelNotReady"
+    assert decided.states[SMALL].settled
+    assert decided.states[SMALL].settled.phase == "Pending"
 
 
 def test_a_service_whose_model_failed_says_why() -> None:
     want = decide(model()).prepare[SMALL]
     decided = decide(model(), service(), ready={SMALL: Preparation(want, "Failed", "NotFound", "/m does not exist")})
-    lack = decided.standings[HELMET].lacks[EDGE]
+    lack = decided.states[HELMET].lacks[EDGE]
     assert (lack.phase, lack.message) == ("Failed", "Model small: /m does not exist")
 
 
@@ -275,8 +275,8 @@ def test_the_old_worker_serves_on_when_the_new_template_is_refused() -> None:
     digest = decide(model(), service()).start[0].spec.digest
     decided = decide(model(), service(generation=2, edge={"image": "nginx"}), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
-    assert decided.standings[HELMET].lacks[EDGE].reason == "UnsupportedTemplate"
-    assert decided.standings[HELMET].generation == 2
+    assert decided.states[HELMET].lacks[EDGE].reason == "UnsupportedTemplate"
+    assert decided.states[HELMET].generation == 2
 
 
 def test_the_worker_of_an_earlier_uid_does_not_serve_on() -> None:
@@ -309,7 +309,7 @@ def test_labels_of_the_node_decide_where_a_selector_matches() -> None:
     body = service()
     body["spec"]["edgeWorker"]["template"]["spec"] = {"nodeSelector": {"role": "edge"}, "containers": [{}]}
     assert decide(model(), body).start == ()
-    standing = decide(model(), body).standings[HELMET]
+    standing = decide(model(), body).states[HELMET]
     assert standing.settled
     assert standing.settled.reason == "NoPlacement"
     labelled = NodeContext("edge0", {"role": "edge"}, NODE.folders, NODE.broker, HOST)
@@ -319,7 +319,7 @@ def test_labels_of_the_node_decide_where_a_selector_matches() -> None:
 def test_a_name_that_leaves_no_room_for_the_workers_is_a_condition() -> None:
     body = service("h" * 250)
     decided = decide(model(), body)
-    (lack,) = decided.standings[Key("jointinferenceservices", "default", "h" * 250)].lacks.values()
+    (lack,) = decided.states[Key("jointinferenceservices", "default", "h" * 250)].lacks.values()
     assert lack.reason == "NameTooLong"
 
 
@@ -328,7 +328,7 @@ def test_a_resource_that_cannot_be_read_is_reported_and_the_others_go_on() -> No
     broken["spec"]["edgeWorker"]["unheardOf"] = 1
     decided = decide(model(), service(), broken)
     assert [s.worker for s in decided.start] == [EDGE]
-    settled = decided.standings[Key("jointinferenceservices", "default", "other")].settled
+    settled = decided.states[Key("jointinferenceservices", "default", "other")].settled
     assert settled
     assert (settled.phase, settled.reason) == ("Failed", "InvalidResource")
     assert "unheardOf" in settled.message
@@ -344,7 +344,7 @@ def lacking(*bodies: dict[str, Any]) -> Plan:
 def test_our_worker_does_not_start_without_the_package_of_its_models_format() -> None:
     decided = lacking(model(format="tflite"), service())
     assert not decided.start
-    lack = decided.standings[HELMET].lacks[EDGE]
+    lack = decided.states[HELMET].lacks[EDGE]
     assert (lack.phase, lack.reason) == ("Failed", "NotInstalled")
     assert lack.message == "Model small: run pip install 'halimede[tflite]'"
 
@@ -361,8 +361,8 @@ def test_a_users_own_code_starts_whatever_the_format_of_its_model_needs(containe
 
 def test_a_service_whose_model_cannot_be_read_says_so() -> None:
     decided = decide({**model(), "spec": {"url": "gopher://x", "format": "onnx"}}, service())
-    assert decided.standings[HELMET].lacks[EDGE].phase == "Failed"
-    assert "gopher" in decided.standings[HELMET].lacks[EDGE].message
+    assert decided.states[HELMET].lacks[EDGE].phase == "Failed"
+    assert "gopher" in decided.states[HELMET].lacks[EDGE].message
 
 
 def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script() -> None:
@@ -386,7 +386,7 @@ def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script(
             "cloudWorker": {**worker, "nodeName": "cloud0"},
         },
     }
-    refused = decide(model(), form).standings[HELMET].settled
+    refused = decide(model(), form).states[HELMET].settled
     assert refused
     assert refused.reason == "InvalidResource"
     spec = decide(model(), neptune.to_sedna(parse(form))).start[0].spec
@@ -416,7 +416,7 @@ def test_no_template_whatsoever_ends_the_plan(pod: dict[str, Any], container: di
     body["spec"]["edgeWorker"]["template"] = {"spec": spec}
     decided = decide(model(), service(), body)
     assert HELMET in {start.service for start in decided.start}
-    standing = decided.standings[Key("jointinferenceservices", "default", "other")]
+    standing = decided.states[Key("jointinferenceservices", "default", "other")]
     assert "Internal" not in str(standing)
     for start in decided.start:
         assert start.spec.digest
@@ -433,7 +433,7 @@ def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkey
     monkeypatch.setattr(lookup if where == "redact" else process_planner, where, broken)
     decided = decide(model(), service(), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
-    lacks = [lack for s in decided.standings.values() for lack in (s.settled, *s.lacks.values()) if lack]
+    lacks = [lack for s in decided.states.values() for lack in (s.settled, *s.lacks.values()) if lack]
     assert ("Failed", "Internal") in {(lack.phase, lack.reason) for lack in lacks}
     assert "hunter2" not in str(lacks)
 
@@ -447,12 +447,12 @@ def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone
     monkeypatch.setattr(process_planner, "to_process", broken_at_the_edge)
     decided = decide(model(), model("big"), service(cloud_node="edge0"))
     assert [start.worker for start in decided.start] == [CLOUD]
-    assert decided.standings[HELMET].lacks[EDGE].reason == "Internal"
+    assert decided.states[HELMET].lacks[EDGE].reason == "Internal"
 
 
 def test_a_resource_whose_reading_breaks_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "parse", broken)
-    settled = decide(service()).standings[HELMET].settled
+    settled = decide(service()).states[HELMET].settled
     assert settled
     assert (settled.phase, settled.reason) == ("Failed", "Internal")
     assert "hunter2" not in settled.message
@@ -462,4 +462,4 @@ def test_datasets_are_wanted_too() -> None:
     body = {**model("images"), "kind": "Dataset", "spec": {"url": "/data/images", "format": "txt"}}
     decided = decide(body, ready=False)
     assert [want.url for want in decided.prepare.values()] == ["/data/images"]
-    assert decided.standings[Key("datasets", "default", "images")].models == ()
+    assert decided.states[Key("datasets", "default", "images")].models == ()

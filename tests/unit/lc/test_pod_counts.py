@@ -16,7 +16,16 @@ from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.pods.store import PodRecord
-from services.lc.pods.workers import KEPT, MAX_GONE, MAX_LEFT, MAX_LIVE, RETURNS_S, Pod, PodCounts, PodWorkers
+from services.lc.pods.workers import (
+    MAX_DEPARTED,
+    MAX_ENDED_PODS,
+    MAX_LIVE,
+    MAX_REMEMBERED,
+    RETURNS_S,
+    Pod,
+    PodCounts,
+    PodWorkers,
+)
 from services.lc.store import NodeStore
 from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated
@@ -60,10 +69,10 @@ async def test_a_pod_that_was_silent_is_not_counted_twice(tmp_path: Path) -> Non
             await node.gm.reaches(HELMET, "Running")
             await asyncio.sleep(40)
             await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
-            for pod in PODS[1 : KEPT + 10]:
+            for pod in PODS[1 : MAX_REMEMBERED + 10]:
                 await says(node, pod, number=1)
                 await says(node, pod, "completed", number=1)
-            others = KEPT + 9
+            others = MAX_REMEMBERED + 9
             await eventually(lambda: counted(node) == 100 + others)
             await asyncio.sleep(10)
             await says(node, PODS[0], number=101)
@@ -71,7 +80,7 @@ async def test_a_pod_that_was_silent_is_not_counted_twice(tmp_path: Path) -> Non
             await asyncio.sleep(40)
         async with node.lc():
             await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
-            for pod in PODS[KEPT + 10 : 2 * KEPT + 20]:
+            for pod in PODS[MAX_REMEMBERED + 10 : 2 * MAX_REMEMBERED + 20]:
                 await says(node, pod, "completed", number=1)
                 others += 1
             await asyncio.sleep(10)
@@ -92,16 +101,16 @@ def gone(counts: PodCounts, number: int, status: Any, now: float) -> list[Worker
 
 def test_names_are_given_up_in_the_end() -> None:
     counts = PodCounts()
-    silent = gone(counts, KEPT + 3, "running", now=0)
+    silent = gone(counts, MAX_REMEMBERED + 3, "running", now=0)
     assert counts.surplus(RETURNS_S) == []
     assert counts.surplus(RETURNS_S + 1) == silent[:3]
-    completed = gone(counts, KEPT + 2, "completed", now=5)
+    completed = gone(counts, MAX_REMEMBERED + 2, "completed", now=5)
     assert counts.surplus(10) == completed[:2]  # not those that spoke before them, and may again
 
 
 def test_a_flood_of_silent_pods_takes_a_bounded_place() -> None:
     counts = PodCounts()
-    silent = gone(counts, MAX_GONE, "running", now=0)
+    silent = gone(counts, MAX_ENDED_PODS, "running", now=0)
     completed = gone(counts, 5, "completed", now=1)
     assert counts.surplus(2) == completed
     gone(counts, 5, "running", now=2)
@@ -115,22 +124,22 @@ async def test_a_restart_of_the_controller_loses_nothing(killed: bool, tmp_path:
         async with node.lc(killed=killed):
             await node.gm.insert(model(), service())
             await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
-            for n, pod in enumerate(PODS[: KEPT + 8]):
+            for n, pod in enumerate(PODS[: MAX_REMEMBERED + 8]):
                 await says(node, pod, number=n + 1)
                 await says(node, pod, "completed")
-            await says(node, PODS[KEPT + 8], number=1000)
-            total = sum(range(KEPT + 9)) + 1000
+            await says(node, PODS[MAX_REMEMBERED + 8], number=1000)
+            total = sum(range(MAX_REMEMBERED + 9)) + 1000
             await eventually(lambda: counted(node) == total)
             await asyncio.sleep(6)
         async with node.lc():
             status = await node.gm.reaches(HELMET, "Running")
-            assert named(status) == {PODS[KEPT + 8].name: "Running"}
+            assert named(status) == {PODS[MAX_REMEMBERED + 8].name: "Running"}
             assert counted(node) == total
-            await says(node, PODS[KEPT + 8], number=1001)
+            await says(node, PODS[MAX_REMEMBERED + 8], number=1001)
             await eventually(lambda: counted(node) == total + 1)
         with NodeStore(node.config.folders.store) as store:
-            assert len(store.pods.found) == KEPT + 1
-            assert len(store.pods.found_retired) == 1
+            assert len(store.pods.loaded) == MAX_REMEMBERED + 1
+            assert len(store.pods.loaded_sums) == 1
 
 
 @simulated
@@ -143,8 +152,8 @@ async def test_a_last_word_is_on_disk_soon(tmp_path: Path) -> None:
         await eventually(lambda: counted(node) == 7)
         await asyncio.sleep(1.5)
     with NodeStore(node.config.folders.store) as store:
-        ((_, worker, record),) = store.pods.found
-        assert (worker, record.gone) == (PODS[0], True)
+        ((_, worker, record),) = store.pods.loaded
+        assert (worker, record.has_ended) == (PODS[0], True)
         assert record.info.task_info
         assert record.info.task_info.inference_number == 7
 
@@ -188,7 +197,7 @@ async def test_a_service_that_leaves_and_comes_back_goes_on_counting(tmp_path: P
 @simulated
 async def test_services_that_left_long_ago_are_forgotten(tmp_path: Path) -> None:
     async with ready(tmp_path) as node:
-        for n in range(MAX_LEFT + 2):
+        for n in range(MAX_DEPARTED + 2):
             await node.gm.insert(service(f"s{n}", uid=f"u-{n}"))
             await says(node, PODS[0], number=1, owner=f"s{n}", owner_uid=f"u-{n}")
             key = Key(SERVICES, "default", f"s{n}")
@@ -197,7 +206,7 @@ async def test_services_that_left_long_ago_are_forgotten(tmp_path: Path) -> None
             await node.gm.forgotten(key)
         await asyncio.sleep(10)
     with NodeStore(node.config.folders.store) as store:
-        assert {owner[1] for owner, _, _ in store.pods.found} == {f"u-{n}" for n in range(2, MAX_LEFT + 2)}
+        assert {owner[1] for owner, _, _ in store.pods.loaded} == {f"u-{n}" for n in range(2, MAX_DEPARTED + 2)}
 
 
 @simulated
@@ -230,7 +239,7 @@ async def test_a_forgotten_service_leaves_no_counts(tmp_path: Path) -> None:
         await eventually(lambda: counted(node) == 1)
         await asyncio.sleep(10)
     with NodeStore(node.config.folders.store) as store:
-        assert [(owner[1], worker) for owner, worker, _ in store.pods.found] == [("u2", PODS[1])]
+        assert [(owner[1], worker) for owner, worker, _ in store.pods.loaded] == [("u2", PODS[1])]
 
 
 async def test_what_a_full_disk_keeps_is_forgotten_later(tmp_path: Path) -> None:
@@ -365,7 +374,7 @@ async def test_the_folder_for_hard_samples_is_made_before_the_pod_and_goes_with_
     body = service()
     body["spec"]["edgeWorker"]["keepHardSamples"] = {}
     async with world(tmp_path) as node, node.lc():
-        folder = node.config.folders.kept("default", "helmet")
+        folder = node.config.folders.hard_samples("default", "helmet")
         await node.gm.insert(model(), body)
         await eventually(folder.is_dir)
         (folder / "sample").write_text("1")

@@ -16,7 +16,7 @@ from halimede.messages import ModelFacts
 from halimede.messages.file_facts import TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, model_trial
 from halimede.models.model_trial import not_installed
-from services.lc.models.cache_janitor import CacheJanitor
+from services.lc.models.cache_janitor import CacheChanges, CacheJanitor
 from services.lc.models.preparer import InstalledModel, Preparer, UnusableError
 from services.lc.planning.resource_state import RequiredFile
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
@@ -157,7 +157,7 @@ async def test_a_model_whose_trial_had_no_result_waits_and_is_tried_again_soon(t
 
     async with asyncio.TaskGroup() as tasks:
         cache = Cache(tmp_path)
-        preparer = Preparer(cache, tasks, lambda _: None, bring, CacheJanitor(cache, list, list, print))
+        preparer = Preparer(cache, tasks, lambda _: None, bring, CacheChanges(cache))
         preparer.set_required({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
         await asyncio.sleep(1000)
         known = preparer.preparations[SMALL]
@@ -175,10 +175,11 @@ async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: P
         raise UnusableError("UnsafeModel", "it reads what is not its own")
 
     cache = Cache(tmp_path)
-    room = CacheJanitor(cache, lambda: looked.append(0) or (), lambda: (), print, most=0)
+    changes = CacheChanges(cache)
+    janitor = CacheJanitor(cache, changes, lambda: looked.append(0) or (), lambda: (), print, max_bytes=0)
     async with asyncio.TaskGroup() as tasks:
-        preparer = Preparer(cache, tasks, lambda _: None, bring, room)
-        tidying = tasks.create_task(room.run())
+        preparer = Preparer(cache, tasks, lambda _: None, bring, changes)
+        tidying = tasks.create_task(janitor.run())
         preparer.set_required({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
         await asyncio.sleep(10)
         assert preparer.preparations[SMALL].reason == "UnsafeModel"

@@ -42,7 +42,7 @@ def test_a_model_is_served_where_its_node_shows_itself_and_never_further(http: s
         "edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", Host("python", "/app", 1, 1), http=http
     )
     held = NodeResource(Key("inferencemodels", "default", "face"), "u1", 1, body)
-    want = node.served(held, parse(body))
+    want = node.served_file(held, parse(body))
     assert want
     _, starts = node.server(held, parse(body), Preparation(want, "Ready", path=Path("/cache/face.onnx")))
     (start,) = starts.values()

@@ -9,7 +9,7 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import DatasetFacts, ModelFacts, NodeSummary, Status, StatusDocument
 from halimede.names import Key
-from services.lc.published_content import PublishedContent, PublishedFile, usable
+from services.lc.published_content import PublishedContent, PublishedFile, usable_digest
 from tests.simulated import eventually, simulated
 
 FRAMES, SMALL = Key("datasets", "default", "frames"), Key("models", "default", "small")
@@ -86,8 +86,13 @@ async def test_resources_that_are_not_copied_any_more_are_forgotten(tmp_path: Pa
 
 def test_content_is_that_of_the_resource_and_of_its_generation() -> None:
     known = {FRAMES: PublishedFile("u", 2, A)}
-    assert usable(known, FRAMES, "u", 2) == usable(known, FRAMES, "u", 1) == A
-    assert usable(known, FRAMES, "u", 3) == usable(known, FRAMES, "other", 2) == usable(known, SMALL, "u", 2) == ""
+    assert usable_digest(known, FRAMES, "u", 2) == usable_digest(known, FRAMES, "u", 1) == A
+    assert (
+        usable_digest(known, FRAMES, "u", 3)
+        == usable_digest(known, FRAMES, "other", 2)
+        == usable_digest(known, SMALL, "u", 2)
+        == ""
+    )
 
 
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path) -> None:

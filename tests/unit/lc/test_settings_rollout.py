@@ -228,8 +228,8 @@ async def test_a_worker_that_only_gets_new_settings_learns_that_it_has_a_success
 def test_a_worker_with_another_broker_or_user_has_other_sessions(variable: str, other: str) -> None:
     env = {"HALIMEDE_BROKER": "a:1883", "HALIMEDE_CREDENTIALS": "/own", "WORKER_NAME": "helmet-edge-edge0"}
     current, same = (ProcessSpec((command,), env, "/") for command in ("old", "new"))
-    assert current.same_sessions(same)
-    assert not current.same_sessions(ProcessSpec(("old",), {**env, variable: other}, "/"))
+    assert current.has_same_sessions(same)
+    assert not current.has_same_sessions(ProcessSpec(("old",), {**env, variable: other}, "/"))
 
 
 @simulated

@@ -48,7 +48,7 @@ class Node:
     async def _report(self) -> None:
         while True:
             if self.well and self.connected:
-                self.entry.heard_at = asyncio.get_running_loop().time()
+                self.entry.last_report_at = asyncio.get_running_loop().time()
             await asyncio.sleep(3)
 
     @property
@@ -98,20 +98,20 @@ async def test_an_overdue_report_is_noted_before_the_worker_is_silent_and_until_
 ) -> None:
     async with node(monkeypatch) as n:
         await asyncio.sleep(60)
-        assert n.entry.quiet_since == ""
+        assert n.entry.overdue_since == ""
         n.well = False
         began, changes = asyncio.get_running_loop().time(), n.changes
-        while not n.entry.quiet_since:
+        while not n.entry.overdue_since:
             await asyncio.sleep(0.1)
         assert asyncio.get_running_loop().time() - began <= 6.5
         assert n.reason == ""
-        noted = n.entry.quiet_since
+        noted = n.entry.overdue_since
         while not n.reason:
             await asyncio.sleep(0.1)
-        assert (n.reason, n.entry.quiet_since) == (SILENT, noted)
+        assert (n.reason, n.entry.overdue_since) == (SILENT, noted)
         n.well = True
         await asyncio.sleep(5)
-        assert (n.reason, n.entry.quiet_since) == ("", "")
+        assert (n.reason, n.entry.overdue_since) == ("", "")
         assert n.changes == changes + 4
 
 
@@ -135,7 +135,7 @@ async def test_a_silent_worker_whose_health_port_answers_is_named_and_not_killed
         n.well = False
         await asyncio.sleep(600)
         assert (n.reason, n.killed_at) == (SILENT, None)
-        assert "its process runs" in n.entry.silent
+        assert "its process runs" in n.entry.silence
         n.well = True
         await asyncio.sleep(5)
         assert n.reason == ""
@@ -166,7 +166,7 @@ async def test_an_adopted_worker_that_never_reports_is_silent_as_one_that_report
 ) -> None:
     async with node(monkeypatch, period_s=period_s) as n:
         n.entry.adopted, n.entry.info = True, None
-        n.entry.heard_at = asyncio.get_running_loop().time()
+        n.entry.last_report_at = asyncio.get_running_loop().time()
         n.well, n.hangs = False, True
         await asyncio.sleep(9)
         assert n.reason == ""
@@ -239,4 +239,4 @@ async def test_a_silent_worker_that_the_broker_refuses_is_named_with_the_cause(m
         n.well, n.error = False, "the broker refused the connection: Not authorized"
         await asyncio.sleep(20)
         assert n.reason == SILENT
-        assert n.entry.silent.endswith(f"its connection to the broker ({n.error})")
+        assert n.entry.silence.endswith(f"its connection to the broker ({n.error})")

@@ -218,7 +218,7 @@ async def test_a_stop_that_comes_with_news_is_not_lost(
             )
             reporter = NodeStatusReporter("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
             # counts wait for their turn
-            monkeypatch.setattr(reporter, "_round", lambda: asyncio.sleep(0, 60.0))
+            monkeypatch.setattr(reporter, "_send_due", lambda: asyncio.sleep(0, 60.0))
             task = tasks.create_task(reporter.run())
             await asyncio.sleep(1)
             reporter.touch(HELMET)

@@ -38,9 +38,9 @@ def test_what_was_stored_is_there_after_a_restart(path: Path) -> None:
     with NodeStore(path) as store:
         store.put(held(generation=4))
         store.put_process(RECORD)
-        store.saw_gm_epoch(7)
+        store.record_gm_epoch(7)
     with NodeStore(path) as store:
-        assert store.held == {KEY: held(generation=4)}
+        assert store.resources == {KEY: held(generation=4)}
         assert store.processes() == [RECORD]
         assert store.gm_epoch == 7
         assert store.complete
@@ -56,21 +56,21 @@ def test_a_process_that_ended_is_forgotten(path: Path) -> None:
 def test_the_epoch_of_gm_never_falls(path: Path) -> None:
     with NodeStore(path) as store:
         assert store.gm_epoch == 0
-        store.saw_gm_epoch(7)
-        store.saw_gm_epoch(3)
+        store.record_gm_epoch(7)
+        store.record_gm_epoch(3)
         assert store.gm_epoch == 7
 
 
 def test_an_epoch_that_no_clock_explains_is_forgotten_at_the_next_start(path: Path) -> None:
     with NodeStore(path) as store:
         store.put(held(), SequenceNumber(2**48, 5))
-        store.saw_gm_epoch(2**48)
+        store.record_gm_epoch(2**48)
     with sqlite3.connect(path) as db:
         db.execute("REPLACE INTO numbers VALUES ('presence epoch', ?)", (2**48,))
     db.close()
     with NodeStore(path) as store:
         assert store.gm_epoch == 0
-        assert not store.said.later(KEY, SequenceNumber(1, 1))
+        assert not store.message_order.has_later(KEY, SequenceNumber(1, 1))
         assert time.time() <= store.next_presence_epoch() < 2**32
 
 
@@ -94,46 +94,46 @@ def test_another_uid_of_the_same_name_buries_the_old_one_for_good(path: Path) ->
     with NodeStore(path) as store:
         store.put(held("u1"))
         store.put(held("u2"))
-        assert store.held[KEY].uid == "u2"
-        assert store.buried("u1") == MAX_INTEGER
-        assert store.buried("u2") is None
+        assert store.resources[KEY].uid == "u2"
+        assert store.tombstone("u1") == MAX_INTEGER
+        assert store.tombstone("u2") is None
 
 
 def test_of_two_tombstones_the_higher_generation_stays(path: Path) -> None:
     with NodeStore(path) as store:
-        store.bury(ResourceVersion("u1", 5), KEY)
-        store.bury(ResourceVersion("u1", 2), KEY)
-        assert store.buried("u1") == 5
+        store.put_tombstone(ResourceVersion("u1", 5), KEY)
+        store.put_tombstone(ResourceVersion("u1", 2), KEY)
+        assert store.tombstone("u1") == 5
 
 
 def test_tombstones_are_bounded_and_the_newest_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "MAX_TOMBSTONES", 3)
     with NodeStore(path) as store:
         for i in range(5):
-            store.bury(ResourceVersion(f"u{i}", 1), KEY)
-        store.bury(ResourceVersion("u2", 2), KEY)
-        assert [i for i in range(5) if store.buried(f"u{i}")] == [2, 3, 4]
+            store.put_tombstone(ResourceVersion(f"u{i}", 1), KEY)
+        store.put_tombstone(ResourceVersion("u2", 2), KEY)
+        assert [i for i in range(5) if store.tombstone(f"u{i}")] == [2, 3, 4]
 
 
 def test_a_dropped_resource_leaves_a_farewell_until_that_is_done(path: Path) -> None:
     with NodeStore(path) as store:
         store.put(held())
         store.drop(KEY)
-        assert store.held == {}
+        assert store.resources == {}
     with NodeStore(path) as store:
-        assert set(store.farewells) == {KEY}
-        store.farewell_done(KEY)
+        assert set(store.uncleared) == {KEY}
+        store.remove_uncleared(KEY)
     with NodeStore(path) as store:
-        assert set(store.farewells) == set()
+        assert set(store.uncleared) == set()
 
 
 def test_a_resource_that_comes_back_needs_no_farewell(path: Path) -> None:
     with NodeStore(path) as store:
-        store.owe_farewell(KEY)
+        store.add_uncleared(KEY)
         store.put(held())
-        assert set(store.farewells) == set()
+        assert set(store.uncleared) == set()
     with NodeStore(path) as store:
-        assert set(store.farewells) == set()
+        assert set(store.uncleared) == set()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "hole", "no json", "empty", "truncated", "wrong schema"])
@@ -162,13 +162,13 @@ def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path
         path.write_bytes(b"\0" * 100)
 
     with NodeStore(path) as store:
-        assert store.held == {}
+        assert store.resources == {}
         assert not store.complete
         assert "store.db.corrupt-1" in store.put_aside
         store.put(held())
     assert path.with_name("store.db.corrupt-1").exists()
     with NodeStore(path) as store:
-        assert store.held == {KEY: held()}
+        assert store.resources == {KEY: held()}
         assert not store.complete, "started again before GM has spoken, it knows no more"
         assert store.put_aside == ""
         store.complete = True
@@ -243,10 +243,10 @@ def test_a_store_that_is_lost_while_in_use_is_begun_anew_with_all_that_is_known(
 ) -> None:
     with NodeStore(path) as store:
         store.put(held(), SequenceNumber(3, 5))
-        store.bury(ResourceVersion("u0", 4), KEY, SequenceNumber(3, 6))
-        store.owe_farewell(Key("models", "default", "gone"))
+        store.put_tombstone(ResourceVersion("u0", 4), KEY, SequenceNumber(3, 6))
+        store.add_uncleared(Key("models", "default", "gone"))
         store.put_process(RECORD)
-        store.saw_gm_epoch(7)
+        store.record_gm_epoch(7)
         before = (store.identity, store.next_presence_epoch())
         assert store.trouble() == ""
         damage(path)
@@ -256,12 +256,12 @@ def test_a_store_that_is_lost_while_in_use_is_begun_anew_with_all_that_is_known(
         assert "store.db.corrupt-1" in store.put_aside
         store.check()
     with NodeStore(path) as store:
-        assert set(store.held) == {KEY, Key("models", "default", "big")}
-        assert (store.buried("u0"), store.gm_epoch, store.identity) == (4, 7, before[0])
+        assert set(store.resources) == {KEY, Key("models", "default", "big")}
+        assert (store.tombstone("u0"), store.gm_epoch, store.identity) == (4, 7, before[0])
         assert store.next_presence_epoch() > before[1]
-        assert store.said.later(KEY, SequenceNumber(3, 5))
+        assert store.message_order.has_later(KEY, SequenceNumber(3, 5))
         assert store.complete
-        assert set(store.farewells) == {Key("models", "default", "gone")}
+        assert set(store.uncleared) == {Key("models", "default", "gone")}
         if damage is remove:
             assert store.processes() == [RECORD]
 
@@ -275,12 +275,12 @@ def test_what_a_lost_store_cannot_keep_is_not_held(path: Path) -> None:
             with pytest.raises(sqlite3.Error):
                 store.put(held("u2", key=Key("models", "default", "big")))
             assert "cannot be written" in store.trouble()
-        assert set(store.held) == {KEY}
+        assert set(store.resources) == {KEY}
         path.parent.unlink()
         store.trouble()
         store.put(held("u2", key=Key("models", "default", "big")))
     with NodeStore(path) as store:
-        assert len(store.held) == 2
+        assert len(store.resources) == 2
 
 
 def test_the_check_of_an_idle_store_writes_nothing_to_its_disk(path: Path) -> None:

@@ -38,23 +38,23 @@ def test_what_is_new_is_known_and_written_later(tmp_path: Path) -> None:
         with full(store):
             store.put(held(), SequenceNumber(1, 2))
             store.put(held(generation=2), SequenceNumber(1, 3))
-            store.bury(ResourceVersion("o", 7), OTHER, SequenceNumber(1, 4))
+            store.put_tombstone(ResourceVersion("o", 7), OTHER, SequenceNumber(1, 4))
             store.drop(OTHER)
-            store.saw_gm_epoch(9)
+            store.record_gm_epoch(9)
             store.complete = False
             store.put_process(ProcessRecord("n", "w", "s", "u", "edge", "h", 1, 1, "b"))
-            assert store.held == {KEY: held(generation=2)}
-            assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
-            assert (store.farewells, store.said.later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
+            assert store.resources == {KEY: held(generation=2)}
+            assert (store.tombstone("o"), store.gm_epoch, store.complete) == (7, 9, False)
+            assert (store.uncleared, store.message_order.has_later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 store.check()
         with NodeStore(path) as another:  # as an LC that was killed finds it
-            assert another.held == {OTHER: held(OTHER, uid="o")}
+            assert another.resources == {OTHER: held(OTHER, uid="o")}
         store.check()
     with NodeStore(path) as store:
-        assert store.held == {KEY: held(generation=2)}
-        assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
-        assert (store.farewells, store.said.later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
+        assert store.resources == {KEY: held(generation=2)}
+        assert (store.tombstone("o"), store.gm_epoch, store.complete) == (7, 9, False)
+        assert (store.uncleared, store.message_order.has_later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
         assert [record.worker for record in store.processes()] == [Worker("n", "w")]
 
 
@@ -64,14 +64,14 @@ def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> Non
             store.put(held())
         store.put(held(OTHER))
     with NodeStore(tmp_path / "store.db") as store:
-        assert set(store.held) == {KEY, OTHER}
+        assert set(store.resources) == {KEY, OTHER}
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred_writer, "MAX_OWED", 4)
+    monkeypatch.setattr(deferred_writer, "MAX_DEFERRED", 4)
     with NodeStore(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))
         with pytest.raises(sqlite3.OperationalError):
             store.put(held(generation=3))
-        assert store.held == {KEY: held(generation=2)}
+        assert store.resources == {KEY: held(generation=2)}

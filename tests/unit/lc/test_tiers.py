@@ -56,7 +56,7 @@ def test_a_tier_is_a_process_of_its_own_that_knows_whom_to_ask() -> None:
 def test_a_tier_waits_for_its_models_and_the_others_do_not() -> None:
     decided = decide(site(), model("small"), model("middle"))
     assert [start.worker for start in decided.start] == [EDGE]
-    lack = decided.standings[SITE].lacks[GATE]
+    lack = decided.states[SITE].lacks[GATE]
     assert (lack.phase, lack.reason) == ("Pending", "ModelNotFound")
 
 
@@ -66,7 +66,7 @@ def test_without_tiers_nobody_is_told_of_any() -> None:
 
 
 def test_each_tier_is_reported_by_its_name_with_its_own_counts_and_samples_count_once() -> None:
-    standing = decide(site(cloud="edge0"), *MODELS, model("big")).standings[SITE]
+    standing = decide(site(cloud="edge0"), *MODELS, model("big")).states[SITE]
     done = {
         EDGE: TaskInfo(inference_number=10, uploaded_bytes=600),
         GATE: TaskInfo(served=6, deferred=2, uploaded_bytes=200),

@@ -19,6 +19,7 @@ from halimede.system.modules import import_siblings
 NAME = "spec.edgeWorker.hardExampleMining.name"
 PARAMETERS = "spec.edgeWorker.hardExampleMining.parameters"
 BUILT_IN = (
+    "Agreement",
     "BoxCount",
     "CloudOnly",
     "CrossEntropy",
@@ -33,6 +34,7 @@ BUILT_IN = (
     "Sharpness",
     "SmallestBox",
     "Threshold",
+    "TwoThresholds",
     "UncertainBoxes",
 )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from PIL import Image
 
+from halimede.api.deferral import UploadEncoding
 from halimede.api.processing import Resize
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
@@ -368,6 +369,17 @@ def test_a_frame_without_a_region_is_scaled_where_the_rule_scales() -> None:
     reply = upload.read(Reply(id=frame.id, worker="c", prediction=answer))
     assert reply.prediction
     assert reply.prediction.boxes == [Box(20, 40, 60, 80, 0.9, "a")]
+
+
+@pytest.mark.parametrize("encoding", ["as-it-came", "jpeg"])
+async def test_audits_do_not_change_the_estimated_size_of_regions(encoding: UploadEncoding) -> None:
+    frame = with_boxes("png")
+    async with ModelThread("upload") as thread:
+        uploads = UploadEncoder(UploadFormat(encoding=encoding), thread, regions=RegionRule())
+        upload = await uploads.write(frame, 5)
+        assert upload.regions
+        assert not (await uploads.write(frame, 5, whole=True)).regions
+        assert uploads.size(frame) == upload.frame.data.nbytes
 
 
 def test_a_damaged_frame_has_no_regions() -> None:

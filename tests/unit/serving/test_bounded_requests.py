@@ -97,4 +97,4 @@ async def test_a_body_in_another_encoding_than_its_header_names_is_a_clients_err
     assert f"it is not valid {encoding}: correct it, or the header Content-Encoding" in text
     assert await post(session, url, 10, packed=True) == (200, "10")
     assert "Traceback" not in caplog.text
-    assert not made.requests.budget.held
+    assert not made.requests.budget.used

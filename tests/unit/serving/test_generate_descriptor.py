@@ -10,7 +10,7 @@ from halimede.serving.grpc_handlers import InferRequest, message
 
 
 def test_what_is_checked_in_is_what_the_protocol_says() -> None:
-    assert generate_descriptor.MADE.read_text() == generate_descriptor.make()
+    assert generate_descriptor.DESCRIPTOR.read_text() == generate_descriptor.make()
 
 
 def test_another_clients_messages_of_the_same_names_are_no_trouble() -> None:

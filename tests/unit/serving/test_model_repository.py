@@ -117,7 +117,7 @@ async def test_a_file_that_is_not_there_is_looked_for_again(tmp_path: Path, monk
     monkeypatch.setattr(room, "RETRY_S", 0.05)
     told: list[str] = []
     async with repository() as models:
-        models.said = lambda: told.append(models.not_ready())
+        models.on_retry = lambda: told.append(models.not_ready())
         await models.apply(only(wish(tmp_path / "late.onnx")))
         assert models.in_use()["m"].reason == room.UNREADABLE
         with pytest.raises(ModelUnavailableError, match="not ready"):

@@ -25,8 +25,8 @@ async def test_requests_share_the_memory_and_give_it_back() -> None:
         first.take(MEMORY - 10)
         with Charge(budget) as second, pytest.raises(OverloadedError, match="try again later"):
             second.take(11)
-        assert budget.held == MEMORY - 10
-    assert budget.held == 0
+        assert budget.used == MEMORY - 10
+    assert budget.used == 0
 
 
 async def test_one_request_of_the_largest_size_and_its_answer_always_fit() -> None:
@@ -38,9 +38,9 @@ async def test_tensors_that_lie_in_a_body_take_no_more_than_it() -> None:
     with Charge(budget) as charge:
         charge.take(4000)
         charge.take_tensors([Tensor("x", "FP32", np.zeros(1000, np.float32))], 4000)
-        assert budget.held == 4000
+        assert budget.used == 4000
         charge.take_tensors([Tensor("x", "FP64", np.zeros(1000, np.float64))], 4000)
-        assert budget.held == 8000
+        assert budget.used == 8000
         assert charge.take_tensors([Tensor("t", "BYTES", np.array(["a", "b"], object))]) == 256
 
 
@@ -116,12 +116,12 @@ async def test_what_is_large_is_converted_off_the_loop_one_at_a_time() -> None:
         at_once += 1
         most = max(most, at_once)
         threads.add(threading.get_ident())
-        assert budget.held >= 100
+        assert budget.used >= 100
         at_once -= 1
 
     with Charge(budget) as charge:
         await asyncio.gather(*(charge.convert(SMALL + 1, 100, convert) for _ in range(8)))
-        assert (most, budget.held) == (1, 0)
+        assert (most, budget.used) == (1, 0)
         assert threading.get_ident() not in threads
         assert await charge.convert(SMALL, 10 * MEMORY, threading.get_ident) == threading.get_ident()
 

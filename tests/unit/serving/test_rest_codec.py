@@ -30,7 +30,7 @@ def body(*inputs, tail: bytes = b"", **more) -> tuple[bytes, str]:
 def test_a_request_of_json_alone():
     data, _ = body({**X, "data": [1, 2]}, id="7", outputs=[{"name": "y"}], parameters={"timeout": 2_000_000})
     found = parse(data, None)
-    assert (found.id, found.wanted, found.binary, found.timeout_s) == ("7", ["y"], False, 2.0)
+    assert (found.id, found.outputs, found.binary, found.timeout_s) == ("7", ["y"], False, 2.0)
     assert found.tensors[0].array.tolist() == [[1, 2]]
 
 

@@ -32,7 +32,7 @@ class Noted(Mapping[str, str]):
 def test_the_help_names_every_variable_that_is_read() -> None:
     noted = Noted()
     read("edge", noted)
-    named = set(re.findall(r"\b[A-Z][A-Z_]+\b", parser().format_help()))
+    named = set(re.findall(r"\b[A-Z][A-Z_0-9]+\b", parser().format_help()))
     assert noted.asked - named <= {"DATA_PATH_PREFIX", "HALIMEDE_HOME"}
 
 

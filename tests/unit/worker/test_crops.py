@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from halimede.api.jointinference import Detector, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
+from halimede.frames.encodings import decode
 from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleStore
 from halimede.inference import Array, Model
-from halimede.messages import Box, KeptRequest, Prediction, Result
-from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, combine_answers
+from halimede.messages import Box, Frame, KeptRequest, Prediction, Result
+from halimede.pipeline.crops import CropDetector, CropOutbox, FrameResponder, combine_answers, crop_of
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
@@ -274,6 +276,31 @@ async def test_the_best_boxes_are_cropped_and_ids_of_crops_differ(tmp_path: Path
     assert len(set(requests)) == 3
 
 
+@simulated
+async def test_the_picture_of_a_frame_is_released_while_its_crops_wait_for_the_cloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures: list[weakref.ref[np.ndarray]] = []
+
+    def watched(frame: Frame) -> np.ndarray:
+        picture = decode(frame)
+        pictures.append(weakref.ref(picture))
+        return picture
+
+    monkeypatch.setattr("halimede.pipeline.crops.decode", watched)
+    async with world(tmp_path) as w, w.worker("edge", "e0", detector=detector(tmp_path), deadline_s=60.0, grace_s=0.5):
+        requests: list[object] = []
+
+        async def never_answer(delivery: object) -> None:
+            requests.append(delivery)
+
+        await w.camera.subscribe(topics.REQUEST.filter(group="x", ns=NS, service="helmet"), never_answer)
+        await show(w, [HARD, HARD], encoding="png")
+        await eventually(lambda: len(requests) == 2)
+        assert not w.results
+        assert [picture() is None for picture in pictures] == [True]
+
+
 async def _ignore(_: object) -> None:
     return
 
@@ -410,3 +437,10 @@ async def test_a_detector_that_gives_no_boxes_is_an_error_that_names_the_remedy(
 ) -> None:
     assert await cropped(tmp_path, np.zeros((40, 100, 3), np.uint8), finder=Sizes()) == []
     assert "the detector gives no boxes: set spec.postprocess.task of its Model to detection" in capsys.readouterr().out
+
+
+def test_a_crop_of_whole_rows_does_not_keep_the_picture_in_memory():
+    picture = np.zeros((40, 100, 3), np.uint8)
+    for corners in [(0, 8, 100, 16), (8, 0, 16, 40)]:
+        crop = crop_of(new_frame(picture), 0, picture, corners)
+        assert not np.shares_memory(np.frombuffer(crop.data, np.uint8), picture)

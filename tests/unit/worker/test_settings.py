@@ -54,6 +54,9 @@ def test_a_detector_has_a_file_and_says_which_boxes_are_cropped() -> None:
         read("edge", {**EDGE, "DETECTOR": boxes})
     with pytest.raises(InvalidFieldError, match=r"DETECTOR\.maxBoxes"):
         read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR": '{"name": "finder", "maxBoxes": 1000}'})
+    reader = json.dumps({"url": "/f.onnx", "format": "onnx", "postprocess": {"task": "text"}})
+    with pytest.raises(InvalidFieldError, match=r"DETECTOR_SPEC\.postprocess\.task: 'text' .* must find boxes"):
+        read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR_SPEC": reader})
 
 
 def test_credentials_are_named_by_a_folder_or_there_are_none() -> None:

@@ -94,3 +94,27 @@ async def test_frames_of_qos_1_without_a_maximum_age_are_all_answered_and_a_back
         await eventually(lambda: len(w.results) == count, 60)
         assert w.info("e").skipped == 0
         await eventually(lambda: not w.infos["e"][-1].reason)
+
+
+async def test_frames_that_wait_for_the_cloud_are_no_slow_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_backlog, "BACKLOG_S", 0.0)
+    requests: list[object] = []
+
+    async def never_answer(delivery: object) -> None:
+        requests.append(delivery)
+
+    options: dict[str, Any] = {"hem_name": "CloudOnly", "hem_parameters": {}, "deadline_s": 60.0, "period_s": 0.05}
+    async with world(tmp_path) as w:
+        await w.camera.subscribe(topics.REQUEST.filter(group="x", ns=NS, service="helmet"), never_answer)
+        async with w.worker("edge", "e0", SlowModel(0.0), grace_s=0.5, **options):
+            count = 3 * EdgeLimits().inside
+            for value in range(count):
+                await w.send(value % 256)
+            # the other samples wait for the cloud
+            await eventually(lambda: len(requests) > 30 and len(w.results) >= count - 80)
+            await eventually(lambda: not w.infos["e0"][-1].reason)
+            reported = len(w.infos["e0"])
+            await eventually(lambda: len(w.infos["e0"]) > reported + 3)
+            assert {info.reason for info in w.infos["e0"][reported:]} == {""}

@@ -202,7 +202,9 @@ async def test_frames_without_a_region_and_samples_that_are_no_pictures_go_up_wh
 
 
 @simulated
-async def test_an_answer_to_regions_without_boxes_is_no_answer(tmp_path: Path) -> None:
+async def test_an_answer_to_regions_without_boxes_is_no_answer_and_its_upload_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Labels:
         def predict(self, data: Any) -> dict[str, Any]:
             return {"label": "big"}
@@ -210,3 +212,7 @@ async def test_an_answer_to_regions_without_boxes_is_no_answer(tmp_path: Path) -
     async with world(tmp_path) as w, w.worker("cloud", "c0", Labels), w.worker("edge", "e0", Spots, **REGIONS):
         result = await ask(w, noise(SIDE, SIDE), encoding="png")
         assert (result.by, result.degraded, result.reason) == ("edge", True, "error")
+        await eventually(lambda: w.info("e0").inference_number == 1)
+        assert (w.info("e0").upload_cloud_ratio, w.info("e0").degraded) == (1, 1)
+        assert w.info("e0").uploaded_bytes > 0
+    assert "the answer to regions of a frame has no boxes: set upload to frame" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from halimede.api import kinds
 from services.gm.workloads.object_names import MANAGED_BY
-from services.gm.workloads.object_names import MANAGER as MADE_BY
+from services.gm.workloads.object_names import MANAGER as LABEL_VALUE
 
 #: an object as the API returns it
 Object = dict[str, Any]
@@ -17,7 +17,7 @@ Object = dict[str, Any]
 #: GM's name as a client, as the source of events, and in its Lease
 MANAGER = "halimede-gm"
 #: label selector of the objects that GM makes for services
-MANAGED = f"{MANAGED_BY}={MADE_BY}"
+MANAGED = f"{MANAGED_BY}={LABEL_VALUE}"
 
 
 #: the first event of a watch, in addition to ADDED, MODIFIED, DELETED and BOOKMARK of the API
@@ -46,7 +46,7 @@ SERVICES = ApiResource("v1", "Service", "services")
 AUTOSCALERS = ApiResource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 INGRESSES = ApiResource("networking.k8s.io/v1", "Ingress", "ingresses")
 #: kinds of objects that GM makes
-MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
+MANAGED_KINDS = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
 PODS = ApiResource("v1", "Pod", "pods")
 NODES = ApiResource("v1", "Node", "nodes")
 SECRETS = ApiResource("v1", "Secret", "secrets")

@@ -69,9 +69,9 @@ class KubernetesApiError(HalimedeError):
 
     def about(self, what: str) -> Self:
         """Return the same error for users: it names the object, without the call and the status code."""
-        told = type(self)(what, 0, self.message)
-        told.status = self.status
-        return told
+        error = type(self)(what, 0, self.message)
+        error.status = self.status
+        return error
 
 
 class NotFoundError(KubernetesApiError):
@@ -107,7 +107,7 @@ class UnavailableError(KubernetesApiError):
 
 
 @contextlib.contextmanager
-def worded(about: object) -> Iterator[None]:
+def refusals_for_users(about: object) -> Iterator[None]:
     """Raise refusals in a form for users, which names the object; log the call and the status code."""
     try:
         yield
@@ -143,15 +143,15 @@ class _Status(msgspec.Struct, kw_only=True):
 
 def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubernetesApiError:
     """Return the error for a response that is not a success."""
-    told = _Status()
+    answer = _Status()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text
-        told = msgspec.json.decode(body, type=_Status)
-    message = _PATCHED.sub("", told.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason"
-    if status == 409 and told.reason == "AlreadyExists":
+        answer = msgspec.json.decode(body, type=_Status)
+    message = _PATCHED.sub("", answer.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason"
+    if status == 409 and answer.reason == "AlreadyExists":
         return AlreadyExistsError(what, status, message)
     if status in _by_status:
         return _by_status[status](what, status, message)
-    after = told.details.retryAfterSeconds if told.details else 0.0
+    after = answer.details.retryAfterSeconds if answer.details else 0.0
     with contextlib.suppress(ValueError):  # Retry-After may be a date: then this client's own back-off applies
         after = max(after, float(headers.get("Retry-After", "")))
     return UnavailableError(what, status, message, min(max(after, 0.0), MAX_RETRY_AFTER))
@@ -234,18 +234,18 @@ class KubernetesClient:
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds + WATCH_GRACE
         async with contextlib.AsyncExitStack() as stack:
-            with self._translated(what):
+            with self._translate_errors(what):
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send("GET", api.path(), query=query)
             stack.callback(response.close)  # the connection cannot be used again before the response has ended
             if response.status != 200:
-                with self._translated(what):
+                with self._translate_errors(what):
                     async with asyncio.timeout(self._timeout_s):
-                        raise self._noted(error_of(what, response.status, await response.read(), response.headers))
+                        raise self._note(error_of(what, response.status, await response.read(), response.headers))
             self.trouble = ""
             yield OPENED, {}
             while True:
-                with self._translated(what):
+                with self._translate_errors(what):
                     async with asyncio.timeout_at(ends):
                         line = await response.content.readline()
                     if not line:
@@ -253,7 +253,7 @@ class KubernetesClient:
                     event = _decoder.decode(line)
                 kind, thing = event.get("type", ""), event.get("object") or {}
                 if kind == "ERROR":
-                    raise self._noted(error_of(what, int(thing.get("code") or 500), msgspec.json.encode(thing), {}))
+                    raise self._note(error_of(what, int(thing.get("code") or 500), msgspec.json.encode(thing), {}))
                 yield kind, thing
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class KubernetesClient:
         path = api.path(namespace, name, subresource)
         deadline = asyncio.get_running_loop().time() + (timeout_s or self._timeout_s)
         for attempt in range(1, ATTEMPTS + 1):
-            with self._translated(what):
+            with self._translate_errors(what):
                 async with asyncio.timeout_at(deadline):
                     response = await self._send(method, path, query=query, body=body, accept=accept, kind=kind)
                     try:
@@ -327,13 +327,13 @@ class KubernetesClient:
                     finally:
                         response.release()
                 if 200 <= response.status < 300:
-                    found = _decoder.decode(answer)
+                    result = _decoder.decode(answer)
                     self.trouble = ""
-                    return found
+                    return result
             error = error_of(what, response.status, answer, response.headers)
             pause = _pause(error)
             if pause is None or attempt == ATTEMPTS or asyncio.get_running_loop().time() + pause >= deadline:
-                raise self._noted(error)
+                raise self._note(error)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable: every attempt returns or raises")
 
@@ -364,17 +364,17 @@ class KubernetesClient:
         return response
 
     @contextlib.contextmanager
-    def _translated(self, what: str) -> Any:
+    def _translate_errors(self, what: str) -> Any:
         try:
             yield
         except TimeoutError as error:
-            raise self._noted(UnavailableError(what, 0, "the API server did not answer in time")) from error
+            raise self._note(UnavailableError(what, 0, "the API server did not answer in time")) from error
         except (aiohttp.ClientError, ApiException, OpenApiException, OSError, ValueError) as error:
             # ValueError: invalid JSON, or a line above the size limit
             text = f"the API server cannot be reached: {str(error) or cause_of(error)}"
-            raise self._noted(UnavailableError(what, 0, text)) from error
+            raise self._note(UnavailableError(what, 0, text)) from error
 
-    def _noted(self, error: KubernetesApiError) -> KubernetesApiError:
+    def _note(self, error: KubernetesApiError) -> KubernetesApiError:
         self.trouble = str(error) if isinstance(error, UnavailableError) else ""
         return error
 
@@ -426,10 +426,10 @@ def _files(field: str, path: str) -> str:
     return os.pathsep.join(str(file) for file in files if file.is_file())
 
 
-def own_namespace(given: str = "") -> str:
+def own_namespace(name: str = "") -> str:
     """Return the namespace of GM's Lease: the given one, else the pod's own, else ``default``."""
-    if given:
-        return given
+    if name:
+        return name
     try:
         return NAMESPACE_FILE.read_text(encoding="utf-8").strip() or "default"
     except OSError:

@@ -32,9 +32,9 @@ from services.gm.cluster.kubernetes.client import (
     KubernetesClient,
     NotFoundError,
     UnavailableError,
-    worded,
+    refusals_for_users,
 )
-from services.gm.cluster.kubernetes.conversion import Custom, registered_node, trimmed
+from services.gm.cluster.kubernetes.conversion import Custom, registered_node, trim
 from services.gm.cluster.kubernetes.custom_resources import CustomResources
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, Leadership, check_leading
@@ -54,8 +54,8 @@ from services.gm.cluster.port import (
     WorkersChanged,
 )
 from services.gm.rate_limit import EventDeduplicator
-from services.gm.service_status import LEFT
-from services.gm.workloads.object_names import owned_by
+from services.gm.service_status import LEFT_PHASE
+from services.gm.workloads.object_names import is_owned_by
 
 log = structlog.get_logger()
 #: seconds until each kind was listed once: an API server that is starting needs time
@@ -63,11 +63,11 @@ SYNC_PATIENCE = 60.0
 NODE = "node/"
 #: seconds for which a Secret's metadata is cached: if it exists (it is seldom deleted), and if it does not exist yet
 THERE, NOT_THERE = 60.0, 5.0
-MAX_KNOWN = 5000
+MAX_CACHED_SECRETS = 5000
 #: phases that a node has reported; Pending may also mean that there is no report
-SAID = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
+REPORTED_PHASES = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
 #: events in the queue, and written events whose names are remembered to raise their counts
-MAX_WAITING, MAX_KNOWN_EVENTS = 1000, 2000
+MAX_WAITING, MAX_WRITTEN_EVENTS = 1000, 2000
 #: attempts, and the pause in seconds after the first
 TRIES, PAUSE = 4, 1.0
 #: characters of a message, as the API allows
@@ -82,28 +82,28 @@ def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
     The status has the counts of a node that is offline. Such a report is used until the node sends its own.
     """
     for summary in stored.status.nodes if stored.status else ():
-        if summary.phase in SAID or summary.task_info is not None:
+        if summary.phase in REPORTED_PHASES or summary.task_info is not None:
             yield _report(stored, summary)
 
 
 def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
     generation = stored.status.observed_generation if stored.status else 0
-    told = NodeStatus(
-        phase=SAID.get(summary.phase, "Pending"),  # type: ignore[arg-type]
+    status = NodeStatus(
+        phase=REPORTED_PHASES.get(summary.phase, "Pending"),  # type: ignore[arg-type]
         output=Output(task_info=summary.task_info) if summary.task_info else None,
         uid=stored.uid,
         observed_generation=generation,
         reason=summary.reason,
         message=summary.message,
     )
-    return NodeReport(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary))
+    return NodeReport(stored.key, summary.node, status, live=summary.phase in REPORTED_PHASES, edge=_has_edge(summary))
 
 
 def _has_edge(summary: NodeSummary) -> bool:
     """Whether an edge worker has ever run on the node: of nodes that were left, a status names only those."""
     info = summary.task_info
     edge = info is not None and any((info.edge_inference_number, info.skipped, info.lost))
-    return edge or summary.phase == LEFT
+    return edge or summary.phase == LEFT_PHASE
 
 
 class Secrets:
@@ -114,7 +114,7 @@ class Secrets:
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
-        self._known: dict[tuple[str, str], tuple[float, Object | None]] = {}
+        self._cached: dict[tuple[str, str], tuple[float, Object | None]] = {}
 
     async def get(self, namespace: str, names: Collection[str]) -> Mapping[str, Object | None]:
         """Return the metadata of each; None for those that do not exist."""
@@ -123,32 +123,32 @@ class Secrets:
     async def ensure(self, body: Object) -> None:
         """Create a Secret with a session key, unless its service has it. Raises NotOursError if another owns it."""
         ref = Ref.of(body)
-        with worded(ref):
+        with refusals_for_users(ref):
             try:
                 key = {SESSION_KEY: secrets.token_hex(SESSION_KEY_DIGITS // 2)}
                 await self._client.create(SECRETS, ref.namespace, {**body, "stringData": key})
             except AlreadyExistsError as error:  # it was created a moment ago, or before this GM led
-                self._known.pop((ref.namespace, ref.name), None)
+                self._cached.pop((ref.namespace, ref.name), None)
                 existing = await self._get(ref.namespace, ref.name)
                 owner = body["metadata"]["ownerReferences"][0]["uid"]
-                if existing is not None and not owned_by({"metadata": existing}, owner):
+                if existing is not None and not is_owned_by({"metadata": existing}, owner):
                     text = f"{ref} exists and does not belong to this service: delete or rename one of the two"
                     raise NotOursError(text) from error
-        self._known.pop((ref.namespace, ref.name), None)
+        self._cached.pop((ref.namespace, ref.name), None)
 
     async def _get(self, namespace: str, name: str) -> Object | None:
         now = asyncio.get_running_loop().time()
-        until, known = self._known.get((namespace, name), (0.0, None))
+        until, cached = self._cached.get((namespace, name), (0.0, None))
         if now < until:
-            return known
-        found: Object | None = None
+            return cached
+        metadata: Object | None = None
         with contextlib.suppress(NotFoundError):
-            found = trimmed(await self._client.get(SECRETS, namespace, name, metadata_only=True))["metadata"]
-        if len(self._known) >= MAX_KNOWN:
-            self._known = {at: (until, known) for at, (until, known) in self._known.items() if now < until}
-        if len(self._known) < MAX_KNOWN:
-            self._known[namespace, name] = (now + (NOT_THERE if found is None else THERE), found)
-        return found
+            metadata = trim(await self._client.get(SECRETS, namespace, name, metadata_only=True))["metadata"]
+        if len(self._cached) >= MAX_CACHED_SECRETS:
+            self._cached = {at: (until, cached) for at, (until, cached) in self._cached.items() if now < until}
+        if len(self._cached) < MAX_CACHED_SECRETS:
+            self._cached[namespace, name] = (now + (NOT_THERE if metadata is None else THERE), metadata)
+        return metadata
 
 
 class KubernetesCluster:
@@ -161,8 +161,8 @@ class KubernetesCluster:
         # changes in their order, each once; a node stands for itself by its name
         self._happened: dict[Key | WorkersChanged | str, None] = {}
         self._happening = asyncio.Event()
-        self._customs = CustomResources(client, elector, self._announce, self._report_trouble)
-        self._made = OwnedObjects(client, lambda key: self._announce(WorkersChanged(key)))
+        self._custom_resources = CustomResources(client, elector, self._announce, self._report_trouble)
+        self._owned_objects = OwnedObjects(client, lambda key: self._announce(WorkersChanged(key)))
         self._secrets = Secrets(client)
         self._warnings = PodWarnings(client)
         self._events = Events(client, elector)
@@ -176,7 +176,7 @@ class KubernetesCluster:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             tasks = [group.create_task(i.run(), name=f"informer {i.api.plural} {i.api.version}") for i in self._all()]
             tasks.append(group.create_task(self._events.run(), name="events"))
-            tasks.append(group.create_task(self._customs.left.run(), name="left alone"))
+            tasks.append(group.create_task(self._custom_resources.unhandled.run(), name="left alone"))
             for task in tasks:
                 stack.callback(task.cancel)
             await self._synced()
@@ -243,24 +243,24 @@ class KubernetesCluster:
 
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
-        return self._customs.claims.get(key)
+        return self._custom_resources.claims.get(key)
 
     def exists(self, key: Key, uid: str) -> bool:
         """Whether the resource exists, readable or not, with its key or without."""
-        return self._customs.claims.find(key, uid) is not None
+        return self._custom_resources.claims.find(key, uid) is not None
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
         """Return the resources that claim the key of an older resource of the other group."""
-        return self._customs.claims.seconds(key)
+        return self._custom_resources.claims.namesakes(key)
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
-        return self._customs.claims.all(plural, namespace)
+        return self._custom_resources.claims.all(plural, namespace)
 
     def workers(self, key: Key) -> ClusterWorkers:
         """Return the objects and pods of the resource that has the key."""
         stored = self.get(key)
-        return self._made.of(key.namespace, stored.uid) if stored else ClusterWorkers()
+        return self._owned_objects.of(key.namespace, stored.uid) if stored else ClusterWorkers()
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
         """Return the metadata of Secrets; None for those that do not exist. Requests only what is not cached."""
@@ -288,43 +288,43 @@ class KubernetesCluster:
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if anything about the resource has changed since."""
-        await self._customs.write_status(stored, status)
+        await self._custom_resources.write_status(stored, status)
 
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
         """Set fields of a spec. Raises ConflictError if anything about the resource has changed since."""
         check_leading(self._elector)
-        await self._customs.edit(stored, fields)
+        await self._custom_resources.edit(stored, fields)
 
-    async def hold(self, key: Key, uid: str) -> None:
+    async def add_finalizer(self, key: Key, uid: str) -> None:
         """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""
-        await self._customs.hold(key, uid)
+        await self._custom_resources.add_finalizer(key, uid)
 
     async def finalize(self, key: Key, uid: str) -> None:
         """Remove the finalizer."""
-        await self._customs.finalize(key, uid)
+        await self._custom_resources.finalize(key, uid)
 
     async def ensure(self, body: Object) -> None:
         """Create the object, or update the fields that differ. A Secret gets a new session key when it is created."""
         check_leading(self._elector)
-        await (self._secrets if body["kind"] == SECRETS.kind else self._made).ensure(body)
+        await (self._secrets if body["kind"] == SECRETS.kind else self._owned_objects).ensure(body)
 
     async def remove(self, ref: Ref, uid: str) -> None:
         """Delete it."""
         check_leading(self._elector)
-        await self._made.remove(ref, uid)
+        await self._owned_objects.remove(ref, uid)
 
     # --- remembering ------------------------------------------------------------------------------------------
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
         """Queue an event of the object, or of GM's Lease if the object does not exist. Does not wait."""
-        involved, subject = self._involved(about)
+        involved, subject = self._find_object(about)
         if times := self._repeats.times(reason, about):
             self._events.add(type_, reason, involved, f"{subject}{message}", times)
 
     async def bury(self, uid: str, generation: int) -> None:
         """Do nothing: each resource that is missing here was deleted."""
 
-    def buried(self, uid: str) -> int | None:  # noqa: ARG002
+    def deleted_generation(self, uid: str) -> int | None:  # noqa: ARG002
         """Always None: not used where ``complete`` is True."""
         return None
 
@@ -341,9 +341,9 @@ class KubernetesCluster:
     # --- within -----------------------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[Informer[Any]]:
-        yield from self._customs.informers
+        yield from self._custom_resources.informers
         yield self._nodes
-        yield from self._made.informers
+        yield from self._owned_objects.informers
 
     async def _synced(self) -> None:
         try:
@@ -376,13 +376,13 @@ class KubernetesCluster:
         if times := self._repeats.times(reason, of.uid):
             self._events.add("Warning", reason, _reference(of), message, times)
 
-    def _involved(self, about: str) -> tuple[Object, str]:
+    def _find_object(self, about: str) -> tuple[Object, str]:
         """Return the object that a name of the event log refers to, and a prefix for the message."""
         if about.startswith(NODE) and (node := self._nodes.get("", about.removeprefix(NODE))):
             return {"apiVersion": NODES.version, "kind": NODES.kind, "name": node.name, "uid": node.uid}, ""
         with contextlib.suppress(InvalidFieldError):
             key = Key.parse(about)
-            if first := self._customs.claims.first(key):
+            if first := self._custom_resources.claims.first(key):
                 return _reference(first), ""
         lease = {
             "apiVersion": LEASES.version,
@@ -425,7 +425,7 @@ class Events:
         self._client = client
         self._leadership = leadership
         self._waiting: asyncio.Queue[tuple[Happened, int]] = asyncio.Queue(MAX_WAITING)
-        self._known: OrderedDict[Happened, tuple[str, int]] = OrderedDict()
+        self._written: OrderedDict[Happened, tuple[str, int]] = OrderedDict()
         #: events that were not written: the queue was full, or the server refused them
         self.dropped = 0
 
@@ -465,14 +465,14 @@ class Events:
         involved = dict(happened.involved)
         namespace = involved.get("namespace") or "default"
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        if happened in self._known:
-            name, count = self._known[happened]
+        if happened in self._written:
+            name, count = self._written[happened]
             try:
                 await self._client.patch(EVENTS, namespace, name, {"count": count + times, "lastTimestamp": now})
             except NotFoundError:  # the server deletes events after an hour
-                del self._known[happened]
+                del self._written[happened]
             else:
-                self._known[happened] = (name, count + times)
+                self._written[happened] = (name, count + times)
                 return
         name = f"{involved['name'][:MAX_NAME].rstrip('.-')}.{secrets.token_hex(8)}"
         body = {
@@ -489,6 +489,6 @@ class Events:
             "count": times,
         }
         await self._client.create(EVENTS, namespace, body)
-        self._known[happened] = (name, times)
-        while len(self._known) > MAX_KNOWN_EVENTS:
-            self._known.popitem(last=False)
+        self._written[happened] = (name, times)
+        while len(self._written) > MAX_WRITTEN_EVENTS:
+            self._written.popitem(last=False)

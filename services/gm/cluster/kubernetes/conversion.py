@@ -61,12 +61,12 @@ class Custom:
         return Key(self.api.plural, self.namespace, self.name)
 
     @property
-    def held(self) -> bool:
+    def has_finalizer(self) -> bool:
         """Whether its deletion waits for GM's finalizer."""
         return FINALIZER in self.finalizers
 
 
-def trimmed(body: Object) -> Object:
+def trim(body: Object) -> Object:
     """Return an object without the fields that GM does not need."""
     metadata = body["metadata"]
     metadata.pop("managedFields", None)
@@ -75,7 +75,7 @@ def trimmed(body: Object) -> Object:
     return body
 
 
-def trimmed_pod(body: Object) -> Object:
+def trim_pod(body: Object) -> Object:
     """Return the parts of a pod that its status is made from."""
     status = _only(body.get("status") or {}, POD_STATUS)
     for field in ("initContainerStatuses", "containerStatuses"):
@@ -92,7 +92,7 @@ def trimmed_pod(body: Object) -> Object:
 def registered_node(body: Object) -> RegisteredNode:
     """Return a node's labels, and why it is not ready by its condition ``Ready``."""
     conditions = (body.get("status") or {}).get("conditions") or []
-    ready: Object = next((each for each in conditions if each.get("type") == "Ready"), {})
+    ready: Object = next((condition for condition in conditions if condition.get("type") == "Ready"), {})
     why = ""
     if ready.get("status", "True") != "True":
         why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part) or "it is not ready"
@@ -101,7 +101,7 @@ def registered_node(body: Object) -> RegisteredNode:
 
 def custom(api: ApiResource, body: Object) -> Custom:
     """Convert an object of the API to a resource."""
-    raw = trimmed(body).pop("status", None) or {}
+    raw = trim(body).pop("status", None) or {}
     metadata = body["metadata"]
     status = _status(raw)
     stored, problem = None, ""
@@ -131,8 +131,8 @@ def status_patch(status: Status, version: str, written: Collection[str]) -> Obje
     """Return the merge-patch that replaces a resource's whole status, if the resource still has that version."""
     fields = _non_empty(msgspec.to_builtins(status))
     # a merge-patch keeps fields that it does not name
-    gone = dict.fromkeys(field for field in written if field not in fields)
-    return {"metadata": {"resourceVersion": version}, "status": {**gone, **fields}}
+    removed = dict.fromkeys(field for field in written if field not in fields)
+    return {"metadata": {"resourceVersion": version}, "status": {**removed, **fields}}
 
 
 def finalizer_patch(of: Custom, finalizers: Collection[str]) -> Object:
@@ -166,7 +166,7 @@ def service_of_pod(body: Object) -> tuple[Key, str] | None:
 
 def _controller(body: Object) -> Object | None:
     """Return the reference to an object's controller, which is always in the object's namespace."""
-    return next((each for each in body["metadata"].get("ownerReferences") or () if each.get("controller")), None)
+    return next((owner for owner in body["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
 
 
 def _status(raw: object) -> Status | None:

@@ -16,14 +16,14 @@ from halimede.messages import Status
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import Object, resources
-from services.gm.cluster.kubernetes.client import KubernetesClient, NotFoundError, StaleError, worded
+from services.gm.cluster.kubernetes.client import KubernetesClient, NotFoundError, StaleError, refusals_for_users
 from services.gm.cluster.kubernetes.conversion import Custom, custom, finalizer_patch, status_patch
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.kubernetes.leader_election import Leadership, check_leading
 from services.gm.cluster.port import FINALIZER, ConflictError, StoredResource, utc_now
-from services.gm.controllers.base import same
+from services.gm.controllers.base import is_same_status
 from services.gm.service_status import Readiness, conclude
-from services.gm.workqueue import WorkQueue, reached
+from services.gm.workqueue import WorkQueue, has_come
 
 #: seconds between two attempts to write an object after a write conflict
 FIRST_PAUSE, LAST_PAUSE = 0.2, 8.0
@@ -54,15 +54,15 @@ class NameConflicts:
             return
         key = of.value.key
         objects = self._objects.setdefault(key, {})
-        before = [(each.uid, each.stored is None) for each in self._order.get(key, ())]
+        before = [(claim.uid, claim.stored is None) for claim in self._order.get(key, ())]
         if new is None:
             objects.pop(of.uid, None)
         else:
             objects[of.uid] = new.value
-        order = self._order[key] = tuple(sorted(objects.values(), key=lambda each: (each.created, each.uid)))
+        order = self._order[key] = tuple(sorted(objects.values(), key=lambda claim: (claim.created, claim.uid)))
         if not objects:
             del self._objects[key], self._order[key]
-        if ours and before == [(each.uid, each.stored is None) for each in order]:
+        if ours and before == [(claim.uid, claim.stored is None) for claim in order]:
             return
         self._announce(key)
         for uid in objects:
@@ -74,9 +74,9 @@ class NameConflicts:
         first = self.first(key)
         return first.stored if first else None
 
-    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
+    def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
         """Return readable resources that wait for the key."""
-        return tuple(each.stored for each in self._order.get(key, ())[1:] if each.stored)
+        return tuple(claim.stored for claim in self._order.get(key, ())[1:] if claim.stored)
 
     def first(self, key: Key) -> Custom | None:
         """Return the object that has the key, readable or not."""
@@ -110,9 +110,9 @@ class ConflictBackoff:
     def __len__(self) -> int:
         return len(self._pauses)
 
-    def hold(self, uid: str) -> bool:
+    def must_wait(self, uid: str) -> bool:
         """Whether an object's pause is not over yet."""
-        return uid in self._pauses and not reached(self._pauses[uid][1])
+        return uid in self._pauses and not has_come(self._pauses[uid][1])
 
     def lengthen(self, uid: str) -> None:
         """Begin the next pause, twice as long as the last one."""
@@ -126,21 +126,21 @@ class ConflictBackoff:
 
 
 class CustomResources:
-    """The resources of all kinds. ``announce`` receives keys to reconcile, ``tell`` a reason, object and message."""
+    """The resources of all kinds. ``announce`` receives keys to reconcile, ``report`` a reason, object and message."""
 
     def __init__(
         self,
         client: KubernetesClient,
         leadership: Leadership,
         announce: Callable[[Key], None],
-        tell: Callable[[str, Custom, str], None],
+        report: Callable[[str, Custom, str], None],
     ) -> None:
         self._client = client
         self._leadership = leadership
-        self._tell = tell
+        self._report = report
         #: objects that no controller handles: GM only writes their problem and removes the finalizer
-        self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._requeue_aside)
-        self.claims = NameConflicts(announce, self.left.add)
+        self.unhandled: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._requeue_aside)
+        self.claims = NameConflicts(announce, self.unhandled.add)
         #: one write at a time for each object, by uid: each write then sees the result of the one before
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._pauses = ConflictBackoff()
@@ -154,82 +154,82 @@ class CustomResources:
     async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if anything about the resource has changed since."""
         async with self._alone(stored.uid):
-            found = self.claims.find(stored.key, stored.uid)
-            if found is None or found.version != stored.resource_version:
+            claim = self.claims.find(stored.key, stored.uid)
+            if claim is None or claim.version != stored.resource_version:
                 raise ConflictError(f"{stored.key} was edited while its status was computed")
-            await self._write_status(found, status)
+            await self._write_status(claim, status)
 
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
         """Set fields of a spec. Raises ConflictError if anything about the resource has changed since."""
         async with self._alone(stored.uid):
-            found = self.claims.find(stored.key, stored.uid)
-            if found is None or found.deleting or found.version != stored.resource_version:
+            claim = self.claims.find(stored.key, stored.uid)
+            if claim is None or claim.deleting or claim.version != stored.resource_version:
                 raise ConflictError(f"{stored.key} was edited in the meantime")
-            metadata = {"uid": stored.uid, "resourceVersion": found.version}
-            await self._patch(found, {"metadata": metadata, "spec": dict(fields)})
+            metadata = {"uid": stored.uid, "resourceVersion": claim.version}
+            await self._patch(claim, {"metadata": metadata, "spec": dict(fields)})
 
-    async def hold(self, key: Key, uid: str) -> None:
+    async def add_finalizer(self, key: Key, uid: str) -> None:
         """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""
         async with self._alone(uid):
-            found = self.claims.find(key, uid)
-            if found is None or found.deleting:
+            claim = self.claims.find(key, uid)
+            if claim is None or claim.deleting:
                 raise ConflictError(f"{key} was deleted or is being deleted")
-            if not found.held:
-                await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
+            if not claim.has_finalizer:
+                await self._patch(claim, finalizer_patch(claim, [*claim.finalizers, FINALIZER]))
 
     async def finalize(self, key: Key, uid: str) -> None:
         """Remove the finalizer, if it is set and deletion was requested."""
         async with self._alone(uid):
-            found = self.claims.find(key, uid)
-            if found is not None and found.deleting and found.held:
-                await self._release(found)
+            claim = self.claims.find(key, uid)
+            if claim is not None and claim.deleting and claim.has_finalizer:
+                await self._release(claim)
 
     def _alone(self, uid: str) -> asyncio.Lock:
         return self._writing.setdefault(uid, asyncio.Lock())
 
     async def _requeue_aside(self, at: tuple[Key, str]) -> None:
-        found = self.claims.aside(*at)
-        if found is None:
-            self.left.forget(at)
-        elif found.deleting:
-            if found.held:
-                await self._release(found)
-        elif found.problem:
-            await self._explain(found, INVALID, found.problem)
-        elif (first := self.claims.first(found.key)) and first.problem:  # the reconciler reports the other conflicts
-            text = f"{first.api.version} {found.key} already has that name and is not valid: correct or delete it"
-            await self._explain(found, CONFLICT, text)
+        claim = self.claims.aside(*at)
+        if claim is None:
+            self.unhandled.forget(at)
+        elif claim.deleting:
+            if claim.has_finalizer:
+                await self._release(claim)
+        elif claim.problem:
+            await self._explain(claim, INVALID, claim.problem)
+        elif (first := self.claims.first(claim.key)) and first.problem:  # the reconciler reports the other conflicts
+            text = f"{first.api.version} {claim.key} already has that name and is not valid: correct or delete it"
+            await self._explain(claim, CONFLICT, text)
 
-    async def _explain(self, found: Custom, reason: str, text: str) -> None:
-        earlier = found.status
-        status = conclude(earlier or Status(), Readiness("Failed", reason, text), earlier, found.generation, utc_now())
-        if not same(status, earlier):
-            await self._write_status(found, status)
-            self._tell(reason, found, text)
+    async def _explain(self, claim: Custom, reason: str, text: str) -> None:
+        earlier = claim.status
+        status = conclude(earlier or Status(), Readiness("Failed", reason, text), earlier, claim.generation, utc_now())
+        if not is_same_status(status, earlier):
+            await self._write_status(claim, status)
+            self._report(reason, claim, text)
 
-    async def _write_status(self, found: Custom, status: Status) -> None:
-        await self._patch(found, status_patch(status, found.version, found.written), "status")
+    async def _write_status(self, claim: Custom, status: Status) -> None:
+        await self._patch(claim, status_patch(status, claim.version, claim.written), "status")
 
-    async def _patch(self, found: Custom, patch: Object, subresource: str = "") -> None:
+    async def _patch(self, claim: Custom, patch: Object, subresource: str = "") -> None:
         """Patch the version that was read, and cache the response at once, ahead of the watch."""
         try:
-            answer = await self._send(found, patch, subresource)
+            answer = await self._send(claim, patch, subresource)
         except NotFoundError as error:
-            raise ConflictError(f"{found.key} has just been deleted") from error
-        self._by_api[found.api].learn(answer, found.version)
+            raise ConflictError(f"{claim.key} has just been deleted") from error
+        self._by_api[claim.api].learn(answer, claim.version)
 
-    async def _send(self, found: Custom, patch: Object, subresource: str = "") -> Object:
+    async def _send(self, claim: Custom, patch: Object, subresource: str = "") -> Object:
         """Patch the version that was read. After a conflict the write waits until the watch has caught up."""
         check_leading(self._leadership)
-        if self._pauses.hold(found.uid):
-            raise ConflictError(f"{found.key} has changed, and the watch has not delivered the change yet")
+        if self._pauses.must_wait(claim.uid):
+            raise ConflictError(f"{claim.key} has changed, and the watch has not delivered the change yet")
         try:
-            with worded(f"{found.api.kind} {found.namespace}/{found.name}"):
-                api, at = found.api, (found.namespace, found.name)
+            with refusals_for_users(f"{claim.api.kind} {claim.namespace}/{claim.name}"):
+                api, at = claim.api, (claim.namespace, claim.name)
                 return await self._client.patch(api, *at, patch, subresource=subresource)
         except StaleError:
-            if self.claims.find(found.key, found.uid) is found:
-                self._pauses.lengthen(found.uid)
+            if self.claims.find(claim.key, claim.uid) is claim:
+                self._pauses.lengthen(claim.uid)
             raise
 
     def _changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
@@ -237,13 +237,13 @@ class CustomResources:
             self._pauses.end(old.uid)
         self.claims.changed(old, new, ours)
 
-    async def _release(self, found: Custom) -> None:
-        informer, left = self._by_api[found.api], [name for name in found.finalizers if name != FINALIZER]
+    async def _release(self, claim: Custom) -> None:
+        informer, remaining = self._by_api[claim.api], [name for name in claim.finalizers if name != FINALIZER]
         try:
-            answer = await self._send(found, finalizer_patch(found, left))
+            answer = await self._send(claim, finalizer_patch(claim, remaining))
         except NotFoundError:
-            left = []
-        if left:
-            informer.learn(answer, found.version)
+            remaining = []
+        if remaining:
+            informer.learn(answer, claim.version)
         else:
-            informer.gone(found.namespace, found.name, found.uid)
+            informer.mark_deleted(claim.namespace, claim.name, claim.uid)

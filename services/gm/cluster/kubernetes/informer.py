@@ -31,7 +31,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.5, 10.0
 #: seconds after which a watch counts as successful even without an event
 WORTHWHILE = 5.0
 #: uids of deleted objects that are remembered
-MAX_GONE = 4096
+MAX_DELETED = 4096
 
 
 class KubernetesSource(Protocol):
@@ -92,7 +92,7 @@ class Informer(Generic[T]):
         self._items: dict[tuple[str, str], CachedObject[T]] = {}
         # By uid. True: deleted for good, although a watch that lags may still report the object. False: the watch
         # reports it as deleted (or no longer selected), although a late response to a write may contain it.
-        self._gone: OrderedDict[str, bool] = OrderedDict()
+        self._deleted: OrderedDict[str, bool] = OrderedDict()
         self._version = ""
         self._progress = False
 
@@ -107,7 +107,7 @@ class Informer(Generic[T]):
         """List and watch until cancelled."""
         failures, listing_anew = 0, False
         while True:
-            self._progress, asked_s = False, 0.0
+            self._progress, retry_after_s = False, 0.0
             try:
                 if not self._version:
                     await self._list()
@@ -119,12 +119,12 @@ class Informer(Generic[T]):
                     listing_anew = True
                     continue
             except KubernetesApiError as error:
-                asked_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
+                retry_after_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
                 self._report(str(error))
             failures = 0 if self._progress else failures + 1
             listing_anew = listing_anew and not self._progress
             pause = exponential(failures, FIRST_PAUSE, LAST_PAUSE)
-            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), asked_s))  # noqa: S311
+            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), retry_after_s))  # noqa: S311
 
     def learn(self, body: Object, before: str) -> None:
         """Cache the response to GM's own write, unless the object has changed since version ``before`` was seen
@@ -132,10 +132,10 @@ class Informer(Generic[T]):
         """
         item = self._item(body)
         old = self._items.get((item.namespace, item.name))
-        if (old.version if old else "") == before and item.uid not in self._gone:
+        if (old.version if old else "") == before and item.uid not in self._deleted:
             self._put(item.namespace, item.name, item, ours=True)
 
-    def gone(self, namespace: str, name: str, uid: str) -> None:
+    def mark_deleted(self, namespace: str, name: str, uid: str) -> None:
         """Mark an object as deleted for good, although a watch that lags may still report it."""
         self._drop(namespace, name, uid, for_good=True)
 
@@ -153,7 +153,7 @@ class Informer(Generic[T]):
         for namespace, name in [at for at in self._items if at not in listed]:
             self._put(namespace, name, None)
         for (namespace, name), item in listed.items():
-            self._gone.pop(item.uid, None)
+            self._deleted.pop(item.uid, None)
             self._put(namespace, name, item)
         self._version = version
         self.lists += 1
@@ -177,8 +177,8 @@ class Informer(Generic[T]):
             return
         if kind in {"ADDED", "MODIFIED"}:
             item = self._item(body)
-            if not self._gone.get(item.uid):
-                self._gone.pop(item.uid, None)
+            if not self._deleted.get(item.uid):
+                self._deleted.pop(item.uid, None)
                 self._put(item.namespace, item.name, item)
         elif kind == "DELETED":
             metadata = body["metadata"]
@@ -195,17 +195,17 @@ class Informer(Generic[T]):
         metadata = body["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
-        known = self._items.get((namespace, name))
-        if known is not None and known.uid == uid and known.version == version:
-            return known
+        cached = self._items.get((namespace, name))
+        if cached is not None and cached.uid == uid and cached.version == version:
+            return cached
         # the API omits version and kind of objects in lists
         body["apiVersion"], body["kind"] = self.api.version, self.api.kind
         return CachedObject(namespace, name, uid, version, self._convert(body))
 
     def _drop(self, namespace: str, name: str, uid: str, *, for_good: bool) -> None:
-        self._gone[uid] = for_good
-        while len(self._gone) > MAX_GONE:
-            self._gone.popitem(last=False)
+        self._deleted[uid] = for_good
+        while len(self._deleted) > MAX_DELETED:
+            self._deleted.popitem(last=False)
         old = self._items.get((namespace, name))
         if old is not None and old.uid == uid:
             self._put(namespace, name, None)

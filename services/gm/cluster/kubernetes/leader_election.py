@@ -1,7 +1,8 @@
 """Leader election: one GM at a time leads, by a Lease that it renews and that the candidates watch.
 
-A candidate measures on its own clock how long the record has not changed. A leader gives up by itself when it could not
-renew for a shorter time than that. ``decide`` is pure and decides what to do about a Lease; the rest does it.
+A candidate reads the Lease again and again, and takes it when the holder has released it or has not renewed it for too
+long by the candidate's own clock. The leader runs its work and renews the Lease. It gives up by itself when it could
+not renew for a shorter time than a candidate waits. ``decide`` is pure: it returns what to do about a Lease.
 """
 
 from __future__ import annotations
@@ -115,22 +116,22 @@ class Lost:
 Decision = Take | Renew | Wait | Lost
 
 
-def decide(identity: str, seen: LeaseRecord | None, mine: int | None, silent_s: float, highest: int = 0) -> Decision:
+def decide(identity: str, record: LeaseRecord | None, mine: int | None, silent_s: float, highest: int = 0) -> Decision:
     """Decide what to do about the Lease.
 
-    ``seen`` is None when there is no Lease. ``mine`` is the epoch in which this GM leads, None if it does not.
+    ``record`` is None when there is no Lease. ``mine`` is the epoch in which this GM leads, None if it does not.
     ``silent_s`` is the time for which the record has not changed, ``highest`` the highest epoch that was ever read.
     """
     if mine is not None:
-        if seen is None:
+        if record is None:
             return Lost("the Lease was deleted")
-        if seen.holder != identity:
-            return Lost(f"{seen.holder or 'no one'} holds the Lease")
-        return Renew() if seen.epoch == mine else Lost("another process with the same identity has the Lease")
-    if seen is None:
+        if record.holder != identity:
+            return Lost(f"{record.holder or 'no one'} holds the Lease")
+        return Renew() if record.epoch == mine else Lost("another process with the same identity has the Lease")
+    if record is None:
         return Take(highest + 1)
-    if seen.holder in {"", identity} or silent_s >= seen.duration_s:
-        return Take(max(seen.epoch, highest) + 1)
+    if record.holder in {"", identity} or silent_s >= record.duration_s:
+        return Take(max(record.epoch, highest) + 1)
     return Wait()
 
 
@@ -175,8 +176,8 @@ class LeaderElection:
         self._give_up_s = give_up_s
         self._retry_s = retry_s
         self._mine: int | None = None
-        self._seen: LeaseRecord | None = None
-        self._seen_at = 0.0
+        self._record: LeaseRecord | None = None
+        self._changed_at = 0.0
         self._highest = 0
         self._deadline = 0.0
         #: why this GM cannot try to lead; empty when another GM leads, or when there is no problem
@@ -192,7 +193,7 @@ class LeaderElection:
     @property
     def uid(self) -> str:
         """The uid of the Lease."""
-        return self._seen.uid if self._seen else ""
+        return self._record.uid if self._record else ""
 
     @property
     def leading(self) -> bool:
@@ -237,7 +238,7 @@ class LeaderElection:
             if epoch < self._mine:
                 return True
             try:
-                lost = await self._hold(self._mine, epoch + 1)
+                lost = await self._write_epoch(self._mine, epoch + 1)
             except KubernetesApiError as error:  # the next renewal finds out whether leadership was lost
                 lost = str(error)
             else:
@@ -249,11 +250,11 @@ class LeaderElection:
     # --- beginning, going on, ending --------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 began, trouble = await self._try_to_begin(), ""
-                why = f"{self._seen.holder} leads" if self._seen else ""
+                why = f"{self._record.holder} leads" if self._record else ""
             except (StaleError, AlreadyExistsError):
                 began, trouble, why = False, "", "another candidate was faster"
             except KubernetesApiError as error:
@@ -264,23 +265,23 @@ class LeaderElection:
             if began:
                 log.info("leadership acquired", lease=self.name, identity=self.identity, epoch=self.epoch)
                 return
-            if why != told:
-                say = log.warning if trouble else log.info
-                say("leadership not acquired", lease=self.name, identity=self.identity, why=why)
-                told = why
+            if why != logged:
+                write = log.warning if trouble else log.info
+                write("leadership not acquired", lease=self.name, identity=self.identity, why=why)
+                logged = why
             await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _try_to_begin(self) -> bool:
-        seen = await self._read_lease()
-        silent_s = asyncio.get_running_loop().time() - self._seen_at
-        decision = decide(self.identity, seen, None, silent_s, self._highest)
+        record = await self._read_lease()
+        silent_s = asyncio.get_running_loop().time() - self._changed_at
+        decision = decide(self.identity, record, None, silent_s, self._highest)
         if not isinstance(decision, Take):
             return False
         if decision.epoch > MAX_EPOCH + 1:
             raise KubernetesApiError(
                 f"Lease {self.namespace}/{self.name}", 0, "leaseTransitions is at its maximum: delete the Lease"
             )
-        await self._write(seen, decision.epoch)
+        await self._write(record, decision.epoch)
         return True
 
     async def _keep(self) -> str:
@@ -292,7 +293,7 @@ class LeaderElection:
                     await asyncio.sleep(self._retry_s)
                     try:
                         async with self._writing:
-                            lost = await self._hold(self._mine, self._mine)
+                            lost = await self._write_epoch(self._mine, self._mine)
                     except KubernetesApiError as error:
                         why = f"the Lease could not be renewed in time: {error}"
                         log.warning("lease not renewed", error=str(error))
@@ -303,27 +304,27 @@ class LeaderElection:
         self._mine = None
         return lost
 
-    async def _hold(self, mine: int, epoch: int) -> str:
+    async def _write_epoch(self, mine: int, epoch: int) -> str:
         """Write the Lease once, ``mine`` being the epoch until now; return why leadership is lost, empty if held."""
         try:
-            await self._write(self._seen, epoch)
+            await self._write(self._record, epoch)
         except (StaleError, NotFoundError):
             # the Lease was changed in between: perhaps by an own earlier attempt, or by a user who edits labels
             decision = decide(self.identity, await self._read_lease(), mine, 0.0, self._highest)
             if isinstance(decision, Lost):
                 return decision.why
-            await self._write(self._seen, epoch)
+            await self._write(self._record, epoch)
         return ""
 
     async def _release(self) -> None:
         """Release the Lease if this GM still leads. The epoch stays in it, and the next leader raises it."""
-        if not self.leading or self._seen is None or self._mine is None:
+        if not self.leading or self._record is None or self._mine is None:
             self._mine = None
             return
-        seen, mine, self._mine = self._seen, self._mine, None
+        record, mine, self._mine = self._record, self._mine, None
         with contextlib.suppress(KubernetesApiError):
             try:
-                await self._empty(seen)
+                await self._empty(record)
             except StaleError:
                 # the renewal that the stop interrupted may have been written: then the Lease is still ours
                 now = await self._read_lease()
@@ -332,8 +333,8 @@ class LeaderElection:
                 await self._empty(now)
             log.info("leadership released", lease=self.name, identity=self.identity)
 
-    async def _empty(self, seen: LeaseRecord) -> None:
-        body = self._body(seen, self._highest)
+    async def _empty(self, record: LeaseRecord) -> None:
+        body = self._body(record, self._highest)
         body["spec"]["holderIdentity"] = ""
         self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
 
@@ -343,21 +344,21 @@ class LeaderElection:
         try:
             self._observe(await self._client.get(LEASES, self.namespace, self.name, timeout_s=CALL))
         except NotFoundError:
-            self._seen = None
-        return self._seen
+            self._record = None
+        return self._record
 
     def _observe(self, lease: Object) -> None:
         record = LeaseRecord.of(lease)
-        if self._seen is None or record.sign != self._seen.sign or record.uid != self._seen.uid:
-            self._seen_at = asyncio.get_running_loop().time()
-        self._seen = record
+        if self._record is None or record.sign != self._record.sign or record.uid != self._record.uid:
+            self._changed_at = asyncio.get_running_loop().time()
+        self._record = record
         self._highest = max(self._highest, record.epoch)
 
-    async def _write(self, seen: LeaseRecord | None, epoch: int) -> None:
+    async def _write(self, record: LeaseRecord | None, epoch: int) -> None:
         """Take or renew the Lease in that epoch, if it has not changed since it was read."""
         began = asyncio.get_running_loop().time()
-        body = self._body(seen, epoch)
-        if seen is None:
+        body = self._body(record, epoch)
+        if record is None:
             body |= {"apiVersion": LEASES.version, "kind": LEASES.kind}
             body["metadata"] = {"name": self.name, "namespace": self.namespace}
             lease = await self._client.create(LEASES, self.namespace, body, timeout_s=CALL)
@@ -368,7 +369,7 @@ class LeaderElection:
         # counted from before the call: candidates count from when they read the record, which is later
         self._deadline = began + self._give_up_s
 
-    def _body(self, seen: LeaseRecord | None, epoch: int) -> dict[str, Any]:
+    def _body(self, record: LeaseRecord | None, epoch: int) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {
             "holderIdentity": self.identity,
@@ -376,9 +377,9 @@ class LeaderElection:
             "leaseTransitions": epoch,
             "renewTime": now,
         }
-        if seen is None or epoch != seen.epoch or self._mine is None:
+        if record is None or epoch != record.epoch or self._mine is None:
             spec["acquireTime"] = now
-        metadata = {"resourceVersion": seen.version, "uid": seen.uid} if seen else {}
+        metadata = {"resourceVersion": record.version, "uid": record.uid} if record else {}
         return {"metadata": metadata, "spec": spec}
 
 

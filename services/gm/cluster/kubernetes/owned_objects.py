@@ -16,20 +16,20 @@ from typing import Any
 import structlog
 
 from halimede.names import Key
-from services.gm.cluster.kubernetes.api_paths import MADE, MANAGED, PODS, Object
+from services.gm.cluster.kubernetes.api_paths import MANAGED, MANAGED_KINDS, PODS, Object
 from services.gm.cluster.kubernetes.client import (
     AlreadyExistsError,
     KubernetesApiError,
     KubernetesClient,
     NotFoundError,
     StaleError,
-    worded,
+    refusals_for_users,
 )
-from services.gm.cluster.kubernetes.conversion import service_of, service_of_pod, trimmed, trimmed_pod
+from services.gm.cluster.kubernetes.conversion import service_of, service_of_pod, trim, trim_pod
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.port import ClusterWorkers, ConflictError, NotOursError, Ref
 from services.gm.workloads.diff import patch_for
-from services.gm.workloads.object_names import owned_by
+from services.gm.workloads.object_names import is_owned_by
 
 log = structlog.get_logger()
 
@@ -43,9 +43,9 @@ class OwnedObjects:
         self._objects: dict[tuple[str, str], dict[Ref, Object]] = {}
         self._pods: dict[tuple[str, str], dict[str, Object]] = {}
         self._by_kind = {
-            api.kind: Informer(client, api, trimmed, self._object_changed, selector=MANAGED) for api in MADE
+            api.kind: Informer(client, api, trim, self._object_changed, selector=MANAGED) for api in MANAGED_KINDS
         }
-        self._pod_informer = Informer(client, PODS, trimmed_pod, self._pod_changed, selector=MANAGED)
+        self._pod_informer = Informer(client, PODS, trim_pod, self._pod_changed, selector=MANAGED)
         #: for each object, the difference that remained after GM's last write, and the uid and generation at that time
         self._moot: dict[Ref, tuple[str, int, Object]] = {}
 
@@ -66,7 +66,7 @@ class OwnedObjects:
         A field that the server does not know is refused: the server would drop it silently.
         """
         ref = Ref.of(body)
-        with worded(ref):
+        with refusals_for_users(ref):
             await self._ensure(ref, body)
 
     async def _ensure(self, ref: Ref, body: Object) -> None:
@@ -82,19 +82,19 @@ class OwnedObjects:
                 existing = await self._client.get(informer.api, ref.namespace, ref.name)
             except NotFoundError as error:
                 raise ConflictError(f"{ref} is being deleted") from error
-            await self._bring(informer, trimmed(existing), "", body)
+            await self._bring(informer, trim(existing), "", body)
         else:
             self._wrote(informer, answer, "", body)
 
     async def remove(self, ref: Ref, uid: str) -> None:
         """Delete an object, and the objects that it owns."""
-        with worded(ref), contextlib.suppress(NotFoundError, StaleError):
+        with refusals_for_users(ref), contextlib.suppress(NotFoundError, StaleError):
             await self._client.delete(self._by_kind[ref.kind].api, ref.namespace, ref.name, uid=uid)
 
-    async def _bring(self, informer: Informer[Object], existing: Object, seen: str, body: Object) -> None:
+    async def _bring(self, informer: Informer[Object], existing: Object, version: str, body: Object) -> None:
         ref, metadata = Ref.of(body), existing["metadata"]
         service = service_of(body)
-        if service is None or not owned_by(existing, service[1]):
+        if service is None or not is_owned_by(existing, service[1]):
             raise NotOursError(f"{ref} exists and does not belong to this service: delete or rename one of the two")
         if metadata.get("deletionTimestamp"):
             return  # it is created again once it is deleted
@@ -105,30 +105,30 @@ class OwnedObjects:
         try:
             answer = await self._client.patch(informer.api, ref.namespace, ref.name, patch, strict=True)
         except StaleError:
-            await self._catch_up(informer, ref, seen)
+            await self._catch_up(informer, ref, version)
             raise
         except NotFoundError as error:
             raise ConflictError(f"{ref} has just been deleted") from error
-        self._wrote(informer, answer, seen, body)
+        self._wrote(informer, answer, version, body)
 
-    async def _catch_up(self, informer: Informer[Object], ref: Ref, seen: str) -> None:
+    async def _catch_up(self, informer: Informer[Object], ref: Ref, version: str) -> None:
         """Read an object that is newer than its watch: until the watch catches up, each write would conflict."""
-        if not seen:
+        if not version:
             return  # it was read just now
         try:
             existing = await self._client.get(informer.api, ref.namespace, ref.name)
         except KubernetesApiError as error:
             log.info("object not read again", object=str(ref), error=str(error))
         else:
-            informer.learn(existing, seen)
+            informer.learn(existing, version)
 
-    def _wrote(self, informer: Informer[Object], answer: Object, seen: str, body: Object) -> None:
+    def _wrote(self, informer: Informer[Object], answer: Object, version: str, body: Object) -> None:
         ref, metadata = Ref.of(body), answer["metadata"]
-        informer.learn(answer, seen)
-        if (left := patch_for(answer, body)) is None:
+        informer.learn(answer, version)
+        if (remaining := patch_for(answer, body)) is None:
             self._moot.pop(ref, None)
         else:
-            self._moot[ref] = (metadata["uid"], metadata.get("generation", 0), left)
+            self._moot[ref] = (metadata["uid"], metadata.get("generation", 0), remaining)
 
     # --- what the informers say -------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from services.gm.cluster.kubernetes.client import KubernetesApiError, Kubernetes
 
 log = structlog.get_logger()
 #: seconds for which an answer is used, pods whose answers are kept, and pods that are looked up at one time
-FRESH_S, MAX_KNOWN, AT_ONCE = 8.0, 1000, 4
+FRESH_S, MAX_CACHED, AT_ONCE = 8.0, 1000, 4
 
 
 class PodWarnings:
@@ -24,22 +24,22 @@ class PodWarnings:
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
-        self._known: dict[str, tuple[float, tuple[str, str] | None]] = {}
+        self._cached: dict[str, tuple[float, tuple[str, str] | None]] = {}
 
     async def get(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
         """Return the last warning about each pod that has one. What cannot be read is left out."""
         now = asyncio.get_running_loop().time()
-        read_at = {uid: self._known.get(uid, (-FRESH_S, None))[0] for uid in sorted(uids)}
+        read_at = {uid: self._cached.get(uid, (-FRESH_S, None))[0] for uid in sorted(uids)}
         stale = [uid for uid in read_at if now - read_at[uid] >= FRESH_S]
         for uid in sorted(stale, key=read_at.__getitem__)[:AT_ONCE]:  # each pod has its turn, however many are late
             try:
-                self._known[uid] = now, await self._last(namespace, uid)
+                self._cached[uid] = now, await self._last(namespace, uid)
             except KubernetesApiError as error:
                 log.info("events not read", namespace=namespace, pod=uid, error=str(error))
                 break
-        while len(self._known) > MAX_KNOWN:
-            del self._known[next(iter(self._known))]
-        return {uid: known for uid in uids if (known := self._known.get(uid, (0.0, None))[1])}
+        while len(self._cached) > MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
+        return {uid: warning for uid in uids if (warning := self._cached.get(uid, (0.0, None))[1])}
 
     async def _last(self, namespace: str, uid: str) -> tuple[str, str] | None:
         fields = f"involvedObject.uid={uid},type=Warning"

@@ -17,7 +17,7 @@ from services.gm.cluster.kubernetes.conversion import (
     service_of,
     service_of_pod,
     status_patch,
-    trimmed_pod,
+    trim_pod,
 )
 from services.gm.cluster.port import RegisteredNode
 from tests.unit.gm.kubernetes.shelf import merge
@@ -73,8 +73,8 @@ def test_a_resource_is_read_without_what_only_its_writers_need() -> None:
     assert read.stored.status == Status(phase="Ready")
     assert read.written == {"phase", "surprise"}
     assert read.key == Key("models", "shop", "m")
-    assert read.held
-    assert read.stored.held
+    assert read.has_finalizer
+    assert read.stored.has_finalizer
 
 
 def test_a_resource_that_cannot_be_read_says_which_field_is_to_blame() -> None:
@@ -134,7 +134,7 @@ def test_a_pod_is_cut_down_to_what_tells_how_it_fares() -> None:
         "spec": {"nodeName": "n1", "containers": [{"name": "w", "env": []}]},
         "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [container]},
     }
-    assert trimmed_pod(pod) == {
+    assert trim_pod(pod) == {
         "metadata": {"name": "p", "namespace": "shop", "uid": "u", "labels": {"a": "b"}},
         "spec": {"nodeName": "n1"},
         "status": {
@@ -142,7 +142,7 @@ def test_a_pod_is_cut_down_to_what_tells_how_it_fares() -> None:
             "containerStatuses": [{"name": "w", "ready": True, "restartCount": 2, "state": {"running": {}}}],
         },
     }
-    assert trimmed_pod({"metadata": {"name": "p"}}) == {"metadata": {"name": "p"}, "spec": {}, "status": {}}
+    assert trim_pod({"metadata": {"name": "p"}}) == {"metadata": {"name": "p"}, "spec": {}, "status": {}}
 
 
 def test_an_object_belongs_to_its_controller_a_pod_to_the_service_of_its_labels() -> None:

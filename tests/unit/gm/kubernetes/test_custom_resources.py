@@ -62,7 +62,7 @@ async def resources(made: Resources, *groups: str) -> AsyncIterator[CustomResour
     chosen = [each for each in customs.informers if each.api.plural == SERVICES and each.api.version in groups]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each.run()) for each in chosen]
-        tasks.append(group.create_task(customs.left.run()))
+        tasks.append(group.create_task(customs.unhandled.run()))
         for each in chosen:
             await each.synced.wait()
         yield customs
@@ -101,7 +101,7 @@ async def test_whoever_waits_behind_what_cannot_be_read_is_told_so_and_takes_ove
     younger = r.put(SEDNA, "05")["metadata"]["uid"]
     async with resources(r, SEDNA, NEPTUNE) as customs:
         await eventually(lambda: r.status(SEDNA) == ("Failed", "NameConflict"))
-        assert [each.uid for each in customs.claims.seconds(KEY)] == [younger]
+        assert [each.uid for each in customs.claims.namesakes(KEY)] == [younger]
         assert sorted(r.told) == sorted([("Invalid", older), ("NameConflict", younger)])
         assert customs.claims.get(KEY) is None
         r.announced.clear()
@@ -164,7 +164,7 @@ async def test_others_are_not_held_up_and_a_success_ends_the_pause() -> None:
         await tries(customs, 5)
         pauses = customs._pauses
         assert len(pauses) == 1
-        assert not pauses.hold("another")
+        assert not pauses.must_wait("another")
         await asyncio.sleep(8)
         shelf.objects["default", "helmet"]["metadata"]["resourceVersion"] = stored(customs).resource_version
         await customs.write_status(stored(customs), Status(phase="Running"))
@@ -179,5 +179,5 @@ async def test_what_may_not_be_written_is_said_of_the_resource() -> None:
         await asyncio.sleep(1)  # it watches by then
         r.shelves[SEDNA].errors = [ForbiddenError("PATCH x", 403, "no right to patch")]
         with pytest.raises(NotAcceptedError) as caught:
-            await customs.hold(KEY, stored(customs).uid)
+            await customs.add_finalizer(KEY, stored(customs).uid)
         assert str(caught.value) == "JointInferenceService default/helmet: no right to patch"

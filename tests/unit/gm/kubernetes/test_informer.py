@@ -233,7 +233,7 @@ async def test_what_is_known_to_be_gone_does_not_come_back_by_a_watch_that_lags(
         await made.synced.wait()
         item = made.get("default", "a")
         shelf.put("a", spec={"x": 1})
-        made.gone("default", "a", item.uid)
+        made.mark_deleted("default", "a", item.uid)
         await asyncio.sleep(1)
         assert heard.told == ["+a", "-a"]
         shelf.drop("a")

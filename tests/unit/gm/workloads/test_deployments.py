@@ -11,7 +11,7 @@ from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.worker_service import JointInferenceController
 from services.gm.workloads.deployments import build, replicas, secret_names
-from services.gm.workloads.object_names import owned_by, session_secret_name
+from services.gm.workloads.object_names import is_owned_by, session_secret_name
 from tests.unit.gm.workloads.world import (
     SECRETS,
     SETTINGS,
@@ -101,24 +101,24 @@ def test_an_autoscaler_decides_alone_how_many_there_are_and_scales_nothing_but_i
 def test_a_missing_model_costs_its_role_alone_and_heals() -> None:
     gone = {**known(), Key("models", "default", "big"): None}
     of = build(service(), gone, SECRETS, SETTINGS)
-    assert of.kept == {"cloud"}
+    assert of.unchanged == {"cloud"}
     assert [(p.reason, p.message) for p in of.problems] == [
         ("ModelNotFound", "spec.cloudWorker.model.name: default/models/big does not exist: apply it")
     ]
     assert [body["metadata"]["name"] for body in of.objects] == ["helmet-cloud", "helmet-deployment-edge"]
-    assert build(service(), known(), SECRETS, SETTINGS).kept == frozenset()
+    assert build(service(), known(), SECRETS, SETTINGS).unchanged == frozenset()
 
 
 def test_a_missing_dataset_costs_the_edge_role() -> None:
     of = built(service(dataset={"name": "frames"}))
-    assert (reasons(of), of.kept) == (["DatasetNotFound"], {"edge"})
+    assert (reasons(of), of.unchanged) == (["DatasetNotFound"], {"edge"})
     assert "spec.dataset.name: default/datasets/frames" in of.problems[0].message
 
 
 def test_missing_secrets_are_named_by_what_for() -> None:
     remote = model(url="s3://bucket/small.onnx", credentialName="keys")
     of = built(service(), remote, secrets={"halimede-cloud-worker": {}})
-    assert (set(reasons(of)), of.kept) == ({"SecretNotFound"}, {"edge"})
+    assert (set(reasons(of)), of.unchanged) == ({"SecretNotFound"}, {"edge"})
     assert [p.message for p in of.problems] == [
         "spec.edgeWorker: credentials of its workers: there is no Secret default/halimede-edge-worker: create it",
         "spec.edgeWorker: Model small: spec.credentialName: there is no Secret default/keys: create it",
@@ -138,7 +138,7 @@ def test_which_secrets_are_of_interest() -> None:
 def test_a_service_gets_one_secret_that_ends_with_it_and_is_not_written_again() -> None:
     (secret,) = built(secrets=SECRETS).secrets
     assert secret["metadata"]["name"] == session_secret_name(service())
-    assert owned_by(secret, UID)
+    assert is_owned_by(secret, UID)
     assert not {"data", "stringData"} & secret.keys(), "who plans does not know it"
     assert built().secrets == ()
     foreign = {session_secret_name(service()): {"ownerReferences": []}}
@@ -148,7 +148,7 @@ def test_a_service_gets_one_secret_that_ends_with_it_and_is_not_written_again() 
 @pytest.mark.parametrize(("name", "reason"), [("a" * 47, "NameTooLong"), ("a.b", "InvalidName"), ("1a", "InvalidName")])
 def test_a_name_that_makes_no_service_is_refused_and_nothing_removed(name: str, reason: str) -> None:
     of = built(service(name=name))
-    assert (of.objects, of.kept, reasons(of)) == ((), {"edge", "cloud"}, [reason])
+    assert (of.objects, of.unchanged, reasons(of)) == ((), {"edge", "cloud"}, [reason])
     assert "metadata.name" in of.problems[0].message
 
 

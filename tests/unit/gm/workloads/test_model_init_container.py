@@ -172,7 +172,7 @@ def test_variables_in_an_address_are_no_variables() -> None:
 )
 def test_a_model_opens_no_folder_that_the_operator_has_not_opened(path: str) -> None:
     of = built(service(), model(url=path))
-    assert (reasons(of), of.kept) == (["HostPathNotAllowed"], {"edge"})
+    assert (reasons(of), of.unchanged) == (["HostPathNotAllowed"], {"edge"})
     assert "spec.edgeWorker.model.name: Model small: spec.url" in of.problems[0].message
 
 
@@ -185,5 +185,5 @@ def test_a_model_whose_folder_is_not_allowed_is_refused_though_its_file_is() -> 
     """For the whole folder is mounted."""
     settings = replace(SETTINGS, host_paths=("/data/models", "/srv/small.onnx"))
     of = built(service(), model(url="/srv/small.onnx"), settings=settings)
-    assert (reasons(of), of.kept) == (["HostPathNotAllowed"], {"edge"})
+    assert (reasons(of), of.unchanged) == (["HostPathNotAllowed"], {"edge"})
     assert "/srv" in of.problems[0].message

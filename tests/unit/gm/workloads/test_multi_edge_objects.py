@@ -55,7 +55,7 @@ def test_the_longest_names_still_make_labels() -> None:
     assert all(len(value) <= 63 for value in body["metadata"]["labels"].values())
     longest.metadata.name = "c" * 41
     assert reasons(made(longest)) == ["NameTooLong"]
-    assert made(longest).kept == {"n" * 63}
+    assert made(longest).unchanged == {"n" * 63}
 
 
 def test_nothing_is_called_as_anything_of_a_joint_inference_service_of_the_name() -> None:
@@ -95,7 +95,7 @@ def test_what_is_missing_costs_its_worker_alone() -> None:
     assert set(reasons(of)) == {"ModelNotFound", "HostPathNotAllowed"}
     assert "spec.edgeWorkers[0].detector.name: default/models/absent does not exist" in of.problems[0].message
     assert "spec.edgeWorkers[0].source.path" in of.problems[1].message
-    assert of.kept == {"north"}
+    assert of.unchanged == {"north"}
     assert len(of.objects) == 2
 
 
@@ -157,7 +157,7 @@ def test_what_an_edit_takes_out_goes_and_is_counted_no_more() -> None:
 def test_what_cannot_be_made_now_is_kept() -> None:
     before = there(made(with_north(hpa=HPA)))
     broken = made(with_north(model={"name": "absent"}))
-    assert broken.kept == {"north"}
+    assert broken.unchanged == {"north"}
     assert removed(broken, before) == set()
     assert replicas(broken, before) == {"north": 1, "south": 1, "joint": 1}
 

@@ -11,7 +11,7 @@ from services.gm.cluster.port import Ref
 from services.gm.service_status import ReadinessTally, count_pods, judge
 from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.diff import patch_for
-from services.gm.workloads.pod_history import FAILED_S, LATE_S, PodHistory, PodHold
+from services.gm.workloads.pod_history import FAILED_S, LATE_S, PodBackoff, PodHistory
 from services.gm.workloads.pod_status import PodView
 from tests.unit.gm.workloads.world import built, service
 
@@ -32,12 +32,12 @@ def pod(uid: str, phase: str = "Pending", *, ready: bool = False, **labels: str)
 def test_a_pod_is_late_after_half_a_minute_and_not_once_it_was_ready() -> None:
     history = PodHistory()
     history.observe(KEY, [pod("a")], TEMPLATES, 0.0)
-    assert (history.late(KEY, LATE_S - 1), history.due(KEY, 1.0)) == (frozenset(), LATE_S)
+    assert (history.late_pods(KEY, LATE_S - 1), history.due_at(KEY, 1.0)) == (frozenset(), LATE_S)
     history.observe(KEY, [pod("a")], TEMPLATES, LATE_S)
-    assert history.late(KEY, LATE_S) == {"a"}
-    assert (history.due(KEY, LATE_S) or 0) > LATE_S
+    assert history.late_pods(KEY, LATE_S) == {"a"}
+    assert (history.due_at(KEY, LATE_S) or 0) > LATE_S
     history.observe(KEY, [pod("a", ready=True)], TEMPLATES, LATE_S + 1)
-    assert (history.late(KEY, 1000.0), history.due(KEY, 1000.0)) == (frozenset(), None)
+    assert (history.late_pods(KEY, 1000.0), history.due_at(KEY, 1000.0)) == (frozenset(), None)
 
 
 @pytest.mark.parametrize("every_s", [0.2, 5.0])
@@ -47,7 +47,7 @@ def test_whatever_is_asked_for_about_one_pod_a_minute_fails(every_s: float) -> N
     history.observe(KEY, [], TEMPLATES, now)
     while now < 1800:
         now += every_s
-        if not history.held(KEY, failed):
+        if not history.backoffs(KEY, failed):
             failed.append(pod(f"p{len(failed)}", "Failed"))
         history.observe(KEY, failed, TEMPLATES, now)
     assert 25 <= len(failed) <= 33
@@ -60,16 +60,16 @@ def test_an_eviction_now_and_then_delays_nothing() -> None:
     for minute in range(20):
         failed.append(pod(f"p{minute}", "Failed"))
         history.observe(KEY, failed, TEMPLATES, minute * FAILED_S)
-        assert history.held(KEY, failed) == {}
+        assert history.backoffs(KEY, failed) == {}
 
 
-def failing(*others: dict[str, Any]) -> dict[str, PodHold]:
+def failing(*others: dict[str, Any]) -> dict[str, PodBackoff]:
     """Return the hold of a worker of which five pods have failed, and ``others`` live."""
     history = PodHistory()
     history.observe(KEY, [], TEMPLATES, 0.0)
     known = [*(pod(f"p{n}", "Failed") for n in range(5)), *others]
     history.observe(KEY, known, TEMPLATES, 1.0)
-    return history.held(KEY, known)
+    return history.backoffs(KEY, known)
 
 
 OLD = pod("old", "Running", ready=True, **{"halimede.io/template": "older"})
@@ -105,7 +105,7 @@ def test_a_pod_that_starts_on_a_good_node_comes_up_though_another_node_refuses_e
         now += 0.2
         good = pod("good", "Running", ready=True) if now > 30 else good
         known = [*failed, good]
-        held = history.held(KEY, known)
+        held = history.backoffs(KEY, known)
         number = held["edge"].pods if held else 2
         assert number >= 1
         if number > 1:
@@ -119,20 +119,20 @@ def test_an_edit_is_tried_at_once() -> None:
     history.observe(KEY, [], TEMPLATES, 0.0)
     failed = [pod(f"p{n}", "Failed") for n in range(5)]
     history.observe(KEY, failed, TEMPLATES, 1.0)
-    held = history.held(KEY, failed)
-    assert edge(built().holding(held, {}))["spec"]["replicas"] == 0
+    held = history.backoffs(KEY, failed)
+    assert edge(built().with_backoffs(held, {}))["spec"]["replicas"] == 0
     edited = built(service(edgeWorker={"deadlineMs": 500}))
-    of = edited.holding(held, {Ref.of(edge(built())): edge(built())})
-    assert (of.objects, of.held, replicas(of, {})["edge"]) == (edited.objects, {}, 1)
+    of = edited.with_backoffs(held, {Ref.of(edge(built())): edge(built())})
+    assert (of.objects, of.held_back, replicas(of, {})["edge"]) == (edited.objects, {}, 1)
     history.observe(KEY, failed, {"edge": "another"}, 2.0)
-    assert history.held(KEY, failed) == {}
+    assert history.backoffs(KEY, failed) == {}
 
 
 def test_what_failed_before_a_leader_looked_holds_nobody_up() -> None:
     history = PodHistory()
     failed = [pod(f"p{n}", "Failed") for n in range(50)]
     history.observe(KEY, failed, TEMPLATES, 1.0)
-    assert history.held(KEY, failed) == {}
+    assert history.backoffs(KEY, failed) == {}
 
 
 def edge(of: Built) -> Any:
@@ -142,10 +142,10 @@ def edge(of: Built) -> Any:
 
 def test_a_held_worker_gets_no_more_pods_and_its_template_stays() -> None:
     plain = edge(built())
-    assert edge(built().holding({"cloud": failing()["edge"]}, {})) == plain
-    stopped, gated = edge(built().holding(failing(), {})), edge(built().holding(failing(OLD), {}))
+    assert edge(built().with_backoffs({"cloud": failing()["edge"]}, {})) == plain
+    stopped, gated = edge(built().with_backoffs(failing(), {})), edge(built().with_backoffs(failing(OLD), {}))
     assert (stopped["spec"]["replicas"], stopped["spec"]["template"]) == (0, plain["spec"]["template"])
-    assert edge(built().holding(failing(pod("starts")), {})) == plain
+    assert edge(built().with_backoffs(failing(pod("starts")), {})) == plain
     assert (gated["spec"]["replicas"], gated["spec"]["template"]["metadata"]) == (
         1, plain["spec"]["template"]["metadata"]
     )  # fmt: skip
@@ -155,12 +155,12 @@ def test_a_held_worker_gets_no_more_pods_and_its_template_stays() -> None:
 
 
 def test_a_worker_that_waits_is_wanted_and_its_status_has_the_last_failure() -> None:
-    of = built().holding(failing(), {})
+    of = built().with_backoffs(failing(), {})
     wanted = replicas(of, {Ref.of(edge(of)): edge(of)})
     assert wanted == {"edge": 1, "cloud": 1}
     for views in ((), (PodView(role="cloud", name="c", node="cloud0", phase="Running", ready=True),)):
         tally = ReadinessTally()
-        count_pods(views, wanted, of.held, tally)
+        count_pods(views, wanted, of.held_back, tally)
         verdict = judge(tally, ())
         assert (verdict.phase, verdict.reason) == ("Pending", "PodsFailing")
         assert "pod p" in verdict.message
@@ -169,25 +169,25 @@ def test_a_worker_that_waits_is_wanted_and_its_status_has_the_last_failure() -> 
 
 @pytest.mark.parametrize(("others", "number"), [([], 0), ([pod("runs", "Running", ready=True)], None)])
 def test_an_autoscaled_worker_waits_only_if_it_has_no_pod(others: Any, number: Any) -> None:
-    of = built(service(edgeWorker={"hpa": {"maxReplicas": 3}})).holding(failing(*others), {})
+    of = built(service(edgeWorker={"hpa": {"maxReplicas": 3}})).with_backoffs(failing(*others), {})
     assert edge(of)["spec"].get("replicas") == number
-    assert ("edge" in of.held) == (number == 0)
+    assert ("edge" in of.held_back) == (number == 0)
 
 
 def test_an_autoscaled_worker_gets_its_first_pod_again() -> None:
     of = built(service(edgeWorker={"hpa": {"maxReplicas": 3}}))
     assert "replicas" not in edge(of)["spec"]
     existing = {Ref.of(edge(of)): {**edge(of), "spec": {**edge(of)["spec"], "replicas": 0}}}
-    assert edge(of.holding({}, existing))["spec"]["replicas"] == 1
+    assert edge(of.with_backoffs({}, existing))["spec"]["replicas"] == 1
 
 
 def test_a_worker_that_waited_when_its_secret_was_deleted_gets_its_pod_again() -> None:
-    waits, of = edge(built().holding(failing(), {})), built(secrets={})
-    assert "edge" in of.kept
+    waits, of = edge(built().with_backoffs(failing(), {})), built(secrets={})
+    assert "edge" in of.unchanged
     existing = {Ref.of(waits): waits}
-    assert of.holding(failing(), existing).objects == of.objects
-    (again,) = (body for body in of.holding({}, existing).objects if body not in of.objects)
+    assert of.with_backoffs(failing(), existing).objects == of.objects
+    (again,) = (body for body in of.with_backoffs({}, existing).objects if body not in of.objects)
     assert again == {**waits, "spec": {**waits["spec"], "replicas": 1}}
     assert patch_for(waits, again)
     copied = {**waits, "metadata": {**waits["metadata"], "name": "copied"}}
-    assert of.holding({}, {Ref.of(copied): copied}).objects == of.objects
+    assert of.with_backoffs({}, {Ref.of(copied): copied}).objects == of.objects

@@ -63,11 +63,11 @@ def test_one_variable_moves_all_images_of_halimede_to_another_registry() -> None
     assert there.worker_image == f"registry.example/halimede/worker:{__version__}"
     assert there.fetcher_image == f"registry.example/halimede/lc:{__version__}"
     assert there.images == {"a:1": "registry.example/halimede/worker:0.1.0", "b:1": "mine/b:1"}
-    assert there.located(OUR_SERVER.image) == f"registry.example/{OUR_SERVER.image}"
-    assert there.located("tensorflow/serving:2") == "tensorflow/serving:2"
+    assert there.with_registry(OUR_SERVER.image) == f"registry.example/{OUR_SERVER.image}"
+    assert there.with_registry("tensorflow/serving:2") == "tensorflow/serving:2"
     for registry in ("registry.example", "halimede"):
-        once = replace(there, registry=registry).located("halimede/serve:1")
-        assert once == replace(there, registry=registry).located(once) == f"{registry}/halimede/serve:1"
+        once = replace(there, registry=registry).with_registry("halimede/serve:1")
+        assert once == replace(there, registry=registry).with_registry(once) == f"{registry}/halimede/serve:1"
     assert parse(given, {"HALIMEDE_PODS_REGISTRY": ""}) == parse(given, {})
 
 

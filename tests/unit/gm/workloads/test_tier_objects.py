@@ -94,7 +94,7 @@ def test_what_a_tier_lacks_is_named_and_costs_no_other_worker() -> None:
     assert reasons(built) == ["ModelNotFound", "ModelNotFound"]
     assert "spec.tiers[0].model.name" in built.problems[0].message
     assert "spec.tiers[0].calibration.name" in built.problems[1].message
-    assert built.kept == {"gate"}
+    assert built.unchanged == {"gate"}
     assert {body["metadata"]["name"].rpartition("-")[2] for body in built.objects} == {"edge", "cloud"}
 
 

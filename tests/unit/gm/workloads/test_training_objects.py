@@ -138,7 +138,7 @@ def test_a_trainer_of_a_loop_reads_the_folder_where_the_pod_on_its_node_keeps_ha
     [volume] = [each for each in edge["volumes"] if each["name"] == "halimede-kept"]
     [mount] = [each for each in edge["containers"][0]["volumeMounts"] if each["name"] == "halimede-kept"]
     # the local controller on that node makes it, and belongs to the same user
-    folder = NodePaths(Path("/var/lib/halimede"), "edge0").kept("default", "digits")
+    folder = NodePaths(Path("/var/lib/halimede"), "edge0").hard_samples("default", "digits")
     assert volume["hostPath"] == {"path": str(folder), "type": "DirectoryOrCreate"}
     assert mount == {"name": "halimede-kept", "mountPath": "/var/lib/halimede/state/hard"}
 
