@@ -257,7 +257,7 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
     peers.on_change(sharing.changed)
     peers.on_change(lambda *_: edge.pipeline.rebalance())
     channel = hop(NS, SERVICE, SHARE, name)
-    requests = RequestIntake(bus, channel, edge.pipeline, limits=LIMITS, advertiser=room, busy=room.busy)
+    requests = RequestIntake(bus, channel, edge.pipeline, limits=LIMITS, advertiser=room, busy=room.is_overloaded)
     await sharing.start()
     node = Node(name, site, edge, requests, sharing, peers, bus=bus, thread=thread)
     return node, [edge.run(), requests.run(), peers.run()]

@@ -12,7 +12,7 @@ from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.names import MAX_LABEL, check_label
 
 FIX = "write rtsp://host/path, http://host/path (MJPEG), /dev/video0, or a video file or folder of pictures"
-MOST = 4096
+MAX_LENGTH = 4096
 #: kinds by URL scheme
 SCHEMES = {
     "rtsp": "rtsp",
@@ -52,7 +52,7 @@ class CameraAddress:
         """Whether it continues independent of its readers."""
         return self.kind is not SourceKind.FILE
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text without this address and its secrets, in any encoding."""
         text = text.replace(self.target, self.shown)
         for secret in self._secrets():
@@ -63,8 +63,8 @@ class CameraAddress:
         if self.kind is SourceKind.FILE or "@" not in self.target:
             return []
         user, _, password = self.target.partition("://")[2].rpartition("@")[0].partition(":")
-        found = {password, unquote(password)} if password else {user, unquote(user)}
-        return sorted((secret for secret in found if secret), key=len, reverse=True)
+        secrets = {password, unquote(password)} if password else {user, unquote(user)}
+        return sorted((secret for secret in secrets if secret), key=len, reverse=True)
 
 
 def parse(
@@ -75,7 +75,7 @@ def parse(
     Raises InvalidFieldError, whose text contains no secret.
     """
     problem = InvalidFieldError(field_, hide_secrets(text), FIX)
-    if not text or len(text) > MOST or re.search(r"[\x00-\x1f\x7f]", text):
+    if not text or len(text) > MAX_LENGTH or re.search(r"[\x00-\x1f\x7f]", text):
         raise problem
     if "://" not in text:
         return _local(text, prefix)

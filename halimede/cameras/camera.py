@@ -78,12 +78,12 @@ class Camera:
                     self.tracker.ended("stopped", error.reason, error.message)
                     return
                 if once and not self._sequence:
-                    raise SourceError(error.reason, self.settings.address.redacted(error.message)) from None
+                    raise SourceError(error.reason, self.settings.address.redact(error.message)) from None
                 if self.tracker.has_run and loop.time() - began >= self._backoff.good_s:
                     failures = 0
                 failures += 1
                 pause = self._backoff.pause(failures, error.reason, self._chance.random())
-                self._broke(error, pause, failures)
+                self._record_failure(error, pause, failures)
                 await stopped(stop, pause)
         self.tracker.ended("stopped", "", "")
 
@@ -107,11 +107,11 @@ class Camera:
 
     async def _pictures(self, feed: ReaderClient, group: asyncio.TaskGroup) -> SourceError:
         try:
-            async for said in feed:
-                self.tracker.count(said.counts)
-                if isinstance(said, CapturedPicture):
-                    self.tracker.arrived(said)
-                    group.create_task(self._send(feed, said, self._sequence))
+            async for message in feed:
+                self.tracker.count(message.counts)
+                if isinstance(message, CapturedPicture):
+                    self.tracker.arrived(message)
+                    group.create_task(self._send(feed, message, self._sequence))
                     self._sequence += 1
         except SourceError as error:
             return error
@@ -124,15 +124,15 @@ class Camera:
             self.tracker.dropped += 1
         feed.ask()
 
-    def _broke(self, error: SourceError, pause: float, failures: int) -> None:
-        text = self.settings.address.redacted(error.message)
+    def _record_failure(self, error: SourceError, pause: float, failures: int) -> None:
+        text = self.settings.address.redact(error.message)
         state: State = "stalled" if error.reason == ipc_messages.STALLED else "failed"
-        over = error.reason == ipc_messages.ENDED and self.tracker.has_run  # such as a film that a server streams
+        is_end = error.reason == ipc_messages.ENDED and self.tracker.has_run  # such as a film that a server streams
         before = self.tracker.reason
-        self.tracker.ended("connecting" if over else state, error.reason, text)
+        self.tracker.ended("connecting" if is_end else state, error.reason, text)
         if before != error.reason or failures == 1:  # an unchanged reason is logged once
-            (log.info if over else log.warning)(
-                "stream ended" if over else "camera broke off",
+            (log.info if is_end else log.warning)(
+                "stream ended" if is_end else "camera broke off",
                 camera=self.settings.name,
                 source=self.settings.address.shown,
                 reason=error.reason,

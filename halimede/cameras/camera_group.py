@@ -54,7 +54,7 @@ async def run(
             for camera in together(settings.cameras):
                 bus = connect(client_id(settings.namespace, camera.name), camera.name)
                 group.create_task(_run(settings, camera, bus, stop, running=running, backoff=backoff), name=camera.name)
-    return {each.camera.settings.name: each.publisher.unheard for each in running if each.publisher.unheard}
+    return {camera.camera.settings.name: camera.publisher.unheard for camera in running if camera.publisher.unheard}
 
 
 def together(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
@@ -92,13 +92,13 @@ async def _run(
     running.append(RunningCamera(camera, publisher, bus))
     async with bus, status:
         log.info("camera", camera=chosen.name, source=chosen.address.shown)
-        while not await _allowed(camera, stop):
+        while not await _has_ended(camera, stop):
             await stopped(stop, backoff.locked_s)
         await status.leave()
 
 
-async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:
-    """Run a camera to its end. One whose frames the broker refuses is tried again later; the others continue."""
+async def _has_ended(camera: Camera, stop: asyncio.Event) -> bool:
+    """Run a camera; whether it has ended: a camera whose frames the broker refuses is tried again later."""
     try:
         with first_error():
             await camera.run(stop)
@@ -111,21 +111,21 @@ async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:
 
 def health(running: Sequence[RunningCamera]) -> Health:
     """Return the checks of a camera process. A missing camera is not its fault, so it is not among them."""
-    made = Health()
-    made.ready("broker", lambda: "" if all(each.bus.connected for each in running) else "the broker is away")
-    made.ready("granted", lambda: refusal_text(refused_names(camera.bus for camera in running)))
-    return made
+    checks = Health()
+    checks.ready("broker", lambda: "" if all(camera.bus.connected for camera in running) else "the broker is away")
+    checks.ready("granted", lambda: refusal_text(refused_names(camera.bus for camera in running)))
+    return checks
 
 
 def metrics(running: Sequence[RunningCamera]) -> Iterable[Metric]:
     """Yield the metrics of the cameras."""
     now = asyncio.get_running_loop().time()
-    statuses = [each.camera.tracker.status(now) for each in running]
+    statuses = [camera.camera.tracker.status(now) for camera in running]
 
     def of(read: Callable[..., float]) -> list[tuple[dict[str, str], float]]:
         return [({"camera": status.camera}, read(status)) for status in statuses]
 
-    unheard = [({"camera": each.camera.settings.name}, float(each.publisher.unheard)) for each in running]
+    unheard = [({"camera": camera.camera.settings.name}, float(camera.publisher.unheard)) for camera in running]
     yield gauge("camera_running", "1: frames come from it.", of(lambda s: s.state == "running"))
     yield gauge("camera_fps", "Frames published a second.", of(lambda s: s.fps))
     yield counter("camera_frames", "Frames published.", of(lambda s: s.frames))

@@ -25,20 +25,20 @@ FLOOD = "it sends more than can be used ({rate:.0f} frames a second): the newest
 class Rate:
     """The growth of a count per second, over the last seconds."""
 
-    marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def at(self, now_s: float, count: int) -> float:
         """Return the growth per second."""
-        if not self.marks or now_s - self.marks[-1][0] >= OVER_S / 32:
-            self.marks.append((now_s, count))
-        while len(self.marks) > 2 and now_s - self.marks[0][0] > OVER_S:
-            self.marks.popleft()
-        began, before = self.marks[0]
+        if not self.samples or now_s - self.samples[-1][0] >= OVER_S / 32:
+            self.samples.append((now_s, count))
+        while len(self.samples) > 2 and now_s - self.samples[0][0] > OVER_S:
+            self.samples.popleft()
+        began, before = self.samples[0]
         return (count - before) / (now_s - began) if now_s - began > 0.2 else 0.0
 
     def clear(self) -> None:
         """Drop all earlier counts."""
-        self.marks.clear()
+        self.samples.clear()
 
 
 class CameraStatusTracker:
@@ -55,7 +55,7 @@ class CameraStatusTracker:
         self._last_frame = 0.0
         self._started = 0.0
         self._earlier, self._now = ReaderCounts(), ReaderCounts()
-        self._shown, self._seen = Rate(), Rate()
+        self._sent_rate, self._source_rate = Rate(), Rate()
 
     @property
     def skipped(self) -> int:
@@ -70,7 +70,7 @@ class CameraStatusTracker:
     @property
     def has_run(self) -> bool:
         """Whether a frame arrived since the source was last opened."""
-        return self._now.seen > self._now.refused
+        return self._now.received > self._now.refused
 
     def opening(self, wall_s: float, *, again: bool) -> None:
         """Record that the source is opened (again). It counts as stalled or failed until a frame arrives."""
@@ -78,12 +78,12 @@ class CameraStatusTracker:
         self.reconnects += again
         earlier, now = self._earlier, self._now
         self._earlier = ReaderCounts(
-            seen=earlier.seen + now.seen,
+            received=earlier.received + now.received,
             skipped=earlier.skipped + now.skipped,
             refused=earlier.refused + now.refused,
         )
         self._now = ReaderCounts()
-        self._seen.clear()
+        self._source_rate.clear()
 
     def count(self, counts: ReaderCounts) -> None:
         """Record a reader's counts."""
@@ -93,7 +93,7 @@ class CameraStatusTracker:
         """Record a picture's form."""
         self.count(picture.counts)
         if self.state != "running":
-            self._shown.clear()
+            self._sent_rate.clear()
         self.state, self.reason, self.error = "running", "", ""
         self._codec, self._width, self._height = picture.codec, picture.width, picture.height
 
@@ -110,8 +110,8 @@ class CameraStatusTracker:
 
     def status(self, now_s: float) -> CameraStatus:
         """Return the status. ``now_s`` is of a monotonic clock."""
-        rate = self._seen.at(now_s, self._now.seen)
-        fps = self._shown.at(now_s, self.frames)
+        rate = self._source_rate.at(now_s, self._now.received)
+        fps = self._sent_rate.at(now_s, self.frames)
         reason, error = self.reason, self.error
         if self.state == "running":
             if rate >= NEARLY * MOST_FPS:
@@ -123,7 +123,7 @@ class CameraStatusTracker:
             state=self.state,
             source=self._settings.address.shown[:1024],
             reason=reason,
-            error=self._settings.address.redacted(error)[:1024],
+            error=self._settings.address.redact(error)[:1024],
             codec=self._codec,
             width=self._width,
             height=self._height,

@@ -28,8 +28,8 @@ class FrameThinner:
         self._due = float("-inf")
         self._before = float("-inf")
 
-    def admits(self, at_s: float) -> bool:
-        """Return whether to keep a frame of this time. A time that goes back starts again."""
+    def accepts(self, at_s: float) -> bool:
+        """Whether to keep a frame of this time. A time that goes back starts again."""
         if not self._step:
             return True
         since, self._before = at_s - self._before, at_s
@@ -68,7 +68,7 @@ class Timeline:
     _index: int = 0
     _first: float | None = None
     _last: float = 0.0
-    _turn: float = 0.0
+    _offset_s: float = 0.0
 
     def due_ns(self, time_s: float | None) -> int:
         """Return when the next frame is due; the file's time of it is ``time_s`` (None: the file has none)."""
@@ -80,12 +80,12 @@ class Timeline:
             if self._first is None:
                 self._first = time_s
             self._last = max(self._last, time_s - self._first)
-            seconds = self._turn + time_s - self._first
+            seconds = self._offset_s + time_s - self._first
         self._index += 1
         return self.start_ns + round(seconds * 1e9)
 
     def again(self) -> None:
         """Begin the next turn, one frame after the last one."""
         if self._first is not None:
-            self._turn += self._last + self.step_s
+            self._offset_s += self._last + self.step_s
         self._first, self._last = None, 0.0

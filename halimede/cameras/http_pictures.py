@@ -67,8 +67,8 @@ class PictureSplitter:
 
     def __init__(self, boundary: bytes, length: int | None, max_bytes: int, refuse: Callable[[str], None]) -> None:
         # senders omit the CR, and dashes that begin a boundary are not the same in the header
-        self._mark = re.compile(rb"\r?\n--+" + re.escape(boundary)) if boundary else None
-        self._longest_mark = len(boundary) + MAX_DASHES
+        self._delimiter = re.compile(rb"\r?\n--+" + re.escape(boundary)) if boundary else None
+        self._longest_delimiter = len(boundary) + MAX_DASHES
         self._length = length
         self._max_bytes = max_bytes
         self._refuse = refuse
@@ -80,7 +80,7 @@ class PictureSplitter:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the pictures that are complete with these bytes. Raises SourceError if there is none for too long."""
         self._buffer += data
-        while self._begin():
+        while self._has_picture():
             picture = self._complete()
             if picture is None:
                 return
@@ -94,8 +94,8 @@ class PictureSplitter:
         if self._inside and self._buffer:
             yield bytes(self._buffer)
 
-    def _begin(self) -> bool:
-        """Drop the bytes before the next picture, with the length that they state; return whether it has begun."""
+    def _has_picture(self) -> bool:
+        """Drop the bytes before the next picture, with the length that they state; whether the picture has begun."""
         if self._skip:
             dropped = min(self._skip, len(self._buffer))
             del self._buffer[:dropped]
@@ -140,9 +140,9 @@ class PictureSplitter:
                 end, self._ends = 0, MAX_ENDS
             if end:
                 return end
-        begin, self._searched = max(self._searched - self._longest_mark, 0), len(self._buffer)
-        mark = self._mark.search(self._buffer, begin) if self._mark else None
-        return mark.start() if mark else 0
+        begin, self._searched = max(self._searched - self._longest_delimiter, 0), len(self._buffer)
+        match = self._delimiter.search(self._buffer, begin) if self._delimiter else None
+        return match.start() if match else 0
 
 
 class HttpPictures:
@@ -207,11 +207,11 @@ class HttpPictures:
         splitter = PictureSplitter(boundary, length, self._camera.max_bytes, self._refuse)
         until = time.monotonic() + self._camera.open_s
         while True:
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError
-            self._expect(left)
-            self._socket.settimeout(left)
+            self._expect(remaining_s)
+            self._socket.settimeout(remaining_s)
             data = response.read1(BLOCK)
             self.received_s = time.monotonic()
             for picture in splitter.feed(data) if data else splitter.close():

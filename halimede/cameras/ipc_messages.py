@@ -40,11 +40,11 @@ class ReaderJob(Struct, kw_only=True, frozen=True):
 class ReaderCounts(Struct, kw_only=True):
     """Counts since the reader's start.
 
-    ``seen``: frames from the source; ``skipped``: for newer ones, or above the requested rate; ``refused``: too large
-    or unreadable, ``why`` is the reason of the last.
+    ``received``: frames from the source; ``skipped``: for newer frames, or above the requested rate;
+    ``refused``: too large or unreadable, ``why`` is the reason of the last.
     """
 
-    seen: int = 0
+    received: int = msgspec.field(default=0, name="seen")
     skipped: int = 0
     refused: int = 0
     why: Annotated[str, Meta(max_length=512)] = ""
@@ -76,8 +76,8 @@ class Over(Struct, kw_only=True, tag="over"):
     counts: ReaderCounts
 
 
-Said = CapturedPicture | Beat | Over
-_decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
+ReaderMessage = CapturedPicture | Beat | Over
+_decoder: msgspec.msgpack.Decoder[ReaderMessage] = msgspec.msgpack.Decoder(ReaderMessage)
 
 
 class SourceError(HalimedeError):
@@ -89,12 +89,12 @@ class SourceError(HalimedeError):
         super().__init__(f"{reason}: {message}")
 
 
-def pack(said: Said) -> bytes:
+def pack(message: ReaderMessage) -> bytes:
     """Encode a message after its length."""
-    body = msgspec.msgpack.encode(said)
+    body = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(body)) + body
 
 
-def unpack(body: bytes) -> Said:
+def unpack(body: bytes) -> ReaderMessage:
     """Decode a message without its length. Raises msgspec.DecodeError."""
     return _decoder.decode(body)

@@ -106,14 +106,14 @@ class CameraPublisher:
                     return False
             else:
                 must_resend = self._subscribers.must_resend(has_subscriber=has_subscriber)
-                if must_resend and not await self._stops_within(RETRY_S):
+                if must_resend and not await self._has_stopped_within(RETRY_S):
                     if self._patient:
                         continue
                     return False
                 self.unheard += not has_subscriber
                 return True
 
-    async def _stops_within(self, seconds: float) -> bool:
+    async def _has_stopped_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
@@ -136,7 +136,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             bus,
             address,
             self._status,
-            same=lambda status, before: _urgent(status) == _urgent(before),
+            same=lambda status, before: _urgent_fields(status) == _urgent_fields(before),
             least_s=0.0,
             heartbeat_s=SELDOM_S,
             poll_s=OFTEN_S,
@@ -162,7 +162,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
     def announce(self) -> Announcement:
         """Return birth and will of a connection."""
         status = self._status()
-        gone = CameraStatus(
+        lost = CameraStatus(
             camera=status.camera,
             state="gone",
             source=status.source,
@@ -173,7 +173,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
         )
         return Announcement(
             birth=self._packet(status),
-            will=None if self._leaving else self._packet(gone),
+            will=None if self._leaving else self._packet(lost),
             repeat=lambda: self._packet(self._status()),
         )
 
@@ -196,7 +196,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
         return Packet(self._address.text, codec.encode(self._address.topic, status), qos=1, retain=True)
 
 
-def _urgent(status: CameraStatus) -> tuple[object, ...]:
+def _urgent_fields(status: CameraStatus) -> tuple[object, ...]:
     """Return the fields whose change is published at once."""
     return status.state, status.reason, status.codec, status.width, status.height
 

@@ -18,7 +18,7 @@ import msgspec
 
 import halimede
 from halimede.cameras import ipc_messages
-from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Over, ReaderJob, Said, SourceError
+from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Over, ReaderJob, ReaderMessage, SourceError
 from halimede.system.child_process import exited
 
 #: variables that the child inherits: no credentials, and no proxy that would receive the source's
@@ -38,7 +38,7 @@ class ReaderClient:
     def __init__(self, job: ReaderJob) -> None:
         self._job = job
         self._child: subprocess.Popen[bytes] | None = None
-        self._said = asyncio.StreamReader(limit=BUFFER)
+        self._output = asyncio.StreamReader(limit=BUFFER)
         self._pipes: list[asyncio.ReadTransport] = []
         self._errors: asyncio.Task[str] | None = None
 
@@ -51,11 +51,11 @@ class ReaderClient:
             raise SourceError(
                 ipc_messages.CRASHED, f"no process could be started to read it: {error.strerror}"
             ) from error
-        complaints = asyncio.StreamReader()
-        for reader, pipe in ((self._said, child.stdout), (complaints, child.stderr)):
+        stderr = asyncio.StreamReader()
+        for reader, pipe in ((self._output, child.stdout), (stderr, child.stderr)):
             transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
             self._pipes.append(transport)
-        self._errors = asyncio.create_task(_tail(complaints), name="errors of a camera's reader")
+        self._errors = asyncio.create_task(_tail(stderr), name="errors of a camera's reader")
         self._write(msgspec.json.encode(self._job) + b"\n")
         return self
 
@@ -67,7 +67,7 @@ class ReaderClient:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         try:
-            await self._gone()
+            await self._wait_exit()
         finally:
             for transport in self._pipes:
                 transport.close()
@@ -93,26 +93,26 @@ class ReaderClient:
         with contextlib.suppress(OSError):
             os.write(self._child.stdin.fileno(), data)
 
-    async def __aiter__(self) -> AsyncIterator[Said]:
+    async def __aiter__(self) -> AsyncIterator[ReaderMessage]:
         """Yield the child's messages. Raises SourceError at the end, with the reason."""
-        patience = START_S + self._job.camera.open_s
+        timeout_s = START_S + self._job.camera.open_s
         while True:
             try:
-                async with asyncio.timeout(patience):
-                    said = await self._next()
+                async with asyncio.timeout(timeout_s):
+                    message = await self._next()
             except TimeoutError:
-                raise SourceError(ipc_messages.STUCK, f"its reader has sent nothing for {patience:g} s") from None
-            patience = SILENT_S
-            yield said
-            if isinstance(said, Over):
-                raise SourceError(said.reason, said.message)
+                raise SourceError(ipc_messages.STUCK, f"its reader has sent nothing for {timeout_s:g} s") from None
+            timeout_s = SILENT_S
+            yield message
+            if isinstance(message, Over):
+                raise SourceError(message.reason, message.message)
 
-    async def _next(self) -> Said:
+    async def _next(self) -> ReaderMessage:
         try:
-            (length,) = LENGTH.unpack(await self._said.readexactly(LENGTH.size))
+            (length,) = LENGTH.unpack(await self._output.readexactly(LENGTH.size))
             if length > MAX_MESSAGE:
                 raise SourceError(ipc_messages.CRASHED, "its reader sent an invalid message")
-            return ipc_messages.unpack(await self._said.readexactly(length))
+            return ipc_messages.unpack(await self._output.readexactly(length))
         except asyncio.IncompleteReadError:
             raise SourceError(ipc_messages.CRASHED, await self._end()) from None
         except (msgspec.DecodeError, ConnectionError):
@@ -120,14 +120,14 @@ class ReaderClient:
 
     async def _end(self) -> str:
         """Return how the child ended, and its last output."""
-        code = await self._gone()
+        code = await self._wait_exit()
         if code is None:
             return "its reader closed the connection"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         last = await self._errors if self._errors else ""
         return f"its reader ended ({how}){last and f': {last}'}"
 
-    async def _gone(self) -> int | None:
+    async def _wait_exit(self) -> int | None:
         """Wait for the child's end and reap it; None: it hangs in the kernel, for example in a device."""
         assert self._child is not None  # noqa: S101
         if self._child.returncode is not None:
@@ -157,13 +157,13 @@ def _start() -> subprocess.Popen[bytes]:
 def environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a reader."""
     home = str(Path(halimede.__file__).parents[1])
-    kept = {name: value for name, value in own.items() if name in INHERITED}
-    return {**kept, **SMALL, "PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH", "")]))}
+    env = {name: value for name, value in own.items() if name in INHERITED}
+    return {**env, **SMALL, "PYTHONPATH": os.pathsep.join(filter(None, [home, env.get("PYTHONPATH", "")]))}
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
     """Read a stream to its end; return its last line."""
-    kept = b""
+    tail = b""
     while data := await stream.read(TAIL):
-        kept = (kept + data)[-TAIL:]
-    return kept.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        tail = (tail + data)[-TAIL:]
+    return tail.decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 def main() -> None:
     """Run the job from standard input; exit without cleanup, because FFmpeg may hang in another thread."""
-    said = os.fdopen(os.dup(1), "wb")
+    out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # other output to standard output must not mix with messages
-    with os.fdopen(os.dup(0), "rb", buffering=0) as asked:  # unbuffered: later bytes are requests
-        job = msgspec.json.decode(asked.readline(MAX_JOB), type=ReaderJob)
+    with os.fdopen(os.dup(0), "rb", buffering=0) as requests:  # unbuffered: later bytes are requests
+        job = msgspec.json.decode(requests.readline(MAX_JOB), type=ReaderJob)
     if not end_with_parent(job.parent):
         return
     _limit()
@@ -46,7 +46,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(job.camera, box, reading), name="reader", daemon=True).start()
     code = 0
     try:
-        PictureSender(box, reading, said).run()
+        PictureSender(box, reading, out).run()
     except (BrokenPipeError, KeyboardInterrupt):
         code = 1  # the parent has closed the pipe
     os._exit(code)
@@ -59,16 +59,16 @@ class PictureSender:
         self._box = box
         self._reading = reading
         self._out = out
-        self._asked = 0
-        self._told = 0.0
+        self._requested = 0
+        self._written_s = 0.0
 
     def run(self) -> None:
         """Send until the end of the source, or until the pipe is closed."""
         while True:
-            if not self._asks(0.0 if self._asked else BEAT_S):
+            if not self._is_open(0.0 if self._requested else BEAT_S):
                 return
             try:
-                shot = self._box.take(BEAT_S) if self._asked else None
+                shot = self._box.take(BEAT_S) if self._requested else None
             except SourceError as error:
                 self._over(error.reason, error.message)
                 return
@@ -77,44 +77,44 @@ class PictureSender:
             if time.monotonic() > self._reading.until_s + GRACE_S:
                 self._over(ipc_messages.STALLED, "it hangs")
                 return
-            if time.monotonic() - self._told >= BEAT_S:
+            if time.monotonic() - self._written_s >= BEAT_S:
                 self._write(Beat(counts=self._reading.counts))
 
-    def _asks(self, wait_s: float) -> bool:
-        """Count requests; return False once the pipe is closed."""
+    def _is_open(self, wait_s: float) -> bool:
+        """Count requests; whether the pipe is still open."""
         ready, _, _ = select.select([0], [], [], wait_s)
         if ready:
-            asks = os.read(0, 4096)
-            self._asked += len(asks)
-            return bool(asks)
+            requests = os.read(0, 4096)
+            self._requested += len(requests)
+            return bool(requests)
         return True
 
     def _send(self, shot: FrameEncoder) -> None:
         try:
-            made = shot.make()
+            encoded = shot.make()
         except (DecodeError, MemoryError, ValueError, OSError) as error:
             self._reading.refuse(cause_of(error))
             return
-        self._asked -= 1
+        self._requested -= 1
         self._write(
             CapturedPicture(
                 taken_ns=shot.taken_ns,
-                encoding=made.encoding,
+                encoding=encoded.encoding,
                 codec=shot.codec,
-                width=made.width,
-                height=made.height,
+                width=encoded.width,
+                height=encoded.height,
                 counts=self._reading.counts,
-                data=made.data,
+                data=encoded.data,
             )
         )
 
     def _over(self, reason: str, message: str) -> None:
         self._write(Over(reason=reason, message=message, counts=self._reading.counts))
 
-    def _write(self, said: ipc_messages.Said) -> None:
-        self._out.write(ipc_messages.pack(said))
+    def _write(self, message: ipc_messages.ReaderMessage) -> None:
+        self._out.write(ipc_messages.pack(message))
         self._out.flush()
-        self._told = time.monotonic()
+        self._written_s = time.monotonic()
 
 
 def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
@@ -148,38 +148,38 @@ class LatestValue(Generic[T]):
     def __init__(self, *, patient: bool) -> None:
         self._patient = patient
         self._changed = threading.Condition()
-        self._thing: T | None = None
-        self._over: Exception | None = None
+        self._value: T | None = None
+        self._error: Exception | None = None
 
-    def put(self, thing: T) -> T | None:
+    def put(self, value: T) -> T | None:
         """Store a value; return the one that it replaces."""
         with self._changed:
-            while self._patient and self._thing is not None:
+            while self._patient and self._value is not None:
                 self._changed.wait()
-            replaced, self._thing = self._thing, thing
+            replaced, self._value = self._value, value
             self._changed.notify_all()
             return replaced
 
     def close(self, error: Exception) -> None:
         """End the stream with its reason."""
         with self._changed:
-            self._over = error
+            self._error = error
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> T | None:
         """Return the value, None if none arrived in time; raise the reason when it is empty and closed."""
         until = time.monotonic() + timeout_s
         with self._changed:
-            while self._thing is None:
-                if self._over is not None:
-                    raise self._over
-                left = until - time.monotonic()
-                if left <= 0:
+            while self._value is None:
+                if self._error is not None:
+                    raise self._error
+                remaining_s = until - time.monotonic()
+                if remaining_s <= 0:
                     return None
-                self._changed.wait(left)
-            thing, self._thing = self._thing, None
+                self._changed.wait(remaining_s)
+            value, self._value = self._value, None
             self._changed.notify_all()
-            return thing
+            return value
 
 
 if __name__ == "__main__":

@@ -80,10 +80,10 @@ class CameraRelay:
             guard.expect(host, hide_secrets(self._url.geturl()))
             for info in socket.getaddrinfo(host, self._url.port or PORTS[scheme], type=socket.SOCK_STREAM):
                 try:
-                    found = guard(info)
-                    found.settimeout(self._timeout_s)
-                    found.connect(info[4])
-                    return _tls(found, host) if scheme.endswith("s") else found
+                    connection = guard(info)
+                    connection.settimeout(self._timeout_s)
+                    connection.connect(info[4])
+                    return _tls(connection, host) if scheme.endswith("s") else connection
                 except OSError as error:
                     problem = error.strerror or "it does not answer in time"
         except FetchError as error:

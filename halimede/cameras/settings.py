@@ -33,7 +33,7 @@ class CameraSettings:
     """One camera. Times are seconds.
 
     ``fps``: most frames a second; 0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are accepted,
-    else frames a second. ``turns``: how often a file is played; 0: without end. ``start_ns``: when its first frame is
+    else frames a second. ``plays``: how often a file is played; 0: without end. ``start_ns``: when its first frame is
     due; 0: at once. ``stall_s``: seconds without a frame after which a source counts as stalled, and is opened again.
     ``window``: pictures in progress at a time. ``allowed``: its allowed addresses in addition to public ones, in the
     form of HALIMEDE_FETCH_ALLOW; None: any, because the machine's operator configured it.
@@ -44,7 +44,7 @@ class CameraSettings:
     fps: float = 0.0
     pace: float = -1.0
     start_ns: int = 0
-    turns: int = 1
+    plays: int = 1
     max_width: int = 0
     max_bytes: int = LARGEST
     quality: int = 85
@@ -78,15 +78,15 @@ def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") 
     Raises InvalidFieldError.
     """
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
-    found = _listed(named, environ) | (_filed(file, environ) if file else {})
-    if not found:
-        found = _environment(environ)
-    if len(found) > MOST_CAMERAS:
-        raise InvalidFieldError("--camera", len(found), f"give one process at most {MOST_CAMERAS} cameras")
+    addresses = _read_options(named, environ) | (_read_file(file, environ) if file else {})
+    if not addresses:
+        addresses = _environment(environ)
+    if len(addresses) > MOST_CAMERAS:
+        raise InvalidFieldError("--camera", len(addresses), f"give one process at most {MOST_CAMERAS} cameras")
     common = of_environment(environ)
     return ProcessSettings(
         namespace=namespace,
-        cameras=[replace(common, name=name, address=address) for name, address in found.items()],
+        cameras=[replace(common, name=name, address=address) for name, address in addresses.items()],
         broker=environ.get("HALIMEDE_BROKER", ""),
         credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
         qos=int(number(environ, "CAMERA_QOS", 1, least=0, most=1)),
@@ -103,7 +103,7 @@ def of_environment(environ: Mapping[str, str]) -> CameraSettings:
         address=NOWHERE,
         fps=number(environ, "CAMERA_FPS", 30, least=0, most=1000),
         start_ns=round(number(environ, "CAMERA_START", 0, least=0, most=1e11) * 1e9),
-        turns=0 if flag(environ, "SOURCE_LOOP") else 1,
+        plays=0 if flag(environ, "SOURCE_LOOP") else 1,
         max_width=int(number(environ, "CAMERA_MAX_WIDTH", 0, least=0, most=16_384)),
         max_bytes=int(number(environ, "CAMERA_MAX_BYTES", LARGEST, least=1024, most=LARGEST)),
         quality=int(number(environ, "CAMERA_QUALITY", 85, least=1, most=100)),
@@ -121,7 +121,7 @@ def login(environ: Mapping[str, str]) -> tuple[str, str]:
     return environ.get("SOURCE_USERNAME", ""), password
 
 
-def given(option: str, text: str, environ: Mapping[str, str]) -> CameraAddress:
+def parse_option(option: str, text: str, environ: Mapping[str, str]) -> CameraAddress:
     """Parse an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError."""
     username, password = login(environ)
     if text.startswith("@"):
@@ -144,19 +144,19 @@ def content(option: str, path: str) -> str:
     raise InvalidFieldError(option, path, f"make it a small text file that can be read: {problem}")
 
 
-def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, CameraAddress]:
-    found: dict[str, CameraAddress] = {}
-    for each in named:
-        name, equals, text = each.partition("=")
+def _read_options(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+    addresses: dict[str, CameraAddress] = {}
+    for option in named:
+        name, equals, text = option.partition("=")
         if not equals:
-            raise InvalidFieldError("--camera", hide_secrets(each), "write NAME=URL or NAME=@FILE")
-        if check_label("--camera", name) in found:
+            raise InvalidFieldError("--camera", hide_secrets(option), "write NAME=URL or NAME=@FILE")
+        if check_label("--camera", name) in addresses:
             raise InvalidFieldError("--camera", name, "give each camera a different name")
-        found[name] = given(f"--camera {name}", text, environ)
-    return found
+        addresses[name] = parse_option(f"--camera {name}", text, environ)
+    return addresses
 
 
-def _filed(path: str, environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+def _read_file(path: str, environ: Mapping[str, str]) -> dict[str, CameraAddress]:
     try:
         urls = msgspec.json.decode(content("--cameras", path), type=dict[str, str])
     except msgspec.DecodeError as error:

@@ -98,11 +98,11 @@ class SourceReader:
         """
         if self.broken is None:
             return
-        came = [frame.pts for frame in frames if frame.pts is not None]
+        arrived = [frame.pts for frame in frames if frame.pts is not None]
         if packet.size and packet.pts is not None:
             self.behind.append(packet.pts)
-        self.behind = [pts for pts in self.behind if pts not in came]
-        latest = max(came, default=self.broken)
+        self.behind = [pts for pts in self.behind if pts not in arrived]
+        latest = max(arrived, default=self.broken)
         recovered = latest > self.broken
         if recovered or not packet.size or len(self.behind) > MAX_DELAY:
             for pts in self.behind:
@@ -135,14 +135,14 @@ def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
 def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
     thinner, brake = FrameThinner(camera.fps, JITTER_S), Brake()
     reading.expect(camera.open_s)
-    with _opened(camera, reading) as (decoder, packets):
+    with _open(camera, reading) as (decoder, packets):
         good = time.monotonic()
         for packet in packets:
             now = time.monotonic()
-            for found in _of(camera, packet, decoder, reading):
+            for frame in _frames_of(camera, packet, decoder, reading):
                 good = now
-                if thinner.admits(now):
-                    yield replace(found, taken_ns=time.time_ns())
+                if thinner.accepts(now):
+                    yield replace(frame, taken_ns=time.time_ns())
                 else:
                     reading.counts.skipped += 1
             if now - good > camera.stall_s:
@@ -153,7 +153,7 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
 
 
 @contextmanager
-def _opened(camera: CameraSettings, reading: SourceReader) -> Iterator[tuple[VideoCodecContext, Iterator[AnyPacket]]]:
+def _open(camera: CameraSettings, reading: SourceReader) -> Iterator[tuple[VideoCodecContext, Iterator[AnyPacket]]]:
     """Open a live source: yield the decoder of its packets, and the packets. Raises SourceError."""
     if camera.address.kind == "http":
         decoder = cast("VideoCodecContext", CodecContext.create(JPEG, "r"))
@@ -194,13 +194,13 @@ def _packets(camera: CameraSettings, container: InputContainer, reading: SourceR
         yield packet
 
 
-def _of(
+def _frames_of(
     camera: CameraSettings, packet: AnyPacket, decoder: VideoCodecContext, reading: SourceReader
 ) -> Iterator[FrameEncoder]:
     """Yield the frames of a packet: a JPEG unchanged if it fits, else decoded."""
     name = decoder.name
     if packet.size:
-        reading.counts.seen += 1
+        reading.counts.received += 1
     if name == JPEG and packet.size:
         if packet.size > camera.max_bytes:
             reading.refuse(f"a frame of {packet.size} bytes is more than {camera.max_bytes}")
@@ -214,9 +214,9 @@ def _of(
             reading.refuse(str(error))
             return
         else:
-            if fitting(camera, width, height) == (width, height):
-                made = EncodedFrame("jpeg", width, height, data)
-                yield FrameEncoder(name, lambda: made, packet.pts)
+            if fit_size(camera, width, height) == (width, height):
+                encoded = EncodedFrame("jpeg", width, height, data)
+                yield FrameEncoder(name, lambda: encoded, packet.pts)
                 return
     try:
         frames = [frame for frame in decoder.decode(packet) if isinstance(frame, VideoFrame)]
@@ -236,8 +236,8 @@ def _of(
 
 def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
     timeline: Timeline | None = None
-    thinner, wait = FrameThinner(camera.fps), _waiting(camera)
-    for _ in range(camera.turns) if camera.turns else itertools.repeat(0):
+    thinner, wait = FrameThinner(camera.fps), _waiter(camera)
+    for _ in range(camera.plays) if camera.plays else itertools.repeat(0):
         reading.expect(camera.open_s)
         count = 0
         with open_source(camera) as container:
@@ -246,12 +246,12 @@ def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
             if timeline is None:
                 timeline = Timeline(camera.pace, camera.start_ns or time.time_ns(), 1 / rate)
             for packet in _packets(camera, container, reading):
-                for found in _of(camera, packet, stream.codec_context, reading):
+                for frame in _frames_of(camera, packet, stream.codec_context, reading):
                     count += 1
-                    due = timeline.due_ns(_seconds(found.pts, stream.time_base))
-                    if thinner.admits((due - timeline.start_ns) / 1e9):
+                    due = timeline.due_ns(_seconds(frame.pts, stream.time_base))
+                    if thinner.accepts((due - timeline.start_ns) / 1e9):
                         wait(due)
-                        yield replace(found, taken_ns=due)
+                        yield replace(frame, taken_ns=due)
                     else:
                         reading.counts.skipped += 1
         if not count:
@@ -269,8 +269,8 @@ def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
 def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iterator[FrameEncoder]:
     pace = camera.pace if camera.pace >= 0 else (camera.fps or FOLDER_FPS)
     timeline = Timeline(pace, camera.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
-    wait = _waiting(camera)
-    for _ in range(camera.turns) if camera.turns else itertools.repeat(0):
+    wait = _waiter(camera)
+    for _ in range(camera.plays) if camera.plays else itertools.repeat(0):
         try:
             names = sorted(
                 path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not is_hidden(path.name)
@@ -279,24 +279,24 @@ def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iter
             raise as_error(error, opening=True) from None
         good = False
         for path in names:
-            reading.counts.seen += 1
+            reading.counts.received += 1
             try:
-                made, name = _picture(camera, path)
+                encoded, name = _picture(camera, path)
             except (DecodeError, OSError) as error:
                 reading.refuse(f"{path.name}: {error.strerror if isinstance(error, OSError) else error}")
                 continue
             good = True
             due = timeline.due_ns(None)
             wait(due)
-            yield FrameEncoder(name, partial(_same, made), taken_ns=due)
+            yield FrameEncoder(name, partial(_same, encoded), taken_ns=due)
         if not good:
             raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
         timeline.again()
     raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
 
-def _same(made: EncodedFrame) -> EncodedFrame:
-    return made
+def _same(encoded: EncodedFrame) -> EncodedFrame:
+    return encoded
 
 
 def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
@@ -309,18 +309,18 @@ def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
         raise DecodeError("neither a JPEG nor a PNG")
     pixels = decode(frame)  # refuse a broken one here, not at each receiver
     height, width = pixels.shape[:2]
-    if fitting(camera, width, height) == (width, height):
+    if fit_size(camera, width, height) == (width, height):
         return EncodedFrame(frame.encoding, width, height, data), frame.encoding
     return from_pixels(camera, pixels), frame.encoding
 
 
-def _waiting(camera: CameraSettings) -> Callable[[int], None]:
+def _waiter(camera: CameraSettings) -> Callable[[int], None]:
     """Return a function that waits until a frame is due; it reads the wall clock only once."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wait(due_ns: int) -> None:
-        while camera.pace != 0 and (left := (due_ns - ahead_ns - time.monotonic_ns()) / 1e9) > 0:
-            time.sleep(min(left, 1.0))
+        while camera.pace != 0 and (remaining_s := (due_ns - ahead_ns - time.monotonic_ns()) / 1e9) > 0:
+            time.sleep(min(remaining_s, 1.0))
 
     return wait
 
@@ -371,8 +371,8 @@ def _stream(
 
 def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:
     """Open a V4L2 device, as JPEG if possible: such frames are sent unchanged."""
-    wanted: dict[str, str] = {"framerate": f"{camera.fps:g}"} if camera.fps else {}
-    attempts: list[dict[str, str]] = [{"input_format": "mjpeg", **wanted}, {"input_format": "mjpeg"}, {}]
+    rate: dict[str, str] = {"framerate": f"{camera.fps:g}"} if camera.fps else {}
+    attempts: list[dict[str, str]] = [{"input_format": "mjpeg", **rate}, {"input_format": "mjpeg"}, {}]
     for last, options in enumerate(attempts, 1 - len(attempts)):
         try:
             return av.open(camera.address.target, format="v4l2", options=options, timeout=timeout)
@@ -387,12 +387,12 @@ def as_error(error: Exception, *, opening: bool) -> SourceError:
     if isinstance(error, SourceError):
         return error
     reason = _reason(error, opening=opening)
-    said = getattr(error, "strerror", None)
+    system_text = getattr(error, "strerror", None)
     text = TEXTS.get(reason, "it broke off")
     if reason == ipc_messages.STALLED:
         text = "nothing that can be used came from it in time"
-    elif isinstance(said, str) and said:
-        text += f" ({said})"
+    elif isinstance(system_text, str) and system_text:
+        text += f" ({system_text})"
     return SourceError(reason, text)
 
 
@@ -443,12 +443,12 @@ def size_of(data: bytes) -> tuple[int, int]:
     """Return width and height of a JPEG that is readable alone. Raises DecodeError."""
     picture = read_jpeg(memoryview(data))
     picture.check()
-    if not any(part[1] == DHT for part in picture.parts[1:-1]):
+    if not any(segment[1] == DHT for segment in picture.parts[1:-1]):
         raise NoTablesError("a jpeg without its tables")
     return picture.width, picture.height
 
 
-def fitting(camera: CameraSettings, width: int, height: int) -> tuple[int, int]:
+def fit_size(camera: CameraSettings, width: int, height: int) -> tuple[int, int]:
     """Return the size of the sent picture: no wider than the camera allows, with even sides if it is scaled."""
     if not camera.max_width or width <= camera.max_width:
         return width, height
@@ -460,20 +460,20 @@ def from_frame(camera: CameraSettings, frame: VideoFrame) -> EncodedFrame:
     """Encode a decoded frame."""
     if not (0 < frame.width <= MAX_SIDE and 0 < frame.height <= MAX_SIDE):
         raise DecodeError(f"{frame.width} x {frame.height} pixels: a side has 1 to {MAX_SIDE}")
-    width, height = fitting(camera, frame.width, frame.height)
+    width, height = fit_size(camera, frame.width, frame.height)
     # Pillow stores four bytes a pixel: it encodes such a plane without a copy. Threads cost more than they save here
     plane: Any = frame.reformat(width=width, height=height, format="rgb0", threads=1).planes[0]
-    return _encoded(camera, Image.frombuffer("RGBX", (width, height), plane, "raw", "RGBX", plane.line_size, 1))
+    return _encode(camera, Image.frombuffer("RGBX", (width, height), plane, "raw", "RGBX", plane.line_size, 1))
 
 
 def from_pixels(camera: CameraSettings, pixels: Pixels) -> EncodedFrame:
     """Encode pixels."""
     image = Image.fromarray(pixels)
-    size = fitting(camera, *image.size)
-    return _encoded(camera, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
+    size = fit_size(camera, *image.size)
+    return _encode(camera, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
 
 
-def _encoded(camera: CameraSettings, image: Image.Image) -> EncodedFrame:
+def _encode(camera: CameraSettings, image: Image.Image) -> EncodedFrame:
     out = io.BytesIO()
     image.save(out, format="JPEG", quality=camera.quality)
     data = out.getvalue()

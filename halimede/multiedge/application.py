@@ -26,8 +26,8 @@ StageFactory: TypeAlias = Callable[[Tools], Stage]
 JointFactory: TypeAlias = Callable[[JointTools], Joint]
 
 
-def always(prediction: Prediction) -> bool:  # noqa: ARG001
-    """Bring every finding together with others."""
+def accepts_all(prediction: Prediction) -> bool:  # noqa: ARG001
+    """Whether the joint receives a finding: always."""
     return True
 
 
@@ -39,14 +39,14 @@ class Application:
         stages: run on each frame, on its worker or on a peer with free capacity.
         share: whether peers may run them. Stages that remember earlier frames of a camera must not be shared.
         joint: combines findings; None: each frame is answered by itself.
-        joins: which findings the joint receives; their worker answers the others alone.
+        joins: whether the joint receives a finding; if not, the worker answers alone.
 
     """
 
     stages: Sequence[StageFactory]
     share: bool = False
     joint: JointFactory | None = None
-    joins: Callable[[Prediction], bool] = always
+    joins: Callable[[Prediction], bool] = accepts_all
 
 
 Maker: TypeAlias = Callable[[Parameters], Application]
@@ -68,59 +68,59 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 def create(name: str, entry: str, parameters: Parameters) -> Application:
     """Return the application of a resource. Raises InvalidFieldError."""
-    maker = _entry(entry) if entry else _named(name)
+    maker = _maker_by_entry(entry) if entry else _maker_by_name(name)
     try:
-        made = maker(parameters)
+        application = maker(parameters)
     except HalimedeError:
         raise
     except Exception as error:
         fix = f"its function failed: {describe_exception(error)}"
         raise InvalidFieldError(_field(entry), entry or name, fix) from error
-    if not isinstance(made, Application):
+    if not isinstance(application, Application):
         raise InvalidFieldError(_field(entry), entry or name, "its function must return a halimede Application")
-    return made
+    return application
 
 
-def _named(name: str) -> Maker:
+def _maker_by_name(name: str) -> Maker:
     if name in OWN:
         importlib.import_module("halimede.multiedge.applications")  # not at the top: it imports this module
     if name in _makers:
         return _makers[name]
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if name in installed:
-        return _callable(installed[name].load(), name, "")
-    known = ", ".join(sorted({*OWN, *_makers, *installed}))
-    raise InvalidFieldError("spec.application.name", name, f"use one of {known}, or give entry: module:object")
+        return _maker(installed[name].load(), name, "")
+    names = ", ".join(sorted({*OWN, *_makers, *installed}))
+    raise InvalidFieldError("spec.application.name", name, f"use one of {names}, or give entry: module:object")
 
 
-def _entry(entry: str) -> Maker:
+def _maker_by_entry(entry: str) -> Maker:
     module, _, attribute = entry.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        target = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         fix = f"{describe_exception(error)}: check the name, and PYTHONPATH or workingDir of the template"
         raise InvalidFieldError("spec.application.entry", entry, fix) from error
     except Exception as error:
         fix = f"the module could not be loaded: {describe_exception(error)}"
         raise InvalidFieldError("spec.application.entry", entry, fix) from error
-    return _callable(found, "", entry)
+    return _maker(target, "", entry)
 
 
-def _callable(found: object, name: str, entry: str) -> Maker:
-    if isinstance(found, Application):
-        return lambda _: found
-    if not callable(found):
+def _maker(target: object, name: str, entry: str) -> Maker:
+    if isinstance(target, Application):
+        return lambda _: target
+    if not callable(target):
         raise InvalidFieldError(
             _field(entry), entry or name, "it must be an Application or a function that returns one"
         )
-    return found
+    return target
 
 
 def _field(entry: str) -> str:
     return f"spec.application.{'entry' if entry else 'name'}"
 
 
-class PictureSize(np.ndarray[Any, np.dtype[Any]]):
+class FramePicture(np.ndarray[Any, np.dtype[Any]]):
     """A decoded frame with its camera and id. It is a view: nothing is copied."""
 
     camera: str
@@ -131,17 +131,17 @@ class PictureSize(np.ndarray[Any, np.dtype[Any]]):
     @classmethod
     def of(cls, frame: Frame, image: Array) -> Self:
         """Return the picture of a frame."""
-        made = image.view(cls)
-        made.camera, made.id = frame.camera, frame.id
-        made.sequence, made.captured_ns = frame.sequence, frame.captured_ns
-        return made
+        picture = image.view(cls)
+        picture.camera, picture.id = frame.camera, frame.id
+        picture.sequence, picture.captured_ns = frame.sequence, frame.captured_ns
+        return picture
 
-    def __array_finalize__(self, of: object) -> None:
+    def __array_finalize__(self, source: object) -> None:
         """Views of a picture are of the same frame."""
-        self.camera = getattr(of, "camera", "")
-        self.id = getattr(of, "id", b"")
-        self.sequence = getattr(of, "sequence", 0)
-        self.captured_ns = getattr(of, "captured_ns", 0)
+        self.camera = getattr(source, "camera", "")
+        self.id = getattr(source, "id", b"")
+        self.sequence = getattr(source, "sequence", 0)
+        self.captured_ns = getattr(source, "captured_ns", 0)
 
 
 class StagesModel(Model):
@@ -182,7 +182,7 @@ class StagesModel(Model):
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
         """Return the picture with the camera and id of its frame."""
-        return PictureSize.of(frame, image)
+        return FramePicture.of(frame, image)
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Run all stages on pictures of equal size."""
@@ -201,7 +201,7 @@ class StagesModel(Model):
 
 def _item(picture: Array) -> Item:
     image = np.asarray(picture)
-    if not isinstance(picture, PictureSize):
+    if not isinstance(picture, FramePicture):
         return Item(image)
     return Item(
         image,

@@ -66,5 +66,5 @@ def reid(parameters: Parameters) -> Application:
 
 
 def has_objects(prediction: Prediction) -> bool:
-    """Whether anything was found in the picture."""
+    """Whether the picture shows an object."""
     return bool(prediction.embeddings)

@@ -22,10 +22,10 @@ from halimede.worker.roles import WorkerContext
 
 #: the joint's folder, inside the worker's
 FOLDER = "joint"
-#: workers that have received the state, and workers that wait for it: one receives it at a time
-MAX_TAUGHT, MAX_WAITING = 1024, 32
+#: workers that have received the state, and transfers that run or wait: one runs at a time
+MAX_RECEIVERS, MAX_TRANSFERS = 1024, 32
 #: seconds until the state is sent again to a worker that did not receive all of it
-AGAIN_S = 5.0
+RESEND_S = 5.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,12 +40,12 @@ class JointRunner:
         self._application = application
         self._parts = parts
         self._peers = peers
-        self._joining: JointServer | None = None
+        self._server: JointServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._taught: set[tuple[str, str]] = set()
-        self._teaching: set[asyncio.Task[None]] = set()
-        self._alone = asyncio.Lock()
+        self._receivers: set[tuple[str, str]] = set()
+        self._transfers: set[asyncio.Task[None]] = set()
+        self._transfer_lock = asyncio.Lock()
 
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Make the joint and run it in ``group``. Raises InvalidFieldError for invalid parameters."""
@@ -60,7 +60,7 @@ class JointRunner:
         tools = JointTools(self._settings.parameters, folder, models, self._settings.members, self._settings.cameras)
         joint = self._application.joint(tools)
         self._group = group
-        joining = self._joining = JointServer(
+        server = self._server = JointServer(
             self._parts.bus,
             joint,
             hop(worker.namespace, worker.service, JOIN, worker.worker),
@@ -70,54 +70,56 @@ class JointRunner:
             node_of=self._node_of,
             limit_s=worker.model_timeout_s,
         )
-        self._parts.metrics.more.append(joining.metrics)
+        self._parts.metrics.more.append(server.metrics)
 
         async def run() -> None:
             async with thread:
-                await joining.run()
+                await server.run()
 
         self._task = group.create_task(run(), name="joint")
 
     def load(self) -> Load:
-        """Return the number of findings that it can take now."""
-        return self._joining.load() if self._joining else Load(credits=0)
+        """Return the number of findings that the joint can accept now."""
+        return self._server.load() if self._server else Load(credits=0)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Membership``
         """Send the state to a new worker that may decide later, if this worker decides now."""
         own = self._settings.worker.worker
-        if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._taught:
+        if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._receivers:
             return
-        if len(self._teaching) >= MAX_WAITING:
-            return  # it announces itself again
-        if len(self._taught) >= MAX_TAUGHT:
-            self._taught.clear()
-        self._taught.add((worker, peer.life))
-        if self._joining and self._group and self._peers.eldest() == own:
-            task = self._group.create_task(self._teach(self._joining, worker, peer.life), name=f"teach {worker}")
-            self._teaching.add(task)
-            task.add_done_callback(self._teaching.discard)
+        if len(self._transfers) >= MAX_TRANSFERS:
+            return  # the worker announces itself again
+        if len(self._receivers) >= MAX_RECEIVERS:
+            self._receivers.clear()
+        self._receivers.add((worker, peer.life))
+        if self._server and self._group and self._peers.eldest() == own:
+            task = self._group.create_task(
+                self._send_state(self._server, worker, peer.life), name=f"state for {worker}"
+            )
+            self._transfers.add(task)
+            task.add_done_callback(self._transfers.discard)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer the findings present; return whether that was done in time."""
-        return await self._joining.drain(timeout_s) if self._joining else True
+        """Answer the pending findings; return whether that was done in time."""
+        return await self._server.drain(timeout_s) if self._server else True
 
     def cancel(self) -> None:
         """Cancel all work; the joint stores its state."""
-        for task in self._teaching:
+        for task in self._transfers:
             task.cancel()
         if self._task:
             self._task.cancel()
 
-    async def _teach(self, joining: JointServer, worker: str, life: str) -> None:
-        async with self._alone:
-            knows = await joining.teach(worker)
-        if not knows:  # it is sent again when the worker announces itself again
-            await asyncio.sleep(AGAIN_S)
-            self._taught.discard((worker, life))
+    async def _send_state(self, server: JointServer, worker: str, life: str) -> None:
+        async with self._transfer_lock:
+            is_complete = await server.send_state(worker)
+        if not is_complete:  # the state is sent again when the worker announces itself again
+            await asyncio.sleep(RESEND_S)
+            self._receivers.discard((worker, life))
 
     def _node_of(self, worker: str) -> str:
-        known = self._peers.others.get(worker)
-        return known.node if known else self._settings.worker.node
+        peer = self._peers.others.get(worker)
+        return peer.node if peer else self._settings.worker.node
 
 
 class SlotModel(WrappedModel):
@@ -136,7 +138,7 @@ class HoldingThread(ModelThread):
         self.model = SlotModel(slot.current.model)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` in the thread; the slot's present model stays open until it is done."""
+        """Run ``work`` in the thread; the slot's present model stays open until ``work`` has returned."""
         loaded = self._slot.current
 
         def run() -> T:

@@ -1,9 +1,13 @@
 """Joint server: receives findings of several workers, lets the joint decide, and publishes the decisions.
 
-Each worker that may decide runs it; ``Membership`` determines which one decides. The others follow the decisions, so
-that the next one can take over. A requester owns its deadline and its retries: it repeats findings that were lost with
-a process. The joint is called in its thread, and its exceptions do not end the worker. Waiting findings are bounded in
-number, bytes and time.
+Each worker that may decide runs a joint server; ``Membership`` determines which worker decides. The other workers
+follow the decisions, so that each of them can take over. A requester owns its deadline and its retries: it repeats
+findings that were lost with a process. The joint is called in its thread, and its exceptions do not end the worker.
+Waiting findings are bounded in number, bytes and time.
+
+The loop: the bus adds new findings and other workers' tracks to two lists and sets an event. The event, or the time
+that the joint has set, wakes the loop. It gives the joint the tracks, then the new findings, then lets the joint
+answer the due ones. The answers go to the requesters, and the decisions to all other workers.
 """
 
 from __future__ import annotations
@@ -37,14 +41,14 @@ log = structlog.get_logger()
 #: findings, and their bytes, that wait for an answer; more are refused, and requested again
 CAPACITY, CAPACITY_BYTES = 512, 64 * 1024 * 1024
 #: messages that wait for the broker; above that, findings wait
-SENDING = 256
-REMEMBERED = 4096
+OUTBOX_LIMIT = 256
+MAX_ANSWERS = 4096
 #: tracks of other workers in the queue; above that, the oldest are dropped
-FOLLOWED = 10_000
+MAX_TRACKS = 10_000
 #: user property with the name of the deciding worker
 DECIDER = "decider"
 #: seconds between two checks for expired requests
-LOOK_S = 0.5
+EXPIRY_CHECK_S = 0.5
 #: seconds until ``due`` is called again after it failed or did nothing
 PAUSE_S = 1.0
 #: seconds that the joint has to store its state
@@ -70,12 +74,12 @@ class JointServer:
         node_of: Callable[[str], str],
         limit_s: float = 60.0,
     ) -> None:
-        self.taken = self.answered = self.refused = self.failed = self.expired = self.followed = 0
+        self.accepted = self.answered = self.refused = self.failed = self.expired = self.followed = 0
         self._service_ms = 0.0
         self._bus = bus
         self._joint = joint
         self._channel = channel
-        self._careful = GuardedJoint(joint, thread)
+        self._guarded = GuardedJoint(joint, thread)
         self._thread = thread
         self._limit_s = limit_s
         self._decides = decides
@@ -85,14 +89,14 @@ class JointServer:
         self._new: list[Finding] = []
         self._tracks: list[Track] = []
         self._waiting = PendingFindings(CAPACITY, CAPACITY_BYTES)
-        self._answers: LruCache[bytes, Prediction | None] = LruCache(REMEMBERED)
+        self._answers: LruCache[bytes, Prediction | None] = LruCache(MAX_ANSWERS)
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._limited_log = RateLimitedLogger()
         self._outbox: AckedPublisher[Any] = AckedPublisher(
             bus,
             "decision",
-            limit=SENDING,
+            limit=OUTBOX_LIMIT,
             capacity=0,
             timeout_s=PUBLISH_TIMEOUT,
             retry=False,
@@ -100,7 +104,7 @@ class JointServer:
         )
 
     def load(self) -> Load:
-        """Return its capacity and queue."""
+        """Return the joint's capacity and queue."""
         return Load(credits=self._waiting.free, service_ms=round(self._service_ms, 1), queued=len(self._waiting))
 
     async def run(self) -> None:
@@ -112,18 +116,18 @@ class JointServer:
                 group.create_task(self._thread.watch(self._limit_s), name="joint watch")
                 group.create_task(self._expire(), name="findings that nobody waits for")
                 for filter_ in self._channel.requests:
-                    await self._bus.subscribe(filter_, self._take)
+                    await self._bus.subscribe(filter_, self._accept)
                 await self._bus.subscribe(topics.TRACK.filter(**self._names), self._follow)
                 await self._bus.subscribe(
-                    topics.GALLERY.filter(**self._names, worker=self._channel.worker), self._learn
+                    topics.GALLERY.filter(**self._names, worker=self._channel.worker), self._queue_track
                 )
-                await self._bus.subscribe(topics.IDENTITY_QUERY.filter(**self._names), self._ask)
-                await self._work()
+                await self._bus.subscribe(topics.IDENTITY_QUERY.filter(**self._names), self._answer_query)
+                await self._decide_until_cancelled()
         finally:
-            await self._careful.close()
+            await self._guarded.close()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no new findings, answer those present; return whether that took at most ``timeout_s`` seconds."""
+        """Accept no more findings, answer the pending ones; return whether that took at most ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 for filter_ in self._channel.requests:
@@ -134,25 +138,25 @@ class JointServer:
                 if not await self._outbox.drain(timeout_s):
                     return False
         except TimeoutError:
-            log.warning("findings not answered in time", left=len(self._waiting))
+            log.warning("findings not answered in time", pending=len(self._waiting))
             return False
         return True
 
-    async def teach(self, worker: str) -> bool:
-        """Send a new worker the joint's state, so that it can take over; return whether it has received all."""
-        known = await self._careful.snapshot()
+    async def send_state(self, worker: str) -> bool:
+        """Send a new worker the joint's state, with which it can take over; return whether all tracks were sent."""
+        tracks = await self._guarded.snapshot()
         address = topics.GALLERY.at(**self._names, worker=worker)
-        for told, track in enumerate(known or ()):
+        for sent, track in enumerate(tracks or ()):
             try:
                 await self._bus.publish(address, track)
             except (BusError, *UNWRITABLE) as error:
-                log.info("gallery not sent", worker=worker, error=str(error), told=told)
+                log.info("gallery not sent", worker=worker, error=str(error), sent=sent)
                 return False
-        log.info("gallery sent to worker", worker=worker, tracks=len(known or ()))
-        return known is not None
+        log.info("gallery sent to worker", worker=worker, tracks=len(tracks or ()))
+        return tracks is not None
 
     def metrics(self) -> Iterator[Metric]:
-        """Return its metrics."""
+        """Return the metrics of the joint."""
         outcomes = {"answered": self.answered, "failed": self.failed, "refused": self.refused, "expired": self.expired}
         samples = [({"outcome": outcome}, count) for outcome, count in outcomes.items()]
         yield counter(
@@ -162,17 +166,17 @@ class JointServer:
             "worker_joint_messages", "Multi-edge: decisions of another worker that this worker followed.", self.followed
         )
         yield gauge("worker_joint_waiting", "Multi-edge: findings that wait for their answer.", len(self._waiting))
-        kept = [({"what": name}, value) for name, value in sorted(self._joint.metrics().items())]
+        sizes = [({"what": name}, value) for name, value in sorted(self._joint.metrics().items())]
         decides = ({"what": "decides"}, float(self._decides()))
         yield gauge(
             "worker_joint_state",
             "Multi-edge: whether this worker is the active joint, and the size of its state.",
-            [decides, *kept],
+            [decides, *sizes],
         )
 
-    # --- what the bus brings --------------------------------------------------------------------------------------
+    # --- messages from the bus ------------------------------------------------------------------------------------
 
-    async def _take(self, delivery: Delivery[Frame]) -> None:
+    async def _accept(self, delivery: Delivery[Frame]) -> None:
         frame = delivery.body
         asker = self._channel.asker(self._channel.reply_address(delivery.packet).text)
         key = frame.id + asker.encode()
@@ -187,24 +191,24 @@ class JointServer:
             await self._outbox.wait_ready()
             self._answer(delivery, refusal)
         else:
-            self.taken += 1
+            self.accepted += 1
             self._waiting.put(key, delivery, asyncio.get_running_loop().time())
-            self._new.append(found(key, asker, self._node_of(asker), frame))
+            self._new.append(finding_of(key, asker, self._node_of(asker), frame))
             self._arrived.set()
             self._changed()
 
     async def _follow(self, delivery: Delivery[Track]) -> None:
         if delivery.properties.get(DECIDER) != self._channel.worker:
-            await self._learn(delivery)
+            await self._queue_track(delivery)
 
-    async def _learn(self, delivery: Delivery[Track]) -> None:
+    async def _queue_track(self, delivery: Delivery[Track]) -> None:
         self._tracks.append(delivery.body)
-        if len(self._tracks) > FOLLOWED:
+        if len(self._tracks) > MAX_TRACKS:
             del self._tracks[0]
             self._limited_log.warning("tracks dropped: too many not applied yet")
         self._arrived.set()
 
-    async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
+    async def _answer_query(self, delivery: Delivery[IdentityQuery]) -> None:
         if not self._decides():
             return
         answer = await self._thread.call(self._joint.ask, delivery.body)
@@ -216,7 +220,7 @@ class JointServer:
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _decide_until_cancelled(self) -> None:
         loop = asyncio.get_running_loop()
         due: float | None = loop.time()
         while True:
@@ -229,15 +233,15 @@ class JointServer:
             tracks, self._tracks = self._tracks, []
             if tracks:
                 self.followed += len(tracks)
-                await self._careful.follow(tracks)
+                await self._guarded.follow(tracks)
             new = [finding for finding in self._new if finding.key in self._waiting]
             self._new = []
             began = loop.time()
-            said = await self._thread.call(self._careful.decide, new, began)
-            due = said.due
-            if said.error:
-                self._fail(new, said.error)
-            for outcome in said.outcomes:
+            decision = await self._thread.call(self._guarded.decide, new, began)
+            due = decision.due
+            if decision.error:
+                self._fail(new, decision.error)
+            for outcome in decision.outcomes:
                 await self._send_outcome(outcome)
             if new:
                 self._service_ms += 0.1 * ((loop.time() - began) * 1000 / len(new) - self._service_ms)
@@ -245,7 +249,7 @@ class JointServer:
     async def _expire(self) -> None:
         """Drop findings whose requesters have timed out: a joint may hang, or never answer them."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(EXPIRY_CHECK_S)
             if expired := self._waiting.expire(asyncio.get_running_loop().time()):
                 self.expired += expired
                 self._idle.set()
@@ -282,8 +286,8 @@ class JointServer:
             self._outbox.put(address, body, properties={DECIDER: self._channel.worker})
 
     def _reply(self, to: Delivery[Frame], prediction: Prediction | None) -> None:
-        said = prediction or to.body.edge or Prediction()
-        self._answer(to, Reply(id=to.body.id, worker=self._channel.worker, prediction=said, batch=1))
+        answer = prediction or to.body.edge or Prediction()
+        self._answer(to, Reply(id=to.body.id, worker=self._channel.worker, prediction=answer, batch=1))
 
     def _answer(self, to: Delivery[Frame], reply: Reply) -> None:
         address = Address(self._channel.reply, to.packet.response_topic)
@@ -328,8 +332,10 @@ class PendingFindings:
     def put(self, key: bytes, delivery: Delivery[Frame], now: float) -> None:
         """Add a request; a repeated request replaces the earlier one."""
         self.pop(key)
-        left = delivery.body.deadline_ms / 1000
-        entry = _Entry(delivery, now + (left if 0 < left < LONGEST_S else LONGEST_S), len(delivery.packet.payload))
+        limit_s = delivery.body.deadline_ms / 1000
+        entry = _Entry(
+            delivery, now + (limit_s if 0 < limit_s < LONGEST_S else LONGEST_S), len(delivery.packet.payload)
+        )
         self._entries[key] = entry
         self._bytes += entry.size
 
@@ -349,7 +355,7 @@ class PendingFindings:
         return len(late)
 
 
-def found(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
+def finding_of(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
     """Return the finding of a worker's frame, as its joint receives it."""
     return Finding(
         key=key,
@@ -379,7 +385,7 @@ class GuardedJoint:
         self._thread = thread
 
     async def follow(self, tracks: Sequence[Track]) -> None:
-        """Pass on decisions of another worker. If the joint cannot read some, only this worker lacks them."""
+        """Pass on decisions of another worker. Decisions that the joint cannot read are missing in this worker only."""
         try:
             await self._thread.call(self._joint.follow, tracks)
         except Exception:
@@ -394,7 +400,7 @@ class GuardedJoint:
             return None
 
     async def close(self) -> None:
-        """Let it store its state; do not wait for a joint that hangs."""
+        """Let the joint store its state; do not wait for a joint that hangs."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(self._thread.call(self._joint.close))
@@ -404,26 +410,26 @@ class GuardedJoint:
             log.exception("joint not closed")
 
     def decide(self, new: list[Finding], now: float) -> JointReply:
-        """Pass new findings, and let it answer what is due. Call it in the thread."""
-        said = JointReply()
+        """Pass new findings to the joint, and let it answer the due ones. Call this method in the joint's thread."""
+        reply = JointReply()
         try:
             if new:
-                said.outcomes.append(_checked(self._joint.take(new, now)))
+                reply.outcomes.append(_check_outcome(self._joint.take(new, now)))
         except Exception as error:
             log.exception("joint failed", findings=len(new))
-            said.error = shorten_middle(f"the joint failed: {describe_exception(error)}", 4096)
+            reply.error = shorten_middle(f"the joint failed: {describe_exception(error)}", 4096)
         try:
-            said.outcomes.append(_checked(self._joint.due(now)))
-            said.due = self._joint.next_due()
-            if said.due is not None and not said.due > now:
-                said.due = now + PAUSE_S  # ``due`` was called just now, but did nothing
+            reply.outcomes.append(_check_outcome(self._joint.due(now)))
+            reply.due = self._joint.next_due()
+            if reply.due is not None and not reply.due > now:
+                reply.due = now + PAUSE_S  # ``due`` was called just now, but did nothing
         except Exception:
             log.exception("joint timer failed")
-            said.due = now + PAUSE_S
-        return said
+            reply.due = now + PAUSE_S
+        return reply
 
 
-def _checked(outcome: Outcome) -> Outcome:
+def _check_outcome(outcome: Outcome) -> Outcome:
     if not isinstance(outcome, Outcome):
         raise TypeError(f"it must return an Outcome, not {type(outcome).__name__}")
     for answer in outcome.answers.values():

@@ -46,9 +46,9 @@ class MemberJob:
         self._worker = worker
         self._durable = settings.application.takeover
         self._group = f"{worker.service}.{GROUP}"
-        known = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
-        followed = intake_id(worker) if self._durable and worker.source.cameras else ""
-        self._peers = Membership(bus, topics.PEER, **known, node=worker.node, intake=followed)
+        address = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
+        intake = intake_id(worker) if self._durable and worker.source.cameras else ""
+        self._peers = Membership(bus, topics.PEER, **address, node=worker.node, intake=intake)
         self._source = FailoverSource(
             parts,
             self._peers,
@@ -59,37 +59,36 @@ class MemberJob:
             camera=settings.part,
         )
         names = (worker.namespace, worker.service, worker.worker)
-        self._joins = JointClient(bus, *names, self._peers) if application.joint else None
-        self._together = (
-            JointRunner(settings, application, parts, self._peers) if self._joins and settings.members_join else None
-        )
-        self._sharing = PeerOffload(bus, *names, self._home) if application.share else None
+        self._joint_client = JointClient(bus, *names, self._peers) if application.joint else None
+        runs_joint = application.joint and settings.members_join
+        self._joint_runner = JointRunner(settings, application, parts, self._peers) if runs_joint else None
+        self._peer_offload = PeerOffload(bus, *names, self._local_load) if application.share else None
         self._requests: RequestIntake | None = None
-        if self._together:
-            self._peers.join = self._together.load
+        if self._joint_runner:
+            self._peers.join = self._joint_runner.load
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Work; ``ready`` is called when it accepts frames."""
+        """Process frames until stopped; ``ready`` is called when the worker accepts frames."""
         parts, worker = self._parts, self._worker
         async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
             edge = self._edge = self._edge_worker(decoder)
-            requests = self._requests = self._peer_requests(edge) if self._sharing else None
-            await self._meet(group)
+            requests = self._requests = self._peer_requests(edge) if self._peer_offload else None
+            await self._subscribe(group)
             running = [
                 group.create_task(edge.run(), name="edge worker"),
                 group.create_task(parts.slot.watch(worker.model_timeout_s), name="model watch"),
             ]
             if requests:
                 running.append(group.create_task(requests.run(), name="share"))
-            self._show(edge)
+            self._export_counters(edge)
             await self._source.start(edge.intake, group)
             ready()
             await parts.stop.wait()
-            await self._leave()
+            await self._drain()
             for task in running:
                 task.cancel()
-            if self._together:
-                self._together.cancel()
+            if self._joint_runner:
+                self._joint_runner.cancel()
 
     def _edge_worker(self, decoder: ModelThread) -> EdgeWorker:
         """Return the pipeline of this worker's own frames."""
@@ -110,17 +109,17 @@ class MemberJob:
             decoder,
             limits=EdgeLimits(max_age_s=worker.source.max_age_s),
             trace_buffer=parts.trace_buffer,
-            miner=self._application.joins if self._joins else None,
-            escalation=Escalation(self._joins, parts.ledger, tier=tier) if self._joins else None,
-            peers=self._sharing,
+            miner=self._application.joins if self._joint_client else None,
+            escalation=Escalation(self._joint_client, parts.ledger, tier=tier) if self._joint_client else None,
+            peers=self._peer_offload,
             deadline_s=worker.deadline_s,
         )
 
     def _peer_requests(self, edge: EdgeWorker) -> RequestIntake:
         """Return the intake of peers' frames, which feeds the same pipeline."""
         worker, bus = self._worker, self._parts.bus
-        room = SpareCapacity(self._home, self._peers.touch, lambda: len(self._peers.others))
-        self._peers.share = room.load
+        capacity = SpareCapacity(self._local_load, self._peers.touch, lambda: len(self._peers.others))
+        self._peers.share = capacity.load
         channel = hop(worker.namespace, worker.service, peer_offload.SHARE, worker.worker)
         return RequestIntake(
             bus,
@@ -128,24 +127,24 @@ class MemberJob:
             edge.pipeline,
             limits=peer_offload.LIMITS,
             trace_buffer=self._parts.trace_buffer,
-            advertiser=room,
-            busy=room.busy,
+            advertiser=capacity,
+            busy=capacity.is_overloaded,
         )
 
-    async def _meet(self, group: asyncio.TaskGroup) -> None:
+    async def _subscribe(self, group: asyncio.TaskGroup) -> None:
         """Subscribe to the messages of the other workers."""
-        for part in (self._joins, self._sharing, self._together):
-            if part:
-                self._peers.on_change(part.changed)
+        for client in (self._joint_client, self._peer_offload, self._joint_runner):
+            if client:
+                self._peers.on_change(client.changed)
         self._peers.on_change(lambda *_: self._edge.pipeline.rebalance())
-        for asks in (self._joins, self._sharing):
-            if asks:
-                await asks.start()
-        if self._together:
-            await self._together.start(group)
+        for client in (self._joint_client, self._peer_offload):
+            if client:
+                await client.start()
+        if self._joint_runner:
+            await self._joint_runner.start(group)
 
-    async def _leave(self) -> None:
-        """Answer the accepted frames, then the requests of others, within the grace period."""
+    async def _drain(self) -> None:
+        """Answer the accepted frames, then the requests of other workers, within the grace period."""
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
         if self._requests:
@@ -153,20 +152,20 @@ class MemberJob:
                 async with asyncio.timeout(grace_s / 6):
                     await self._requests.stop()
         await self._source.leave(grace_s * 2 / 3, self._edge.drain)
-        for answers in (self._together, self._requests and self._requests.responder.outbox):
-            if answers:
-                await answers.drain(max(until - clock.time(), 0))
+        for replies in (self._joint_runner, self._requests and self._requests.responder.outbox):
+            if replies:
+                await replies.drain(max(until - clock.time(), 0))
 
-    def _home(self) -> Load:
+    def _local_load(self) -> Load:
         """Return the load of the local model, with its own frames and those of peers."""
         return self._edge.pipeline.load()
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 
-    def _show(self, edge: EdgeWorker) -> None:
+    def _export_counters(self, edge: EdgeWorker) -> None:
         """Count the requests of each hop, and export the counters."""
         parts, requests = self._parts, self._requests
-        clients = [client for client in (self._joins, self._sharing) if client]
+        clients = [client for client in (self._joint_client, self._peer_offload) if client]
         parts.ledger.follow(Count.LATE, lambda: sum(client.late for client in clients))
         parts.ledger.follow(Count.UNASKED, lambda: sum(client.unknown for client in clients))
         if requests:
@@ -176,8 +175,8 @@ class MemberJob:
         parts.metrics.more.append(self._metrics)
 
     def _metrics(self) -> Iterator[Metric]:
-        if self._sharing:
-            done = {"answered": self._sharing.shared, "returned": self._sharing.returned}
-            samples = [({"outcome": outcome}, count) for outcome, count in done.items()]
+        if self._peer_offload:
+            counts = {"answered": self._peer_offload.shared, "returned": self._peer_offload.returned}
+            samples = [({"outcome": outcome}, count) for outcome, count in counts.items()]
             text = "Multi-edge: frames sent to a peer: answered there, or answered here after all."
             yield counter("worker_shared_frames", text, samples)

@@ -27,26 +27,26 @@ from halimede.worker.membership import Membership
 SHARE, JOIN = "share", "join"
 #: requests in flight on a hop: frames (one worker alone may have to feed all the others), and findings
 WINDOW = 256
-#: findings that wait for a free request: they are small, and wait for others' of the same instant anyway
+#: findings that wait for a free request: they are small, and wait for other findings of the same instant anyway
 WAITERS = 64
 LIMITS = RequestLimits()
-#: seconds of work up to which a worker accepts others' frames, and the factor above which it refuses them
+#: seconds of work up to which a worker accepts peers' frames, and the factor above which it refuses them
 HORIZON_S, OVERRUN = 0.25, 1.5
 #: seconds between two checks for changes to publish, and in addition for each peer that receives them
-LOOK_S, LOOK_EACH_S = 0.1, 0.02
+CHECK_S, CHECK_PER_PEER_S = 0.1, 0.02
 #: relative change of the waiting time that is published
-NEWS = 0.2
-#: timeout of a peer's answer: this multiple of the expected time, and at least so many seconds
-PATIENCE, LEAST_S = 5.0, 0.5
-NOTHING = memoryview(b"\0")
-#: up to this number, all peers with free capacity are compared; above it, so many at random
-FEW, LOOK_AT = 8, 4
+LEAST_CHANGE = 0.2
+#: timeout of a peer's answer: a multiple of the expected time, and the shortest one in seconds
+TIMEOUT_FACTOR, LEAST_TIMEOUT_S = 5.0, 0.5
+NO_PIXELS = memoryview(b"\0")
+#: up to the first number, all peers with free capacity are compared; above it, the second number of them at random
+MAX_COMPARED, SAMPLE_SIZE = 8, 4
 #: milliseconds of a round trip and of a sample, before either was measured
-FIRST_WAY_MS, FIRST_SERVICE_MS = 5.0, 10.0
+FIRST_NETWORK_MS, FIRST_SERVICE_MS = 5.0, 10.0
 #: the most samples that a peer's load is assumed to have, whatever it advertises
-MOST = 10_000
+MAX_SAMPLES = 10_000
 #: weight of the newest round trip in the mean: a slow one mostly contains the peer's own work, which is counted anyway
-FASTER, SLOWER = 0.5, 0.05
+FASTER_WEIGHT, SLOWER_WEIGHT = 0.5, 0.05
 
 
 class EldestPeerBalancer(LoadBalancer):
@@ -57,7 +57,7 @@ class EldestPeerBalancer(LoadBalancer):
         self._peers = peers
 
     def pick(self, now: float) -> str | None:
-        """Return the eldest peer, if it can take one more."""
+        """Return the eldest peer, if it can accept one more finding."""
         eldest = self._peers.eldest()
         return eldest if eldest and self.left(now).get(eldest, 0) > 0 else None
 
@@ -74,7 +74,7 @@ class JointClient(OffloadClient):
         super().__init__(bus, channel, window=WINDOW, waiters=WAITERS, credits_=balancer)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Record a worker's announcement; None: it has ended, in order or not."""
+        """Record a worker's announcement; None: the worker has ended, in order or not."""
         if peer is not None and peer.join and not peer.leaving:
             self.advertised(worker, peer.join)
             return
@@ -85,12 +85,12 @@ class JointClient(OffloadClient):
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the joint's answer to a frame's finding. Raises OffloadError."""
-        slim = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NOTHING)
+        slim = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NO_PIXELS)
         return await super().ask(slim, deadline_s, trace)
 
 
 class PeerOffload(OffloadClient):
-    """Decides for each frame whether a peer shall answer it, and requests that. Call ``start`` once before.
+    """Decides for each frame whether a peer shall answer it, and sends the request. Call ``start`` once before.
 
     ``home`` returns the load of this worker.
     """
@@ -115,7 +115,7 @@ class PeerOffload(OffloadClient):
         self._expected_ms = 0.0
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Record a peer's announcement; None: it has ended, in order or not."""
+        """Record a peer's announcement; None: the peer has ended, in order or not."""
         if worker == self._worker:
             return
         if peer is None:
@@ -134,7 +134,7 @@ class PeerOffload(OffloadClient):
         if self._abandoned:
             return False
         loop = asyncio.get_running_loop()
-        choice = self.balance.elsewhere(self._home(), loop.time())
+        choice = self.balance.faster_peer(self._home(), loop.time())
         if choice is None:
             return False
         self.balance.sent(choice.worker)
@@ -142,12 +142,12 @@ class PeerOffload(OffloadClient):
         return True
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
-        """Return a peer's answer. Raises OffloadError; then half of the time is left to answer it here."""
+        """Return a peer's answer. Raises OffloadError; then this worker has half of the time to answer the frame."""
         loop = asyncio.get_running_loop()
-        patience_s = max(LEAST_S, PATIENCE * self._expected_ms / 1000)
+        timeout_s = max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * self._expected_ms / 1000)
         began = loop.time()
         try:
-            reply = await super().ask(frame, min(deadline_s / 2, patience_s), trace)
+            reply = await super().ask(frame, min(deadline_s / 2, timeout_s), trace)
         except BaseException:
             self.returned += 1
             raise
@@ -186,7 +186,7 @@ class Balance(LoadBalancer):
         #: when this worker would finish the next sample, and its time for one
         self._home_ms, self._usual_ms = math.inf, FIRST_SERVICE_MS
 
-    def elsewhere(self, home: Load, now: float) -> PeerChoice | None:
+    def faster_peer(self, home: Load, now: float) -> PeerChoice | None:
         """Return the peer that would finish the next sample before this worker, None if there is none."""
         self._usual_ms = home.service_ms or FIRST_SERVICE_MS
         self._home_ms = (home.queued + 1) * self._usual_ms
@@ -204,50 +204,50 @@ class Balance(LoadBalancer):
         best = self._best(now)
         return best.worker if best else None
 
-    def learn(self, worker: str, took_ms: float, there_ms: float) -> None:
+    def learn(self, worker: str, reply_ms: float, worker_ms: float) -> None:
         """Record the duration of a reply, and the part of it that the worker reports as queueing and compute.
 
-        The duration shows better how busy a worker is than its last advertisement does, and arrives more often.
+        The duration shows the load of a worker better than its last advertisement does, and arrives more often.
         """
-        if known := self._workers.get(worker):
-            network_ms = max(0.0, took_ms - there_ms)
-            before = network_ms if known.network_ms is None else known.network_ms
-            known.network_ms = before + (FASTER if network_ms < before else SLOWER) * (network_ms - before)
-            if known.service_ms:
-                waited = min(MOST, (took_ms - known.network_ms) / known.service_ms)
-                known.queued = max(known.in_flight, round(waited) - 1)
+        if peer := self._workers.get(worker):
+            network_ms = max(0.0, reply_ms - worker_ms)
+            before = network_ms if peer.network_ms is None else peer.network_ms
+            peer.network_ms = before + (FASTER_WEIGHT if network_ms < before else SLOWER_WEIGHT) * (network_ms - before)
+            if peer.service_ms:
+                queued = min(MAX_SAMPLES, (reply_ms - peer.network_ms) / peer.service_ms)
+                peer.queued = max(peer.in_flight, round(queued) - 1)
 
     def _best(self, now: float) -> PeerChoice | None:
-        """Return the peer that would finish first, if that is before this worker."""
+        """Return the peer that would finish first, if it finishes before this worker."""
         free = self.free(now)
-        looked_at = free if len(free) <= FEW else self._choose(free, LOOK_AT)
-        choices = (PeerChoice(name, self._expected_ms(self._workers[name])) for name in looked_at)
+        candidates = free if len(free) <= MAX_COMPARED else self._choose(free, SAMPLE_SIZE)
+        choices = (PeerChoice(name, self._expected_ms(self._workers[name])) for name in candidates)
         best = min(choices, key=lambda choice: choice.ms, default=None)
         return best if best and best.ms < self._home_ms else None
 
-    def _expected_ms(self, known: WorkerLoad) -> float:
+    def _expected_ms(self, peer: WorkerLoad) -> float:
         """Return when a peer would finish; a peer without a measured time is assumed to be as fast as this worker.
 
         Its queue is an estimate: the time of one local sample is added, or frames would be sent without a gain.
         """
-        network_ms = FIRST_WAY_MS if known.network_ms is None else known.network_ms
-        before = max(known.queued, known.in_flight)
-        return (before + 1) * (known.service_ms or self._usual_ms) + network_ms + self._usual_ms
+        network_ms = FIRST_NETWORK_MS if peer.network_ms is None else peer.network_ms
+        queue = max(peer.queued, peer.in_flight)
+        return (queue + 1) * (peer.service_ms or self._usual_ms) + network_ms + self._usual_ms
 
 
 class SpareCapacity:
-    """Advertises to peers how many of their frames this worker can take: the rest of ``HORIZON_S`` seconds of work.
+    """Advertises to peers how many of their frames fill this worker's next ``HORIZON_S`` seconds of work.
 
-    It is the advertiser of the ``RequestIntake`` that takes them. ``said`` is called when the load has changed, and
+    It is the advertiser of the ``RequestIntake`` for those frames. ``changed`` is called when the load has changed, and
     reads ``load``. ``peers`` is the number of receivers, which lengthens the interval: otherwise the broker's work
-    would grow with its square.
+    would grow with the square of that number.
     """
 
-    def __init__(self, home: Callable[[], Load], said: Callable[[], None], peers: Callable[[], int]) -> None:
+    def __init__(self, home: Callable[[], Load], changed: Callable[[], None], peers: Callable[[], int]) -> None:
         self._home = home
-        self._say = said
+        self._changed = changed
         self._peers = peers
-        self._told = Load(credits=0)
+        self._advertised = Load(credits=0)
         self._withdrawn = False
 
     def load(self) -> Load:
@@ -256,8 +256,8 @@ class SpareCapacity:
             return Load(credits=0)
         return spare(self._home(), most=LIMITS.queue, horizon_s=HORIZON_S)
 
-    def busy(self) -> bool:
-        """Whether to refuse requests of peers because too many of them came at once."""
+    def is_overloaded(self) -> bool:
+        """Whether to refuse requests of peers because too many of them arrived at once."""
         home = self._home()
         return home.queued > 1 and (home.queued + 1) * home.service_ms > OVERRUN * HORIZON_S * 1000
 
@@ -268,28 +268,28 @@ class SpareCapacity:
         """Check for changes periodically, until withdrawn or cancelled."""
         while not self._withdrawn:
             load = self.load()
-            if news(self._told, load):
-                self._told = load
-                self._say()
-            await asyncio.sleep(max(LOOK_S, LOOK_EACH_S * self._peers()))
+            if has_changed(self._advertised, load):
+                self._advertised = load
+                self._changed()
+            await asyncio.sleep(max(CHECK_S, CHECK_PER_PEER_S * self._peers()))
 
     async def withdraw(self) -> None:
         """Accept no more frames."""
         self._withdrawn = True
-        self._say()
+        self._changed()
 
 
 def spare(home: Load, *, most: int, horizon_s: float) -> Load:
-    """Return how many samples of others a worker can take, if the load of its own model is ``home``.
+    """Return how many samples of peers a worker can accept, if the load of its own model is ``home``.
 
-    It takes what it can answer within ``horizon_s`` seconds: at least one when it is idle, and at most ``most``.
+    It accepts samples that it can answer within ``horizon_s`` seconds: at least one when idle, and at most ``most``.
     """
-    places = int(min(most, horizon_s * 1000 / home.service_ms)) if home.service_ms else most
-    credits_ = max(0, max(1, places) - home.queued)
+    capacity = int(min(most, horizon_s * 1000 / home.service_ms)) if home.service_ms else most
+    credits_ = max(0, max(1, capacity) - home.queued)
     return Load(credits=credits_, service_ms=home.service_ms, queued=home.queued)
 
 
-def news(told: Load, load: Load) -> bool:
-    """Whether the load has changed enough for others: capacity has appeared or ended, or the wait differs much."""
-    before, now = (told.queued + 1) * told.service_ms, (load.queued + 1) * load.service_ms
-    return bool(told.credits) != bool(load.credits) or abs(now - before) > NEWS * before
+def has_changed(advertised: Load, load: Load) -> bool:
+    """Whether peers need the new load: capacity has appeared or ended, or the wait differs much."""
+    before, now = (advertised.queued + 1) * advertised.service_ms, (load.queued + 1) * load.service_ms
+    return bool(advertised.credits) != bool(load.credits) or abs(now - before) > LEAST_CHANGE * before

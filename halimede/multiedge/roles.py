@@ -88,21 +88,21 @@ async def _run_joint(
 ) -> None:
     """Run the joint until the worker is stopped."""
     worker = settings.worker
-    known = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
-    peers = Membership(parts.bus, topics.PEER, **known, node=worker.node)
-    together = JointRunner(settings, application, parts, peers)
+    address = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
+    peers = Membership(parts.bus, topics.PEER, **address, node=worker.node)
+    runner = JointRunner(settings, application, parts, peers)
     async with asyncio.TaskGroup() as group:
-        peers.on_change(together.changed)
-        await together.start(group)
-        peers.join = together.load
+        peers.on_change(runner.changed)
+        await runner.start(group)
+        peers.join = runner.load
         await peers.start()
         running = group.create_task(peers.run(), name="peers")
         ready()
         await parts.stop.wait()
         await peers.withdraw()
-        await together.drain(worker.grace_s)
+        await runner.drain(worker.grace_s)
         running.cancel()
-        together.cancel()
+        runner.cancel()
 
 
 def _announce(settings: MemberSettings) -> Announce:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.multiedge.application import Application, StagesModel, always, create
+from halimede.multiedge.application import Application, StagesModel, accepts_all, create
 from halimede.multiedge.stage import Joint, JointTools, Parameters, Stage, Tools
 
 M = TypeVar("M", bound=Stage | Joint)
@@ -28,22 +28,22 @@ THEN, TOGETHER = " -> ", " => "
 
 
 @dataclass(frozen=True, slots=True)
-class ShownPart:
-    """A stage or a joint: its name and a summary in one line."""
+class Summary:
+    """The name of a stage or a joint, and its purpose in one line."""
 
     name: str
     text: str
 
 
-def parts(application: Application, parameters: Parameters) -> tuple[list[ShownPart], ShownPart | None]:
+def parts(application: Application, parameters: Parameters) -> tuple[list[Summary], Summary | None]:
     """Return the stages of an application and its joint. Raises InvalidFieldError for invalid parameters."""
     models = dict.fromkeys(("model", "detector"), StagesModel([], {}))
     tools = Tools(models, parameters, worker="edge", node="edge")
-    stages = [_part(make, tools) for make in application.stages]
+    stages = [_summarize(make, tools) for make in application.stages]
     if application.joint is None:
         return stages, None
     with tempfile.TemporaryDirectory() as folder:
-        return stages, _part(application.joint, JointTools(parameters, Path(folder), models))
+        return stages, _summarize(application.joint, JointTools(parameters, Path(folder), models))
 
 
 def graph(name: str, application: Application, parameters: Parameters) -> str:
@@ -52,26 +52,26 @@ def graph(name: str, application: Application, parameters: Parameters) -> str:
     line = THEN.join(["source", *(stage.name for stage in stages)])
     line += f"{TOGETHER}{joint.name}{THEN}sink" if joint else f"{THEN}sink"
     where = "an edge worker" + (", or a peer that would be done sooner" if application.share else "")
-    lines = [f"{name}: {line}", "", f"{where}, for each frame:", *_described(stages)]
+    lines = [f"{name}: {line}", "", f"{where}, for each frame:", *_describe(stages)]
     if joint:
-        which = "all findings" if application.joins is always else "findings that are worth it"
-        lines += ["", f"the joint worker, for {which} of all workers:", *_described([joint])]
+        which = "all findings" if application.joins is accepts_all else "findings that are worth it"
+        lines += ["", f"the joint worker, for {which} of all workers:", *_describe([joint])]
     return "\n".join(lines)
 
 
-def _part(make: Callable[..., M], tools: Tools | JointTools) -> ShownPart:
-    made = make(tools)
+def _summarize(make: Callable[..., M], tools: Tools | JointTools) -> Summary:
+    part = make(tools)
     try:
-        summary = (inspect.getdoc(type(made)) or "").split("\n\n")[0]
+        summary = (inspect.getdoc(type(part)) or "").split("\n\n")[0]
     finally:
-        if isinstance(made, Stage):  # a joint that was not opened has nothing to close
-            made.close()
-    return ShownPart(type(made).__name__.lower(), " ".join(summary.split()))
+        if isinstance(part, Stage):  # a joint that was not opened has nothing to close
+            part.close()
+    return Summary(type(part).__name__.lower(), " ".join(summary.split()))
 
 
-def _described(found: Sequence[ShownPart]) -> list[str]:
-    width = max((len(part.name) for part in found), default=0)
-    return [f"  {part.name:{width}}  {part.text}".rstrip() for part in found]
+def _describe(parts: Sequence[Summary]) -> list[str]:
+    width = max((len(summary.name) for summary in parts), default=0)
+    return [f"  {summary.name:{width}}  {summary.text}".rstrip() for summary in parts]
 
 
 def main() -> int:

@@ -46,29 +46,28 @@ class Item:
 class Parameters(Mapping[str, str]):
     """Parameters of an application, as text from the resource, read by type. Errors name field and value."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = dict(given)
-        self._asked: set[str] = set()
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = dict(texts)
 
     def __getitem__(self, name: str) -> str:
-        return self._given[name]
+        return self._texts[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
+        return iter(self._texts)
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._texts)
 
     def text(self, name: str, default: str, *, choices: Sequence[str] = ()) -> str:
         """Return a parameter; raise InvalidFieldError unless it is one of ``choices``, if there are any."""
-        value = self._given.get(name, default)
+        value = self._texts.get(name, default)
         if choices and value not in choices:
             raise InvalidFieldError(_field(name), value, f"use one of {', '.join(choices)}")
         return value
 
     def number(self, name: str, default: float, *, least: float, most: float) -> float:
         """Return a parameter as a number from ``least`` to ``most``; raise InvalidFieldError."""
-        text = self._given.get(name)
+        text = self._texts.get(name)
         try:
             value = default if text is None else float(text)
         except ValueError:
@@ -79,7 +78,7 @@ class Parameters(Mapping[str, str]):
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a parameter that is true or false; raise InvalidFieldError."""
-        text = self._given.get(name, "true" if default else "false").lower()
+        text = self._texts.get(name, "true" if default else "false").lower()
         if text not in {"true", "false"}:
             raise InvalidFieldError(_field(name), text, "write true or false")
         return text == "true"

@@ -174,7 +174,7 @@ async def test_a_camera_that_wants_no_frames_of_ours_publishes_bare_jpeg(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     path = video(tmp_path / "a.avi", 5, codec="mjpeg")
-    async with cameras(mosquitto, unique, {"old": str(path)}, bare=True, pace=0.0, turns=2) as seen:
+    async with cameras(mosquitto, unique, {"old": str(path)}, bare=True, pace=0.0, plays=2) as seen:
         await seen.says("old", state="stopped")
     assert [number_of(data) for data in seen.bare["old"]] == [0, 1, 2, 3, 4] * 2
 

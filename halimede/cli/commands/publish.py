@@ -393,14 +393,14 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
     from halimede.cameras.camera import Camera
     from halimede.cameras.ipc_messages import SourceError
     from halimede.cameras.publisher import CameraPublisher
-    from halimede.cameras.settings import CameraSettings, given
+    from halimede.cameras.settings import CameraSettings, parse_option
 
     name = check_label("--camera", plan.camera)
     if len(plan.paths) > 1:
         raise InvalidFieldError("SOURCE", " ".join(plan.paths), "give only one video, stream or device")
     if missing := [package for package in NEEDED if importlib.util.find_spec(package) is None]:
         raise HalimedeError(f"videos need {', '.join(missing)}: pip install 'halimede[camera]'")
-    address = given("SOURCE", plan.paths[0], os.environ)
+    address = parse_option("SOURCE", plan.paths[0], os.environ)
     if not address.live and not await asyncio.to_thread(Path(address.target).exists):
         raise InvalidFieldError("SOURCE", address.shown, "there is no such file")
     live, stop = address.live, asyncio.Event()
@@ -410,7 +410,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             address=address,
             fps=(plan.fps or 0.0) if live else 0.0,
             pace=-1.0 if plan.fps is None else plan.fps,
-            turns=plan.rounds,
+            plays=plan.rounds,
             max_width=plan.max_width,
             max_bytes=images.limit(client.bus.max_packet, bare=plan.bare),
             window=LIVE_WINDOW if live else FILE_WINDOW,

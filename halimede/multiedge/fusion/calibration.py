@@ -1,7 +1,7 @@
 """``python -m halimede.multiedge.fusion.calibration FILE``: temperatures and weights from labelled findings.
 
 Its output can be pasted under ``spec.application.parameters``. The accuracies in it are measured on held-out data: the
-parameters are fitted on every other instant, and measured on the rest.
+parameters are fitted on every other instant, and measured on the other half.
 
 Temperatures calibrate each source's probabilities (least negative log likelihood; convex in 1/T). Weights depend on the
 rule. Those of the product have the least negative log likelihood too (convex), with a sum below 1 if sources err
@@ -42,26 +42,26 @@ def measure(data: Labelled, rule: str) -> dict[str, Any]:
     """Return the parameters, and their accuracy on instants that they were not fitted on."""
     if len(data.truth) < LEAST:
         raise LabelledError(f"{len(data.truth)} instants are too few: give at least {LEAST}")
-    even = np.arange(len(data.truth)) % 2 == 0
-    learn, rest = data.part(even), data.part(~even)
-    learned = fit(learn, rule)
+    is_even = np.arange(len(data.truth)) % 2 == 0
+    training, test = data.subset(is_even), data.subset(~is_even)
+    fitted = fit(training, rule)
     cameras = {}
     for i, camera in enumerate(data.cameras):
-        rows, truth = rest.of(i)
+        rows, truth = test.of(i)
         cameras[camera] = {
             "accuracy": accuracy(rows.argmax(axis=1), truth),
             "calibrationError": calibration_error(rows, truth),
-            "calibrated": calibration_error(calibrate(rows, np.full(len(rows), learned.temperatures[i])), truth),
+            "calibrated": calibration_error(calibrate(rows, np.full(len(rows), fitted.temperatures[i])), truth),
         }
     final = fit(data, rule)
     return {
         "rule": rule,
         "instants": len(data.truth),
-        "heldOut": len(rest.truth),
+        "heldOut": len(test.truth),
         "cameras": cameras,
         "fused": {
-            "asItIs": {name: accuracy(fused(rest, name, None), rest.truth) for name in RULES},
-            "calibrated": {name: accuracy(fused(rest, name, fit(learn, name)), rest.truth) for name in RULES},
+            "asItIs": {name: accuracy(fuse(test, name, None), test.truth) for name in RULES},
+            "calibrated": {name: accuracy(fuse(test, name, fit(training, name)), test.truth) for name in RULES},
         },
         "parameters": {
             "rule": rule,
@@ -72,11 +72,11 @@ def measure(data: Labelled, rule: str) -> dict[str, Any]:
 
 
 def text(measured: dict[str, Any]) -> str:
-    """Format the result: the parameters as YAML, the rest as its comments."""
+    """Format the result: the parameters as YAML, the measurements as comments."""
     out = [f"# {measured['instants']} instants; measured on {measured['heldOut']} that nothing was fitted on"]
     out.append(f"# {'camera':<24} {'accuracy':>8}  calibration error before -> after")
-    for camera, of in measured["cameras"].items():
-        out.append(f"# {camera:<24} {of['accuracy']:>8.3f}  {of['calibrationError']:.3f} -> {of['calibrated']:.3f}")
+    for camera, row in measured["cameras"].items():
+        out.append(f"# {camera:<24} {row['accuracy']:>8.3f}  {row['calibrationError']:.3f} -> {row['calibrated']:.3f}")
     out.append(f"# {'fused by':<24} {'accuracy':>8}  as it is -> with fitted parameters")
     before, after = measured["fused"]["asItIs"], measured["fused"]["calibrated"]
     out += [f"# {rule:<24} {'':>8}  {before[rule]:.3f} -> {after[rule]:.3f}" for rule in before]
@@ -123,66 +123,66 @@ def fit(data: Labelled, rule: str) -> Fitted:
     return Fitted(temperatures.round(3), weights.round(3))
 
 
-def fused(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
+def fuse(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
     """Return the fused class of each instant; without fitted parameters all weights and temperatures are 1."""
     ones = np.ones(len(data.cameras))
     temperatures, weights = (fitted.temperatures, fitted.weights) if fitted else (ones, ones)
-    decided = np.zeros(len(data.truth), np.int64)
+    classes = np.zeros(len(data.truth), np.int64)
     for i, rows in enumerate(data.rows):
-        known = ~np.isnan(rows).any(axis=1)
-        own = weights[known] if weights[known].any() else ones[known]
-        decided[i] = RULES[rule](calibrate(rows[known], temperatures[known]), own)[0] if known.any() else -1
-    return decided
+        present = ~np.isnan(rows).any(axis=1)
+        own = weights[present] if weights[present].any() else ones[present]
+        classes[i] = RULES[rule](calibrate(rows[present], temperatures[present]), own)[0] if present.any() else -1
+    return classes
 
 
-def accuracy(said: Truth, truth: Truth) -> float:
-    """Return the share of correct classes; 0 without any."""
-    return float((said == truth).mean()) if len(truth) else 0.0
+def accuracy(predicted: Truth, truth: Truth) -> float:
+    """Return the share of correct classes; 0 if there are none."""
+    return float((predicted == truth).mean()) if len(truth) else 0.0
 
 
 def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG001
     classes = len(data.labels)
-    found = [data.of(camera) for camera in range(len(data.cameras))]
-    right = np.array([((rows.argmax(axis=1) == truth).sum() + 1) / (len(truth) + 2) for rows, truth in found])
+    samples = [data.of(camera) for camera in range(len(data.cameras))]
+    right = np.array([((rows.argmax(axis=1) == truth).sum() + 1) / (len(truth) + 2) for rows, truth in samples])
     odds = np.log((classes - 1) * right / (1 - right)).clip(min=0.0)
     return np.asarray(odds / odds.mean()) if odds.any() else np.ones_like(odds)
 
 
 def _product_weights(data: Labelled, temperatures: Vector) -> Vector:
     """Minimize by descent, with weights of at least 0; a missing finding contributes nothing."""
-    logs = np.stack([_logs(data.rows[:, c], temperatures[c]) for c in range(len(data.cameras))])
-    at = np.arange(len(data.truth))
+    logs = np.stack([_log_rows(data.rows[:, c], temperatures[c]) for c in range(len(data.cameras))])
+    rows = np.arange(len(data.truth))
 
     def cost(weights: Vector) -> tuple[float, Vector]:
         logits = np.einsum("c,cnk->nk", weights, logs)
         logits -= logits.max(axis=1, keepdims=True)
         powers = np.exp(logits)
         p = powers / powers.sum(axis=1, keepdims=True)
-        slope = np.einsum("nk,cnk->c", p, logs) - logs[:, at, data.truth].sum(axis=1)
-        cost = -np.log(p[at, data.truth].clip(min=1e-300)).mean() + PULL * ((weights - 1) ** 2).sum()
-        return float(cost), slope / len(at) + 2 * PULL * (weights - 1)
+        slope = np.einsum("nk,cnk->c", p, logs) - logs[:, rows, data.truth].sum(axis=1)
+        cost = -np.log(p[rows, data.truth].clip(min=1e-300)).mean() + PULL * ((weights - 1) ** 2).sum()
+        return float(cost), slope / len(rows) + 2 * PULL * (weights - 1)
 
     weights, step = np.ones(len(data.cameras)), 1.0
-    now, slope = cost(weights)
+    least_cost, slope = cost(weights)
     for _ in range(200):
-        tried = (weights - step * slope).clip(min=0.0)
-        then, tried_slope = cost(tried)
-        if then > now:
+        candidate = (weights - step * slope).clip(min=0.0)
+        candidate_cost, candidate_slope = cost(candidate)
+        if candidate_cost > least_cost:
             step /= 2
             continue
-        settled = np.abs(tried - weights).max() < 1e-4
-        weights, now, slope, step = tried, then, tried_slope, step * 1.5
+        settled = np.abs(candidate - weights).max() < 1e-4
+        weights, least_cost, slope, step = candidate, candidate_cost, candidate_slope, step * 1.5
         if settled:
             break
     return weights
 
 
-def _logs(rows: Vector, temperature_: float) -> Vector:
-    made = np.zeros_like(rows)
-    there = ~np.isnan(rows).any(axis=1)
-    if there.any():
-        made[there] = np.log(calibrate(rows[there], np.full(there.sum(), temperature_)))
-    return made
+def _log_rows(rows: Vector, temperature_: float) -> Vector:
+    logs = np.zeros_like(rows)
+    present = ~np.isnan(rows).any(axis=1)
+    if present.any():
+        logs[present] = np.log(calibrate(rows[present], np.full(present.sum(), temperature_)))
+    return logs
 
 
 class LabelledError(HalimedeError):
@@ -200,11 +200,11 @@ class Labelled:
 
     def of(self, camera: int) -> tuple[Vector, NDArray[np.int64]]:
         """Return one camera's predictions, and their true classes."""
-        there = ~np.isnan(self.rows[:, camera]).any(axis=1)
-        return self.rows[there, camera], self.truth[there]
+        present = ~np.isnan(self.rows[:, camera]).any(axis=1)
+        return self.rows[present, camera], self.truth[present]
 
-    def part(self, chosen: NDArray[np.bool_]) -> Labelled:
-        """Return some of the instants."""
+    def subset(self, chosen: NDArray[np.bool_]) -> Labelled:
+        """Return the chosen instants."""
         return Labelled(self.rows[chosen], self.truth[chosen], self.cameras, self.labels)
 
 
@@ -228,7 +228,7 @@ def load(path: Path, truth: Path | None = None) -> Labelled:
             raise LabelledError(f"{path}: is larger than {MAX_FILE >> 20} MiB: give a part of it")
         if path.suffix == ".npz":
             return _npz(path)
-        return _table(path, _recorded(path, truth) if truth else _lines(path))
+        return _to_labelled(path, _read_results(path, truth) if truth else _read_csv(path))
     except (OSError, ValueError, EOFError, csv.Error, zipfile.BadZipFile, DecodeError) as error:
         raise LabelledError(f"{path}: {error}") from error
 
@@ -243,25 +243,25 @@ def _npz(path: Path) -> Labelled:
         if rows.ndim != 3 or truth.shape != rows.shape[:1] or not rows.size:
             raise LabelledError(f"{path}: write probabilities as [instants, cameras, classes] and truth as [instants]")
         count = rows.shape[2]
-        labels = [str(each) for each in file["labels"]] if "labels" in file.files else [str(i) for i in range(count)]
+        labels = [str(name) for name in file["labels"]] if "labels" in file.files else [str(i) for i in range(count)]
         cameras = _cameras(file, rows.shape[1])
     if len(labels) != count or len(cameras) != rows.shape[1]:
         raise LabelledError(f"{path}: labels and cameras must be as many as the probabilities have")
-    place = {label: i for i, label in enumerate(labels)}
-    names = [str(each) for each in truth]
-    unknown = sorted(set(names) - set(place))
+    index = {label: i for i, label in enumerate(labels)}
+    names = [str(name) for name in truth]
+    unknown = sorted(set(names) - set(index))
     if unknown:
         raise LabelledError(f"{path}: truth {unknown[0]} is none of the labels")
-    return _checked(path, Labelled(rows, np.array([place[name] for name in names]), cameras, tuple(labels)))
+    return _normalize(path, Labelled(rows, np.array([index[name] for name in names]), cameras, tuple(labels)))
 
 
 def _cameras(file: Any, count: int) -> tuple[str, ...]:
     if "cameras" not in file.files:
         return tuple(f"cam{i}" for i in range(count))
-    return tuple(str(each) for each in file["cameras"])
+    return tuple(str(name) for name in file["cameras"])
 
 
-def _lines(path: Path) -> Iterator[_LabelledFinding]:
+def _read_csv(path: Path) -> Iterator[_LabelledFinding]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         classes = [name for name in reader.fieldnames or [] if name not in COLUMNS]
@@ -272,22 +272,22 @@ def _lines(path: Path) -> Iterator[_LabelledFinding]:
             yield _LabelledFinding(line["instant"], line["camera"], line["truth"], values)
 
 
-def _recorded(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
+def _read_results(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
     """Yield recorded results with their true classes; results of one instant carry its time."""
     with truth.open(newline="", encoding="utf-8") as file:
-        known = {(line["camera"], int(line["sequence"])): line["truth"] for line in _having(truth, file)}
+        truths = {(line["camera"], int(line["sequence"])): line["truth"] for line in _truth_reader(truth, file)}
     with path.open("rb") as results:
         for line in results:
             result = codec.decode(topics.MULTI_RESULT, line)
             opinion = read(result.edge) if result.edge else None
-            value, name = result.prediction.value, known.get((result.camera, result.sequence))
-            if opinion is None or opinion.rest or name is None or not isinstance(value, dict):
+            value, name = result.prediction.value, truths.get((result.camera, result.sequence))
+            if opinion is None or opinion.remainder or name is None or not isinstance(value, dict):
                 continue
-            said = dict(zip(opinion.names, opinion.probabilities.tolist(), strict=True))
-            yield _LabelledFinding(str(value.get("instant")), result.camera, name, said)
+            probabilities = dict(zip(opinion.names, opinion.probabilities.tolist(), strict=True))
+            yield _LabelledFinding(str(value.get("instant")), result.camera, name, probabilities)
 
 
-def _having(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
+def _truth_reader(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
     reader = csv.DictReader(lines)
     missing = {"camera", "sequence", "truth"} - set(reader.fieldnames or [])
     if missing:
@@ -295,37 +295,37 @@ def _having(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
     return reader
 
 
-def _table(path: Path, lines: Iterator[_LabelledFinding]) -> Labelled:
-    said = list(lines)
-    cameras = tuple(sorted({each.camera for each in said}))
-    labels = tuple(dict.fromkeys(name for each in said for name in each.probabilities))
-    truths = {each.instant: each.truth for each in said}
+def _to_labelled(path: Path, stream: Iterator[_LabelledFinding]) -> Labelled:
+    findings = list(stream)
+    cameras = tuple(sorted({finding.camera for finding in findings}))
+    labels = tuple(dict.fromkeys(name for finding in findings for name in finding.probabilities))
+    truths = {finding.instant: finding.truth for finding in findings}
     if len(truths) * len(cameras) * len(labels) > MAX_NUMBERS:
         raise LabelledError(f"{path}: holds more than {MAX_NUMBERS} numbers: give a part of it")
-    at = {instant: i for i, instant in enumerate(truths)}
-    place = {label: i for i, label in enumerate(labels)}
-    rows = np.full((len(at), len(cameras), len(labels)), np.nan)
-    for each in said:
-        if each.truth not in place or truths[each.instant] != each.truth:
+    instants = {instant: i for i, instant in enumerate(truths)}
+    classes = {label: i for i, label in enumerate(labels)}
+    rows = np.full((len(instants), len(cameras), len(labels)), np.nan)
+    for finding in findings:
+        if finding.truth not in classes or truths[finding.instant] != finding.truth:
             raise LabelledError(
-                f"{path}: instant {each.instant} has truth {each.truth}, no class or not the only truth"
+                f"{path}: instant {finding.instant} has truth {finding.truth}, no class or not the only truth"
             )
-        row = [each.probabilities.get(label, 0.0) for label in labels]
-        rows[at[each.instant], cameras.index(each.camera)] = row
-    return _checked(path, Labelled(rows, np.array([place[name] for name in truths.values()], int), cameras, labels))
+        row = [finding.probabilities.get(label, 0.0) for label in labels]
+        rows[instants[finding.instant], cameras.index(finding.camera)] = row
+    return _normalize(path, Labelled(rows, np.array([classes[name] for name in truths.values()], int), cameras, labels))
 
 
-def _checked(path: Path, made: Labelled) -> Labelled:
-    sums = made.rows.sum(axis=2, keepdims=True)
+def _normalize(path: Path, labelled: Labelled) -> Labelled:
+    sums = labelled.rows.sum(axis=2, keepdims=True)
     if (
-        not made.truth.size
+        not labelled.truth.size
         or np.isnan(sums).all()
         or np.isinf(sums).any()
-        or (made.rows < 0).any()
+        or (labelled.rows < 0).any()
         or (sums == 0).any()
     ):
         raise LabelledError(f"{path}: holds no findings, or probabilities that are negative, infinite or all 0")
-    return Labelled(made.rows / sums, made.truth, made.cameras, made.labels)
+    return Labelled(labelled.rows / sums, labelled.truth, labelled.cameras, labelled.labels)
 
 
 if __name__ == "__main__":

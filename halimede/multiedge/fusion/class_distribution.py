@@ -58,9 +58,9 @@ class Named(Stage):
         if len(labels) > MAX_CLASSES:
             raise SampleError(f"the new model has {len(labels)} labels, and fusion takes at most {MAX_CLASSES}")
         for item in items:
-            said = item.prediction
-            if labels and said.probabilities is not None:
-                said.value = {LABELS: labels} | ({} if said.value is None else {VALUE: said.value})
+            prediction = item.prediction
+            if labels and prediction.probabilities is not None:
+                prediction.value = {LABELS: labels} | ({} if prediction.value is None else {VALUE: prediction.value})
 
     def _labels(self) -> list[str]:
         model = self.tools.models.get("model")
@@ -69,14 +69,14 @@ class Named(Stage):
 
 @dataclass(frozen=True, slots=True)
 class ClassDistribution:
-    """Probabilities of named classes; ``rest`` is the probability of all other classes. Together they make 1.
+    """Probabilities of named classes; ``remainder`` is the probability of all other classes. Together they make 1.
 
-    ``complete``: these are all classes of the model, in its order.
+    ``complete``: ``names`` has all classes of the model, in its order.
     """
 
     names: tuple[str, ...]
     probabilities: Vector
-    rest: float = 0.0
+    remainder: float = 0.0
     complete: bool = True
 
 
@@ -88,7 +88,7 @@ def read(prediction: Prediction) -> ClassDistribution | None:
         names = _names(prediction, len(values), int(values.argmax()))
         if names and largest > 0:
             scaled = values / largest
-            return ClassDistribution(_shared(names), scaled / scaled.sum())
+            return ClassDistribution(_intern(names), scaled / scaled.sum())
     if prediction.label is None:
         return None
     score = 1.0 if prediction.score is None else min(max(prediction.score, 0.0), 1.0)
@@ -96,8 +96,8 @@ def read(prediction: Prediction) -> ClassDistribution | None:
 
 
 @functools.lru_cache(maxsize=MAX_MODELS)
-def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one tuple for all findings of a model, because many of them are kept at a time."""
+def _intern(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one tuple for all findings of a model, because many findings are stored at a time."""
     return names
 
 
@@ -113,22 +113,22 @@ def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
 def together(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Vector]:
     """Return all names, and a row of their probabilities for each opinion.
 
-    An opinion's ``rest`` is divided evenly among the classes that only others name; if there are none, the row is
-    normalized to 1 without it.
+    An opinion's ``remainder`` is divided evenly among the classes that only other opinions name; if there are none, the
+    row is normalized to 1 without it.
     """
     names = opinions[0].names
-    if all(each.names == names and not each.rest for each in opinions):
-        return names, np.stack([each.probabilities for each in opinions])
-    names = tuple(dict.fromkeys(name for each in opinions for name in each.names))
-    place = {name: i for i, name in enumerate(names)}
+    if all(opinion.names == names and not opinion.remainder for opinion in opinions):
+        return names, np.stack([opinion.probabilities for opinion in opinions])
+    names = tuple(dict.fromkeys(name for opinion in opinions for name in opinion.names))
+    index = {name: i for i, name in enumerate(names)}
     rows = np.zeros((len(opinions), len(names)))
-    for row, each in zip(rows, opinions, strict=True):
-        own = [place[name] for name in each.names]
-        others = np.ones(len(names), bool)
-        others[own] = False
-        row[own] = each.probabilities
-        if each.rest and others.any():
-            row[others] = each.rest / others.sum()
+    for row, opinion in zip(rows, opinions, strict=True):
+        own = [index[name] for name in opinion.names]
+        missing = np.ones(len(names), bool)
+        missing[own] = False
+        row[own] = opinion.probabilities
+        if opinion.remainder and missing.any():
+            row[missing] = opinion.remainder / missing.sum()
     sums = rows.sum(axis=1, keepdims=True)
     return names, rows / np.where(sums > 0, sums, 1.0)
 
@@ -151,8 +151,8 @@ def product(rows: Vector, weights: Vector) -> tuple[int, Vector]:
 
 def surest(rows: Vector, weights: Vector) -> tuple[int, Vector]:
     """Return the distribution of the source with the highest weighted probability."""
-    speaker = int((weights * rows.max(axis=1)).argmax())
-    return int(rows[speaker].argmax()), rows[speaker]
+    surest_row = int((weights * rows.max(axis=1)).argmax())
+    return int(rows[surest_row].argmax()), rows[surest_row]
 
 
 RULES: Mapping[str, Rule] = {"vote": vote, "product": product, "max": surest}

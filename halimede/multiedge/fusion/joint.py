@@ -30,7 +30,7 @@ BY_CAMERA: Mapping[str, tuple[str, float, float]] = {
     "temperature": ("temperatures", 0.05, 20.0),
     "offset": ("offsets", -DAY_MS, DAY_MS),
 }
-OTHERS = ("rule", "windowMs", "waitMs", "absentMs", "maxOpen", "share")
+PARAMETERS = ("rule", "windowMs", "waitMs", "absentMs", "maxOpen", "share")
 AT = "spec.application.parameters"
 
 
@@ -54,7 +54,7 @@ class Fusion(Joint):
             limit=settings.max_open,
             cameras=tools.cameras,
         )
-        self._counted: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         """Add findings to their instants, and answer instants that are complete, and late findings."""
@@ -62,14 +62,14 @@ class Fusion(Joint):
         for finding in findings:
             camera = _camera(finding)
             offset_ns = round(self._settings.offsets.get(camera, 0.0) * MS)
-            place, instant = self._window.add(finding, camera, offset_ns, now)
-            if place != "joined":
-                self._counted[place] += 1
-            if instant is None or place == "refused":
+            result, instant = self._window.add(finding, camera, offset_ns, now)
+            if result != "joined":
+                self._counts[result] += 1
+            if instant is None or result == "refused":
                 answers[finding.key] = None
             elif not instant.open:
                 decision = self._decide(instant)
-                answers[finding.key] = decision.answer(camera, finding.prediction.boxes, late=place == "late")
+                answers[finding.key] = decision.answer(camera, finding.prediction.boxes, late=result == "late")
         due = self.due(now)
         return Outcome(answers={**answers, **due.answers}, fused=due.fused)
 
@@ -92,17 +92,17 @@ class Fusion(Joint):
 
     def metrics(self) -> Mapping[str, float]:
         """Return the number of instants, how they ended, and how many are open."""
-        counted = {"open": len(self._window)} | {name: self._counted[name] for name in COUNTED}
-        return {f"fusion_{name}": float(number) for name, number in counted.items()}
+        counts = {"open": len(self._window)} | {name: self._counts[name] for name in COUNTED}
+        return {f"fusion_{name}": float(number) for name, number in counts.items()}
 
     def _decide(self, instant: Instant) -> FusedDecision:
-        return decide(instant, self._window.missing(instant), self._settings)
+        return decide(instant, self._window.missing_cameras(instant), self._settings)
 
     def _count(self, fused: Fused) -> None:
-        self._counted["instants"] += 1
-        self._counted["incomplete" if fused.missing else "complete"] += 1
+        self._counts["instants"] += 1
+        self._counts["incomplete" if fused.missing else "complete"] += 1
         if fused.label is None:
-            self._counted["undecided"] += 1
+            self._counts["undecided"] += 1
 
 
 def _camera(finding: Finding) -> str:
@@ -154,8 +154,8 @@ def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> Fu
     if not opinions:
         return FusedDecision(fused, opinions)
     names, rows = together(list(opinions.values()))
-    weights = _each(settings.weights, opinions)
-    rows = calibrate(rows, _each(settings.temperatures, opinions))
+    weights = _by_camera(settings.weights, opinions)
+    rows = calibrate(rows, _by_camera(settings.temperatures, opinions))
     best, distribution = RULES[settings.rule](rows, weights if weights.any() else np.ones_like(weights))
     fused.label, fused.score = names[best], float(distribution[best])
     by_class = dict(zip(names, distribution.tolist(), strict=True))
@@ -163,7 +163,7 @@ def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> Fu
     return FusedDecision(fused, opinions, by_class)
 
 
-def _each(values: Mapping[str, float], cameras: Iterable[str]) -> Vector:
+def _by_camera(values: Mapping[str, float], cameras: Iterable[str]) -> Vector:
     return np.array([values.get(camera, 1.0) for camera in cameras])
 
 
@@ -205,12 +205,12 @@ class FusionSettings:
     temperatures: Mapping[str, float] = field(default_factory=dict)
     offsets: Mapping[str, float] = field(default_factory=dict)
 
-    def check_cameras(self, known: Collection[str]) -> None:
+    def check_cameras(self, cameras: Collection[str]) -> None:
         """Raise InvalidFieldError for a parameter of a camera that the service does not have."""
         for kind, (plural, _, _) in BY_CAMERA.items():
             for name in getattr(self, plural):
-                if name not in known:
-                    fix = f"use the name of one of the service's cameras: {', '.join(sorted(known))}"
+                if name not in cameras:
+                    fix = f"use the name of one of the service's cameras: {', '.join(sorted(cameras))}"
                     raise InvalidFieldError(f"{AT}.{kind}.{name}", name, fix)
 
 
@@ -219,9 +219,9 @@ def parse(parameters: Parameters) -> FusionSettings:
     for name in parameters:
         kind, dot, camera = name.partition(".")
         plurals = {plural for plural, _, _ in BY_CAMERA.values()}
-        if name not in OTHERS and name not in plurals and not (kind in BY_CAMERA and dot and camera):
-            known = ", ".join([*OTHERS, *(f"{kind}.<camera>" for kind in BY_CAMERA), *sorted(plurals)])
-            raise InvalidFieldError(f"{AT}.{name}", parameters[name], f"fusion knows {known}")
+        if name not in PARAMETERS and name not in plurals and not (kind in BY_CAMERA and dot and camera):
+            names = ", ".join([*PARAMETERS, *(f"{kind}.<camera>" for kind in BY_CAMERA), *sorted(plurals)])
+            raise InvalidFieldError(f"{AT}.{name}", parameters[name], f"fusion knows {names}")
     usual = FusionSettings()
     return FusionSettings(
         rule=parameters.text("rule", usual.rule, choices=tuple(RULES)),
@@ -239,8 +239,8 @@ def _of_cameras(parameters: Parameters, kind: str) -> dict[str, float]:
     plural, least, most = BY_CAMERA[kind]
     texts = {f"{kind}.{name}": str(value) for name, value in _object(parameters, plural).items()}
     texts |= {name: parameters[name] for name in parameters if name.startswith(f"{kind}.")}
-    given = Parameters(texts)
-    return {name.partition(".")[2]: given.number(name, 0.0, least=least, most=most) for name in given}
+    by_camera = Parameters(texts)
+    return {name.partition(".")[2]: by_camera.number(name, 0.0, least=least, most=most) for name in by_camera}
 
 
 def _object(parameters: Parameters, name: str) -> Mapping[str, object]:

@@ -24,7 +24,7 @@ MAX_KEYS = 16
 #: instants do not wait for a camera after so many of its later pictures: it has none of the instant
 PASSED = 2
 
-Place = Literal["joined", "repeated", "late", "refused"]
+AddResult = Literal["joined", "repeated", "late", "refused"]
 
 
 @dataclass(slots=True)
@@ -65,14 +65,14 @@ class Instant:
         self.entries[camera] = entry
         self.earliest, self.latest = min(times), max(times)
 
-    def fits(self, time_ns: int, spread_ns: int) -> bool:
+    def can_add(self, time_ns: int, spread_ns: int) -> bool:
         """Whether all capture times would still be within the window."""
         return max(self.latest, time_ns) - min(self.earliest, time_ns) <= spread_ns
 
 
 @dataclass(slots=True)
 class _Camera:
-    heard: float
+    active_at: float
     listed: bool
     times: deque[int] = field(default_factory=lambda: deque(maxlen=PASSED))
 
@@ -89,33 +89,33 @@ class Window:
         self._cameras: dict[str, _Camera] | None = None
         self._open: OrderedDict[Instant, None] = OrderedDict()
         self._closed: deque[Instant] = deque()
-        self._seen: dict[tuple[str, int, int], Instant] = {}
+        self._by_name: dict[tuple[str, int, int], Instant] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[Place, Instant | None]:
-        """Add a finding to its instant. ``late``: the instant was closed; ``repeated``: it had the finding already."""
-        about = self._note_camera(camera, now)
-        if about is None:
+    def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[AddResult, Instant | None]:
+        """Add a finding to its instant. ``late``: the instant was closed; ``repeated``: the finding was in it."""
+        state = self._note_camera(camera, now)
+        if state is None:
             return "refused", None
         name = (camera, finding.captured_ns, finding.sequence)
-        known = self._seen.get(name)
-        if known is not None:
-            return ("repeated" if _again(known, camera, finding.key) else "refused"), known
+        instant = self._by_name.get(name)
+        if instant is not None:
+            return ("repeated" if _accepts_request(instant, camera, finding.key) else "refused"), instant
         entry = _entry(finding, name, finding.captured_ns - offset_ns)
-        about.times.append(entry.time_ns)
+        state.times.append(entry.time_ns)
         instant = self._nearest(camera, entry.time_ns) or self._new(now)
         instant.add(camera, entry)
-        self._seen[name] = instant
+        self._by_name[name] = instant
         if not instant.open:
-            entry.boxes = None  # its answer is sent now: a closed instant keeps only what late findings need
+            entry.boxes = None  # its answer is sent now: a closed instant has only the data for late findings
         return ("joined" if instant.open else "late"), instant
 
     def ready(self, now: float) -> Iterator[Instant]:
         """Close and yield the instants that wait no longer, the oldest first."""
         for instant in list(self._open):
-            if len(self._open) > self._limit or instant.due <= now or not self._awaited(instant, now):
+            if len(self._open) > self._limit or instant.due <= now or not self._must_wait(instant, now):
                 self._close(instant)
                 yield instant
 
@@ -123,43 +123,43 @@ class Window:
         """Return when the oldest open instant has waited long enough."""
         return next((instant.due for instant in self._open), None)
 
-    def missing(self, instant: Instant) -> list[str]:
+    def missing_cameras(self, instant: Instant) -> list[str]:
         """Return the cameras without a finding in an instant."""
         return [camera for camera in self._cameras or {} if camera not in instant.entries]
 
     def _note_camera(self, camera: str, now: float) -> _Camera | None:
         if self._cameras is None:
             self._cameras = {name: _Camera(now, listed=True) for name in self._listed}
-        gone = [n for n, each in self._cameras.items() if not each.listed and now - each.heard > self._absent_s]
-        for name in gone:
+        absent = [n for n, c in self._cameras.items() if not c.listed and now - c.active_at > self._absent_s]
+        for name in absent:
             del self._cameras[name]
         if camera not in self._cameras and len(self._cameras) >= MAX_CAMERAS:
             return None
-        about = self._cameras.setdefault(camera, _Camera(now, listed=False))
-        about.heard = now
-        return about
+        state = self._cameras.setdefault(camera, _Camera(now, listed=False))
+        state.active_at = now
+        return state
 
     def _nearest(self, camera: str, time_ns: int) -> Instant | None:
-        fitting = (
-            each
-            for each in chain(self._open, self._closed)
-            if camera not in each.entries and each.fits(time_ns, self._spread_ns)
+        candidates = (
+            instant
+            for instant in chain(self._open, self._closed)
+            if camera not in instant.entries and instant.can_add(time_ns, self._spread_ns)
         )
-        return min(fitting, key=lambda each: abs(each.middle_ns - time_ns), default=None)
+        return min(candidates, key=lambda instant: abs(instant.middle_ns - time_ns), default=None)
 
     def _new(self, now: float) -> Instant:
         instant = Instant(due=now + self._wait_s)
         self._open[instant] = None
         return instant
 
-    def _awaited(self, instant: Instant, now: float) -> bool:
+    def _must_wait(self, instant: Instant, now: float) -> bool:
         """Whether an active camera may still send a finding."""
         return any(
-            name not in instant.entries and now - each.heard <= self._absent_s and not self._passed(each, instant)
-            for name, each in (self._cameras or {}).items()
+            name not in instant.entries and now - c.active_at <= self._absent_s and not self._is_past(c, instant)
+            for name, c in (self._cameras or {}).items()
         )
 
-    def _passed(self, camera: _Camera, instant: Instant) -> bool:
+    def _is_past(self, camera: _Camera, instant: Instant) -> bool:
         after = instant.latest + self._spread_ns
         return len(camera.times) == PASSED and all(time_ns > after for time_ns in camera.times)
 
@@ -168,18 +168,18 @@ class Window:
         instant.open = False
         self._closed.append(instant)
         if len(self._closed) > self._limit:
-            gone = self._closed.popleft()
-            for entry in gone.entries.values():
-                del self._seen[entry.name]
+            oldest = self._closed.popleft()
+            for entry in oldest.entries.values():
+                del self._by_name[entry.name]
 
 
 def _entry(finding: Finding, name: tuple[str, int, int], time_ns: int) -> WindowEntry:
-    said = finding.prediction
-    return WindowEntry(name, [finding.key], time_ns, finding.worker, said.label, said.score, said.boxes, read(said))
+    edge = finding.prediction
+    return WindowEntry(name, [finding.key], time_ns, finding.worker, edge.label, edge.score, edge.boxes, read(edge))
 
 
-def _again(instant: Instant, camera: str, key: bytes) -> bool:
-    """Record the key of a repeated request; a closed instant answers at once and does not need it."""
+def _accepts_request(instant: Instant, camera: str, key: bytes) -> bool:
+    """Whether a repeated request gets an answer; an open instant records its key, a closed one answers at once."""
     keys = instant.entries[camera].keys
     if not instant.open or key in keys:
         return True

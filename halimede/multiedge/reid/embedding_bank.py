@@ -1,7 +1,7 @@
-"""The vectors of a gallery's identities: the owner of each, which are worth keeping, and which are near to a new one.
+"""The vectors of a gallery's identities: their owners, which vectors to store, and which are near to a new one.
 
-A graph (``VectorIndex``) finds them, and a copy of it is saved; if they disagree, the vectors in the file
-(``GalleryStore``) are right.
+A graph (``VectorIndex``) finds near vectors, and a copy of the graph is saved. If the copy and the file
+(``GalleryStore``) disagree, the file is right.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 
 from halimede.inference import pack, unit, unpack
-from halimede.multiedge.reid.identity_eviction import EvictionLimits, IdentityEviction
+from halimede.multiedge.reid.identity_eviction import EvictionLimits, IdentityRecord
 from halimede.multiedge.reid.store import Changes, GalleryStore
 from halimede.multiedge.reid.vector_index import Floats, VectorIndex, sweep
 
@@ -33,7 +33,7 @@ class EmbeddingBank:
         self._folder = folder
         self._limits = limits
         self._index: VectorIndex | None = None
-        self._owner: dict[int, IdentityEviction] = {}
+        self._owner: dict[int, IdentityRecord] = {}
         self._unindexed = 0
 
     def __len__(self) -> int:
@@ -49,11 +49,11 @@ class EmbeddingBank:
         """The bytes of the graph and its vectors."""
         return self._index.memory if self._index else 0
 
-    def read(self, store: GalleryStore, known: Callable[[str], IdentityEviction | None]) -> None:
+    def read(self, store: GalleryStore, find: Callable[[str], IdentityRecord | None]) -> None:
         """Load the stored vectors, and reconcile the graph with them."""
         self.next_key = int(store.number("key") or 0)
         for key, id_ in store.vectors():
-            owner = known(id_)
+            owner = find(id_)
             if owner:
                 self._owner[key] = owner
                 owner.keys = (*owner.keys, key)
@@ -62,12 +62,12 @@ class EmbeddingBank:
         if length:
             self._index = VectorIndex(length)
             self._index.load(self._folder)
-            self._unindexed = self._index.reconcile(self._owner.keys(), lambda keys: _kept(store, keys))
+            self._unindexed = self._index.reconcile(self._owner.keys(), lambda keys: _stored_vectors(store, keys))
 
     def save(self, least: int = 1) -> bool:
-        """Save the graph if ``least`` vectors have changed; return False if the disk is full: it is built again later.
+        """Save the graph if ``least`` vectors have changed; return False on a full disk: it is built again later.
 
-        Call it only after the changes are in the file: keys that only the graph has would be used twice.
+        Call it only after the changes are in the file: keys that are only in the graph would be used twice.
         """
         if self._index is None or self._unindexed < least:
             return True
@@ -87,7 +87,7 @@ class EmbeddingBank:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
-    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityEviction, float]]:
+    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityRecord, float]]:
         """Return for each unit vector the identities nearest to it with their cosine similarity, the nearest first.
 
         The similarity of an identity is that of its nearest vector. Raises ValueError for vectors of another length.
@@ -96,75 +96,75 @@ class EmbeddingBank:
             return [{} for _ in vectors]
         if vectors.shape[1] != self._index.length:
             raise ValueError(f"vectors have {vectors.shape[1]} numbers, the gallery's {self._index.length}")
-        found: list[dict[IdentityEviction, float]] = []
+        results: list[dict[IdentityRecord, float]] = []
         for keys, near in self._index.nearest(vectors, count * self._limits.vectors, floor):
-            who: dict[IdentityEviction, float] = {}
+            identities: dict[IdentityRecord, float] = {}
             for key, similarity in zip(keys.tolist(), near.tolist(), strict=True):
-                if len(who) == count:
+                if len(identities) == count:
                     break
-                who.setdefault(self._owner[key], similarity)
-            found.append(who)
-        return found
+                identities.setdefault(self._owner[key], similarity)
+            results.append(identities)
+        return results
 
-    def similarities(self, known: IdentityEviction, vectors: Floats) -> Floats:
-        """Return the similarity of an identity to each unit vector: -1 if it has no vectors."""
-        if self._index is None or not known.keys:
+    def similarities(self, identity: IdentityRecord, vectors: Floats) -> Floats:
+        """Return the similarity of an identity to each unit vector: -1 if the identity has no vectors."""
+        if self._index is None or not identity.keys:
             return np.full(len(vectors), -1.0, np.float32)
-        return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)
+        return np.asarray((vectors @ self._index.get(identity.keys).T).max(axis=1), np.float32)
 
-    def mean(self, known: IdentityEviction) -> bytes:
-        """Return the mean of an identity's vectors as bytes; empty if it has none."""
-        if self._index is None or not known.keys:
+    def mean(self, identity: IdentityRecord) -> bytes:
+        """Return the mean of an identity's vectors as bytes; empty if the identity has no vectors."""
+        if self._index is None or not identity.keys:
             return b""
-        return pack(unit(self._index.get(known.keys).mean(axis=0)))
+        return pack(unit(self._index.get(identity.keys).mean(axis=0)))
 
     # --- learning ------------------------------------------------------------------------------------------------
 
-    def learn(self, known: IdentityEviction, vector: Floats, changes: Changes) -> bool:
-        """Add a vector to an identity if it differs enough from the others; return whether it was added."""
+    def learn(self, identity: IdentityRecord, vector: Floats, changes: Changes) -> bool:
+        """Add a vector to an identity if it differs enough from the stored ones; return whether it was added."""
         if self._index is None:
             self._index = VectorIndex(vector.size)
-        if known.keys:
-            have = self._index.get(known.keys)
-            near = have @ vector
+        if identity.keys:
+            vectors = self._index.get(identity.keys)
+            near = vectors @ vector
             if near.max() >= self._limits.novelty:
                 return False
-            if len(known.keys) >= self._limits.vectors:
-                self._drop(self._index, known, _most_like_another(have, near), changes)
-        self._add(self._index, known, vector, changes)
+            if len(identity.keys) >= self._limits.vectors:
+                self._drop(self._index, identity, _most_like_another(vectors, near), changes)
+        self._add(self._index, identity, vector, changes)
         return True
 
-    def forget(self, known: IdentityEviction, changes: Changes) -> None:
+    def forget(self, identity: IdentityRecord, changes: Changes) -> None:
         """Drop all vectors of an identity."""
         if self._index is not None:
-            for at in reversed(range(len(known.keys))):
-                self._drop(self._index, known, at, changes)
+            for at in reversed(range(len(identity.keys))):
+                self._drop(self._index, identity, at, changes)
 
-    def _add(self, index: VectorIndex, known: IdentityEviction, vector: Floats, changes: Changes) -> None:
+    def _add(self, index: VectorIndex, identity: IdentityRecord, vector: Floats, changes: Changes) -> None:
         key = self.next_key
         self.next_key += 1
         index.add([key], vector[np.newaxis])
-        self._owner[key] = known
-        known.keys = (*known.keys, key)
-        changes.vectors[key] = (known.id, pack(vector))
+        self._owner[key] = identity
+        identity.keys = (*identity.keys, key)
+        changes.vectors[key] = (identity.id, pack(vector))
         self._unindexed += 1
 
-    def _drop(self, index: VectorIndex, known: IdentityEviction, at: int, changes: Changes) -> None:
-        key = known.keys[at]
+    def _drop(self, index: VectorIndex, identity: IdentityRecord, at: int, changes: Changes) -> None:
+        key = identity.keys[at]
         index.remove([key])
         del self._owner[key]
-        known.keys = known.keys[:at] + known.keys[at + 1 :]
+        identity.keys = identity.keys[:at] + identity.keys[at + 1 :]
         if changes.vectors.pop(key, None) is None:
             changes.dropped.add(key)
         self._unindexed += 1
 
 
-def _kept(store: GalleryStore, keys: Sequence[int]) -> Floats:
+def _stored_vectors(store: GalleryStore, keys: Sequence[int]) -> Floats:
     return np.concatenate([unpack(store.vector(key), 1) for key in keys])
 
 
-def _most_like_another(have: Floats, near: Floats) -> int:
-    """Return the index of the most redundant vector: the one nearest to another of them or to the new one."""
-    alike = have @ have.T
+def _most_like_another(vectors: Floats, near: Floats) -> int:
+    """Return the index of the most redundant vector: the nearest to another vector or to the new one."""
+    alike = vectors @ vectors.T
     np.fill_diagonal(alike, -1.0)
     return int(np.argmax(np.maximum(alike.max(axis=1), near)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,7 @@ import structlog
 from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Sighting, Track
 from halimede.multiedge.reid.embedding_bank import EmbeddingBank
-from halimede.multiedge.reid.identity_eviction import EvictionLimits, Identities, IdentityEviction
+from halimede.multiedge.reid.identity_eviction import EvictionLimits, Identities, IdentityRecord
 from halimede.multiedge.reid.store import Changes, GalleryStore
 from halimede.multiedge.reid.vector_index import Floats
 
@@ -29,8 +29,8 @@ FILE = "gallery.db"
 MOST_CAMERAS = 64
 #: changed vectors between two copies of the graph: after a kill they are added again, in about a second
 SAVE_EVERY = 2000
-#: times of the last stored sightings that are remembered, by identity and camera
-KEPT = 20_000
+#: times of the last stored sightings in memory, by identity and camera
+MAX_STORED_TIMES = 20_000
 DAMAGE = (sqlite3.DatabaseError, msgspec.DecodeError, SampleError, ValueError, TypeError, AttributeError, RuntimeError)
 
 
@@ -52,22 +52,22 @@ class Gallery:
         self._folder = folder
         self.store = GalleryStore(folder / FILE, limits.sightings)
         self.bank = EmbeddingBank(folder, limits)
-        self._shelf = Identities(limits)
+        self._identities = Identities(limits)
         self._changes = Changes()
-        self._kept: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._stored_at: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._clock = 0.0
         self._now: float | None = None
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._identities)
 
     def open(self) -> None:
         """Load the stored gallery. An unreadable file is moved aside; a gallery of other features is dropped."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self.store.open()
-        kept = self.store.number("features")
-        if kept is not None and kept != self.features:
-            self.begin_anew(f"the features were {kept!r} and are {self.features!r}")
+        features = self.store.number("features")
+        if features is not None and features != self.features:
+            self.begin_anew(f"the features were {features!r} and are {self.features!r}")
             return
         try:
             self._read()
@@ -84,8 +84,8 @@ class Gallery:
         """Drop all identities. The file is moved aside."""
         self.store.reset(reason)
         self.bank.clear()
-        self._shelf.clear()
-        self._kept.clear()
+        self._identities.clear()
+        self._stored_at.clear()
         self._changes = Changes()
 
     def at(self, now: float) -> None:
@@ -96,65 +96,65 @@ class Gallery:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
-    def get(self, id_: str) -> IdentityEviction | None:
+    def get(self, id_: str) -> IdentityRecord | None:
         """Return an identity, or None."""
-        return self._shelf.get(id_)
+        return self._identities.get(id_)
 
     def snapshot(self) -> Iterator[Track]:
         """Yield all identities as tracks, the least recently seen first."""
         self.flush()
-        for id_ in [known.id for known in self._shelf]:
-            known, row = self.get(id_), next(self.store.rows(id_), None)
-            if known and row and row[1]:
-                yield known.track(msgspec.json.decode(row[1], type=Sighting), embedding=self.bank.mean(known))
+        for id_ in [identity.id for identity in self._identities]:
+            identity, row = self.get(id_), next(self.store.rows(id_), None)
+            if identity and row and row[1]:
+                yield identity.track(msgspec.json.decode(row[1], type=Sighting), embedding=self.bank.mean(identity))
 
     # --- learning ------------------------------------------------------------------------------------------------
 
-    def create(self, id_: str = "") -> IdentityEviction:
+    def create(self, id_: str = "") -> IdentityRecord:
         """Add a new identity and return it; at the limit, evict another."""
         self._evict(1)
-        known = IdentityEviction(id_ or secrets.token_hex(8))
-        self._shelf.put(known)
-        return known
+        identity = IdentityRecord(id_ or secrets.token_hex(8))
+        self._identities.put(identity)
+        return identity
 
-    def see(self, known: IdentityEviction, seen: Sighting, *, count: int = 0, cameras: Collection[str] = ()) -> None:
+    def see(self, identity: IdentityRecord, sighting: Sighting, *, count: int = 0, cameras: Iterable[str] = ()) -> None:
         """Record a sighting of an identity, and the number of its sightings (0: one more)."""
-        if self.get(known.id) is not known:
+        if self.get(identity.id) is not identity:
             return
-        known.first = min(known.first, seen.time) if known.count else seen.time
-        known.last = max(known.last, seen.time) if known.count else seen.time
-        known.clock, known.count = self._clock, count or known.count + 1
-        for camera in (seen.camera, *cameras):
-            if camera not in known.cameras and len(known.cameras) < MOST_CAMERAS:
-                known.cameras = (*known.cameras, camera)
-        self._shelf.put(known)
-        at = (known.id, seen.camera)
-        if self._clock - self._kept.get(at, -self.limits.every_s) >= self.limits.every_s:
-            self._kept[at] = self._clock
-            self._changes.sightings.append((known.id, seen))
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._changes.rows[known.id] = known, msgspec.json.encode(seen)
+        identity.first = min(identity.first, sighting.time) if identity.count else sighting.time
+        identity.last = max(identity.last, sighting.time) if identity.count else sighting.time
+        identity.clock, identity.count = self._clock, count or identity.count + 1
+        for camera in (sighting.camera, *cameras):
+            if camera not in identity.cameras and len(identity.cameras) < MOST_CAMERAS:
+                identity.cameras = (*identity.cameras, camera)
+        self._identities.put(identity)
+        at = (identity.id, sighting.camera)
+        if self._clock - self._stored_at.get(at, -self.limits.every_s) >= self.limits.every_s:
+            self._stored_at[at] = self._clock
+            self._changes.sightings.append((identity.id, sighting))
+            if len(self._stored_at) > MAX_STORED_TIMES:
+                self._stored_at.popitem(last=False)
+        self._changes.rows[identity.id] = identity, msgspec.json.encode(sighting)
 
-    def learn(self, known: IdentityEviction, vector: Floats) -> bool:
+    def learn(self, identity: IdentityRecord, vector: Floats) -> bool:
         """Add a unit vector to an identity if it differs enough from the others; return whether it was added."""
-        return self.get(known.id) is known and self.bank.learn(known, vector, self._changes)
+        return self.get(identity.id) is identity and self.bank.learn(identity, vector, self._changes)
 
     def follow(self, track: Track) -> bool:
-        """Apply a decision of another gallery; return False if it is known already or cannot be used."""
-        known = self.get(track.identity)
-        if known and track.count <= known.count:
+        """Apply a decision of another gallery; return False if it was applied before or is invalid."""
+        identity = self.get(track.identity)
+        if identity and track.count <= identity.count:
             return False
         vector = unit(unpack(track.embedding, 1)[0]) if track.embedding else None
         if vector is not None and (not vector.any() or self.bank.length not in {0, vector.size}):
             return False
-        if known is None:
+        if identity is None:
             if vector is None:
                 return False
-            known = self.create(track.identity)
-        self.see(known, track.sighting, count=track.count, cameras=track.cameras)
+            identity = self.create(track.identity)
+        self.see(identity, track.sighting, count=track.count, cameras=track.cameras)
         if vector is not None:
-            self.learn(known, vector)
+            self.learn(identity, vector)
         return True
 
     # --- keeping -------------------------------------------------------------------------------------------------
@@ -162,14 +162,14 @@ class Gallery:
     def tend(self, now: float) -> None:
         """Delete expired identities, and store the changes."""
         self.at(now)
-        while (oldest := self._shelf.too_old(self._clock)) is not None:
+        while (oldest := self._identities.too_old(self._clock)) is not None:
             self._forget(oldest)
             self.expired += 1
         if self.flush():
             self.unsaved += not self.bank.save(SAVE_EVERY)
 
     def flush(self) -> bool:
-        """Store the changes. Returns False on a full disk: they wait, bounded, for the next time."""
+        """Store the changes; return False on a full disk: the changes wait, bounded, for the next call."""
         numbers: dict[str, int | float | str] = {
             "clock": self._clock,
             "key": self.bank.next_key,
@@ -186,19 +186,19 @@ class Gallery:
         self._changes = Changes()
         return True
 
-    def _forget(self, known: IdentityEviction) -> None:
-        self.bank.forget(known, self._changes)
-        self._shelf.take(known)
-        self._changes.forget(known.id)
+    def _forget(self, identity: IdentityRecord) -> None:
+        self.bank.forget(identity, self._changes)
+        self._identities.remove(identity)
+        self._changes.forget(identity.id)
 
     def _evict(self, more: int) -> None:
-        while (oldest := self._shelf.too_many(more)) is not None:
+        while (oldest := self._identities.too_many(more)) is not None:
             self._forget(oldest)
             self.evicted += 1
 
     def _read(self) -> None:
         self._clock = float(self.store.number("clock") or 0.0)
-        for known, _ in self.store.rows():
-            self._shelf.put(known)
+        for identity, _ in self.store.rows():
+            self._identities.put(identity)
         self.bank.read(self.store, self.get)
         self._evict(0)

@@ -36,7 +36,7 @@ class EvictionLimits:
 
 
 @dataclass(slots=True, eq=False)
-class IdentityEviction:
+class IdentityRecord:
     """One identity.
 
     Attributes:
@@ -54,10 +54,10 @@ class IdentityEviction:
     cameras: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
 
-    def track(self, seen: Sighting, *, embedding: bytes = b"", new: bool = False) -> Track:
+    def track(self, sighting: Sighting, *, embedding: bytes = b"", new: bool = False) -> Track:
         """Return the message about a sighting of it."""
-        cameras = list(self.cameras)
-        return Track(identity=self.id, sighting=seen, new=new, count=self.count, cameras=cameras, embedding=embedding)
+        names = list(self.cameras)
+        return Track(identity=self.id, sighting=sighting, new=new, count=self.count, cameras=names, embedding=embedding)
 
 
 class Identities:
@@ -65,43 +65,43 @@ class Identities:
 
     def __init__(self, limits: EvictionLimits) -> None:
         self._limits = limits
-        self._settled: OrderedDict[str, IdentityEviction] = OrderedDict()
-        self._passing: OrderedDict[str, IdentityEviction] = OrderedDict()
+        self._settled: OrderedDict[str, IdentityRecord] = OrderedDict()
+        self._passing: OrderedDict[str, IdentityRecord] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._settled) + len(self._passing)
 
-    def __iter__(self) -> Iterator[IdentityEviction]:
+    def __iter__(self) -> Iterator[IdentityRecord]:
         return chain(self._passing.values(), self._settled.values())
 
-    def get(self, id_: str) -> IdentityEviction | None:
+    def get(self, id_: str) -> IdentityRecord | None:
         """Return an identity, or None."""
         return self._settled.get(id_) or self._passing.get(id_)
 
-    def put(self, known: IdentityEviction) -> None:
+    def put(self, identity: IdentityRecord) -> None:
         """Add an identity as the most recent one: it is new, or was just seen."""
-        if known.count >= self._limits.confirm:
-            self._passing.pop(known.id, None)
-            shelf = self._settled
+        if identity.count >= self._limits.confirm:
+            self._passing.pop(identity.id, None)
+            group = self._settled
         else:
-            shelf = self._passing
-        shelf[known.id] = known
-        shelf.move_to_end(known.id)
+            group = self._passing
+        group[identity.id] = identity
+        group.move_to_end(identity.id)
 
-    def take(self, known: IdentityEviction) -> None:
+    def remove(self, identity: IdentityRecord) -> None:
         """Remove an identity."""
-        self._settled.pop(known.id, None)
-        self._passing.pop(known.id, None)
+        self._settled.pop(identity.id, None)
+        self._passing.pop(identity.id, None)
 
-    def too_many(self, more: int) -> IdentityEviction | None:
+    def too_many(self, more: int) -> IdentityRecord | None:
         """Return the identity to evict before ``more`` are added; None: the limit is not reached."""
         return next(iter(self)) if len(self) + more > self._limits.identities else None
 
-    def too_old(self, clock: float) -> IdentityEviction | None:
+    def too_old(self, clock: float) -> IdentityRecord | None:
         """Return an identity that was not seen for too long, or None."""
         lives = ((self._passing, min(self._limits.passing_s, self._limits.ttl_s)), (self._settled, self._limits.ttl_s))
-        for shelf, life in lives:
-            oldest = next(iter(shelf.values()), None)
+        for group, life in lives:
+            oldest = next(iter(group.values()), None)
             if oldest and oldest.clock < clock - life:
                 return oldest
         return None

@@ -21,7 +21,7 @@ from halimede.inference.boxes import overlaps
 from halimede.messages import Box, Identity, IdentityAnswer, IdentityQuery, Prediction, Sighting, Track
 from halimede.multiedge.reid.assignment import assign
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.identity_eviction import IdentityEviction
+from halimede.multiedge.reid.identity_eviction import IdentityRecord
 from halimede.multiedge.reid.settings import ReidSettings
 from halimede.multiedge.reid.vector_index import Floats
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
@@ -31,14 +31,14 @@ from halimede.system.lru import LruCache
 #: boxes of one frame that are processed
 MOST_BOXES = 256
 #: frames in a row with vectors of another length until a new gallery is begun: the model was replaced
-STRANGE = 100
+NEW_LENGTH_FRAMES = 100
 #: frames whose answers are remembered, and bytes of a finding's key that identify its frame
-REMEMBERED, FRAME_ID = 4096, 16
+MAX_ANSWERS, FRAME_ID = 4096, 16
 #: seconds between two checks for changes to store and identities to delete: with and without changes
 BUSY_S, QUIET_S = 1.0, 10.0
 NOBODY = "matcher"
 #: sightings of each identity in an answer with several identities
-FEW = 5
+SIGHTINGS_EACH = 5
 FOREVER = 1e15
 #: the most identities in a query by features
 NEAREST = 200
@@ -76,9 +76,9 @@ class Matcher(Joint):
         self._paths = Trajectories(settings.track_s)
         self._counts = dict.fromkeys(("matched", "new", "unsure", "malformed", "strange"), 0)
         #: a worker that takes over may send frames again
-        self._answered: LruCache[tuple[str, bytes], Prediction] = LruCache(REMEMBERED)
+        self._answers: LruCache[tuple[str, bytes], Prediction] = LruCache(MAX_ANSWERS)
         self._strange = 0
-        self._learnt = self._dirty = False
+        self._has_learned = self._dirty = False
         self._tend_at = 0.0  # at once: on a standby only ``due`` sets the gallery's time
 
     def open(self) -> None:
@@ -96,15 +96,15 @@ class Matcher(Joint):
         tracks: list[Track] = []
         for finding in findings:
             frame = (finding.camera, finding.key[:FRAME_ID])
-            answer = self._answered.get(frame) or self._answer(finding, tracks)
+            answer = self._answers.get(frame) or self._answer(finding, tracks)
             if answer is not None:
-                self._answered.put(frame, answer)
+                self._answers.put(frame, answer)
             answers[finding.key] = answer
         if tracks and not self._dirty:
             self._dirty = True
             self._tend_at = now + BUSY_S
-        if self._learnt:  # store new identities before they are published: a killed worker must know them again
-            self._learnt = False
+        if self._has_learned:  # store new identities before they are published: a restarted worker must have them
+            self._has_learned = False
             self.gallery.flush()
         return Outcome(answers, tracks)
 
@@ -141,18 +141,18 @@ class Matcher(Joint):
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics."""
-        held = {
+        sizes = {
             "identities": len(self.gallery),
             "vectors": len(self.gallery.bank),
             "index_bytes": self.gallery.bank.memory,
         }
-        gone = {name: getattr(self.gallery, name) for name in ("evicted", "expired", "unsaved")}
-        return {f"reid_{name}": float(value) for name, value in (self._counts | held | gone).items()}
+        counts = {name: getattr(self.gallery, name) for name in ("evicted", "expired", "unsaved")}
+        return {f"reid_{name}": float(value) for name, value in (self._counts | sizes | counts).items()}
 
     def _answer(self, finding: Finding, tracks: list[Track]) -> Prediction | None:
-        said = finding.prediction
+        prediction = finding.prediction
         try:
-            rows = vectors(said)
+            rows = vectors(prediction)
         except SampleError:
             rows = None
         if rows is None or len(rows) > MOST_BOXES or not rows.any(axis=1).all():
@@ -160,41 +160,41 @@ class Matcher(Joint):
             return None
         if not len(rows):
             return None
-        if self.gallery.bank.length not in {0, rows.shape[1]} and not self._begin_anew(rows.shape[1]):
+        if self.gallery.bank.length not in {0, rows.shape[1]} and not self._has_begun_anew(rows.shape[1]):
             return None
         self._strange = 0
         features = np.stack([unit(row) for row in rows])
         frame = FrameMatches(finding, features, self.gallery, self._paths, self._settings)
-        who = [self._see(frame, i, known, tracks) for i, known in enumerate(frame.who())]
-        return msgspec.structs.replace(said, embeddings=None, value=who)
+        identities = [self._see(frame, i, identity, tracks) for i, identity in enumerate(frame.who())]
+        return msgspec.structs.replace(prediction, embeddings=None, value=identities)
 
-    def _see(self, frame: FrameMatches, i: int, known: IdentityEviction | None, tracks: list[Track]) -> str | None:
-        new = known is None and frame.may_be_new(i)
-        if known is None and not new:
+    def _see(self, frame: FrameMatches, i: int, identity: IdentityRecord | None, tracks: list[Track]) -> str | None:
+        new = identity is None and frame.may_be_new(i)
+        if identity is None and not new:
             self._counts["unsure"] += 1
             return None
-        if known is None:
-            known = self.gallery.create()
-            frame.taken(i)
+        if identity is None:
+            identity = self.gallery.create()
+            frame.record_match(i)
         self._counts["new" if new else "matched"] += 1
-        seen = frame.sighting(i, known)
-        self.gallery.see(known, seen)
-        learnt = (new or frame.may_teach(i, known)) and self.gallery.learn(known, frame.features[i])
-        self._learnt |= learnt
-        self._paths.seen(frame.camera, known.id, frame.time, frame.boxes[i])
-        embedding = self.gallery.bank.mean(known) if learnt else b""
-        tracks.append(known.track(seen, embedding=embedding, new=new))
-        return known.id
+        sighting = frame.sighting(i, identity)
+        self.gallery.see(identity, sighting)
+        has_learned = (new or frame.may_teach(i, identity)) and self.gallery.learn(identity, frame.features[i])
+        self._has_learned |= has_learned
+        self._paths.record(frame.camera, identity.id, frame.time, frame.boxes[i])
+        embedding = self.gallery.bank.mean(identity) if has_learned else b""
+        tracks.append(identity.track(sighting, embedding=embedding, new=new))
+        return identity.id
 
-    def _begin_anew(self, length: int) -> bool:
-        """Whether enough vectors of another length have arrived to conclude that the model was replaced."""
+    def _has_begun_anew(self, length: int) -> bool:
+        """Whether a new gallery was begun: enough frames had vectors of another length, so the model was replaced."""
         self._counts["strange"] += 1
         self._strange += 1
-        if self._strange < STRANGE:
+        if self._strange < NEW_LENGTH_FRAMES:
             return False
         self.gallery.begin_anew(f"features have {length} numbers now, and had {self.gallery.bank.length}")
         self._paths = Trajectories(self._settings.track_s)
-        self._answered = LruCache(REMEMBERED)
+        self._answers = LruCache(MAX_ANSWERS)
         return True
 
 
@@ -202,13 +202,13 @@ def answer(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
     """Return matching identities, the latest or the most similar first. Raises SampleError, ValueError."""
     gallery.flush()
     if query.identity:
-        known = gallery.get(query.identity)
-        return [_identity(gallery, known, query, query.limit)] if known else []
+        identity = gallery.get(query.identity)
+        return [_identity(gallery, identity, query, query.limit)] if identity else []
     if query.embedding:
         return _like(gallery, query)
     until = query.until or FOREVER
-    known_ = (gallery.get(id_) for id_ in gallery.store.seen(query.camera, query.since, until, query.limit))
-    return [_identity(gallery, known, query, FEW) for known in known_ if known]
+    identities = (gallery.get(id_) for id_ in gallery.store.latest_ids(query.camera, query.since, until, query.limit))
+    return [_identity(gallery, identity, query, SIGHTINGS_EACH) for identity in identities if identity]
 
 
 def _like(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
@@ -216,21 +216,21 @@ def _like(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
     if not vector.any():
         raise SampleError("the features are all zero")
     (near,) = gallery.bank.nearest(vector[None], min(query.limit, NEAREST), 2.0)
-    found = (_identity(gallery, known, query, FEW, similarity) for known, similarity in near.items())
-    asked = bool(query.camera or query.since or query.until)
-    return [identity for identity in found if identity.sightings or not asked]
+    identities = (_identity(gallery, record, query, SIGHTINGS_EACH, similarity) for record, similarity in near.items())
+    is_filtered = bool(query.camera or query.since or query.until)
+    return [record for record in identities if record.sightings or not is_filtered]
 
 
 def _identity(
-    gallery: Gallery, known: IdentityEviction, query: IdentityQuery, limit: int, similarity: float | None = None
+    gallery: Gallery, record: IdentityRecord, query: IdentityQuery, limit: int, similarity: float | None = None
 ) -> Identity:
-    sightings = gallery.store.sightings(known.id, query.camera, query.since, query.until or FOREVER, limit)
+    sightings = gallery.store.sightings(record.id, query.camera, query.since, query.until or FOREVER, limit)
     return Identity(
-        identity=known.id,
-        count=known.count,
-        cameras=list(known.cameras),
-        first=known.first,
-        last=known.last,
+        identity=record.id,
+        count=record.count,
+        cameras=list(record.cameras),
+        first=record.first,
+        last=record.last,
         similarity=None if similarity is None else round(similarity, 4),
         sightings=sightings,
     )
@@ -247,104 +247,104 @@ class FrameMatches:
         self.time = finding.captured_ns / 1e9
         boxes = finding.prediction.boxes
         # without boxes the whole picture is the only object, and has no position
-        self._said = boxes if boxes is not None else [Box(0.0, 0.0, 0.0, 0.0, 1.0)]
-        self.boxes = _corners(self._said)
+        self._message_boxes = boxes if boxes is not None else [Box(0.0, 0.0, 0.0, 0.0, 1.0)]
+        self.boxes = _corners(self._message_boxes)
         self._finding = finding
         self._gallery = gallery
         self._settings = settings
-        self._near: dict[tuple[int, IdentityEviction], float] = {}
-        self._expected: set[tuple[int, IdentityEviction]] = set()
-        self._steps: dict[IdentityEviction, Trajectory] = {}
+        self._near: dict[tuple[int, IdentityRecord], float] = {}
+        self._expected: set[tuple[int, IdentityRecord]] = set()
+        self._steps: dict[IdentityRecord, Trajectory] = {}
         if boxes:
             for id_, step in paths.before(self.camera, self.time):
-                if (known := gallery.get(id_)) is not None:
-                    self._steps[known] = step
+                if (identity := gallery.get(id_)) is not None:
+                    self._steps[identity] = step
         self._paths = paths
         self._matched: list[int] = []
 
-    def who(self) -> list[IdentityEviction | None]:
+    def who(self) -> list[IdentityRecord | None]:
         """Pair objects with identities, one to one; None: no identity."""
         settings = self._settings
         for i, near in enumerate(self._gallery.bank.nearest(self.features, CANDIDATES, settings.threshold)):
-            self._near.update({(i, known): similarity for known, similarity in near.items()})
-        for known in self._steps:
-            for i, similarity in enumerate(self._gallery.bank.similarities(known, self.features).tolist()):
-                self._near[i, known] = similarity
-        columns = {known: j for j, known in enumerate(dict.fromkeys(known for _, known in self._near))}
+            self._near.update({(i, identity): similarity for identity, similarity in near.items()})
+        for identity in self._steps:
+            for i, similarity in enumerate(self._gallery.bank.similarities(identity, self.features).tolist()):
+                self._near[i, identity] = similarity
+        columns = {identity: j for j, identity in enumerate(dict.fromkeys(identity for _, identity in self._near))}
         worth = np.zeros((len(self.features), len(columns)))
-        for (i, known), similarity in self._near.items():
-            worth[i, columns[known]] = max(similarity, 0.0) if similarity >= settings.threshold else 0.0
-        for known, j in columns.items():
-            self._believe(known, worth[:, j])
-        whose = list(columns)
-        found: list[IdentityEviction | None] = [None] * len(self.features)
+        for (i, identity), similarity in self._near.items():
+            worth[i, columns[identity]] = max(similarity, 0.0) if similarity >= settings.threshold else 0.0
+        for identity, j in columns.items():
+            self._believe(identity, worth[:, j])
+        candidates = list(columns)
+        identities: list[IdentityRecord | None] = [None] * len(self.features)
         for i, j in assign(worth):
-            found[i] = whose[j]
-            self.taken(i)
-        return found
+            identities[i] = candidates[j]
+            self.record_match(i)
+        return identities
 
-    def taken(self, i: int) -> None:
+    def record_match(self, i: int) -> None:
         """Record that an object has its identity."""
         self._matched.append(i)
 
-    def _believe(self, known: IdentityEviction, worth: Array) -> None:
+    def _believe(self, identity: IdentityRecord, worth: Array) -> None:
         """Change the worth of an identity for each object by the identity's expected position."""
         settings = self._settings
-        step = self._steps.get(known)
+        step = self._steps.get(identity)
         if step is not None:
-            likely = overlaps(step.expected(self.time), self.boxes)
+            likely = overlaps(step.expected_box(self.time), self.boxes)
             for i in np.flatnonzero(likely >= EXPECTED).tolist():
-                similarity = self._near[i, known]
+                similarity = self._near[i, identity]
                 if similarity >= settings.threshold - SLACK:
                     worth[i] = max(similarity, 0.0) + WORTH * likely[i]
-                    self._expected.add((i, known))
+                    self._expected.add((i, identity))
             if settings.speed:
                 worth[~step.reachable(self.time, self.boxes, settings.speed)] = 0.0
-        if settings.travel_s and self._paths.elsewhere(known.id, self.camera, self.time) < settings.travel_s:
+        if settings.travel_s and self._paths.travel_s(identity.id, self.camera, self.time) < settings.travel_s:
             worth[:] = 0.0
 
     def may_be_new(self, i: int) -> bool:
-        """Whether an object without a similar identity may be new: not a second box of another, not cut off."""
-        others = self.boxes[self._matched]
-        return not self._cut(i) and not (len(others) and (overlaps(self.boxes[i], others) > TWICE).any())
+        """Whether an object without a similar identity may be new: no second box of another object, not cut off."""
+        matched = self.boxes[self._matched]
+        return not self._is_cut_off(i) and not (len(matched) and (overlaps(self.boxes[i], matched) > TWICE).any())
 
-    def may_teach(self, i: int, known: IdentityEviction) -> bool:
+    def may_teach(self, i: int, identity: IdentityRecord) -> bool:
         """Whether the identity is certain enough to store the vector, and the box shows no other object."""
-        others = np.delete(self.boxes, i, axis=0)
-        if self._cut(i) or (len(others) and (overlaps(self.boxes[i], others) > APART).any()):
+        other_boxes = np.delete(self.boxes, i, axis=0)
+        if self._is_cut_off(i) or (len(other_boxes) and (overlaps(self.boxes[i], other_boxes) > APART).any()):
             return False
-        return (i, known) in self._expected or self._near[i, known] >= self._settings.learn
+        return (i, identity) in self._expected or self._near[i, identity] >= self._settings.learn
 
-    def sighting(self, i: int, known: IdentityEviction) -> Sighting:
+    def sighting(self, i: int, identity: IdentityRecord) -> Sighting:
         """Return the sighting of an object."""
         finding = self._finding
-        similarity = min(max(self._near.get((i, known), 1.0), -1.0), 1.0)
+        similarity = min(max(self._near.get((i, identity), 1.0), -1.0), 1.0)
         return Sighting(
             camera=self.camera,
             time=self.time,
-            box=self._said[i],
+            box=self._message_boxes[i],
             frame=finding.key[:16].hex().ljust(32, "0"),
             similarity=round(similarity, 4),
             worker=finding.worker,
             node=finding.node,
         )
 
-    def _cut(self, i: int) -> bool:
+    def _is_cut_off(self, i: int) -> bool:
         """Whether an object extends beyond its picture, if the picture's size is known."""
         size = self._finding.prediction.value
         if not isinstance(size, Mapping) or not self.boxes[i].any():
             return False
-        left, top, right, bottom = self.boxes[i].tolist()
+        x1, y1, x2, y2 = self.boxes[i].tolist()
         width, height = size.get("width"), size.get("height")
         if not isinstance(width, int | float) or not isinstance(height, int | float):
             return False
-        return bool(left <= RIM or top <= RIM or right >= width - RIM or bottom >= height - RIM)
+        return bool(x1 <= RIM or y1 <= RIM or x2 >= width - RIM or y2 >= height - RIM)
 
 
 def _corners(boxes: Sequence[Box]) -> Array:
-    found = np.array([[box.x1, box.y1, box.x2, box.y2] for box in boxes], np.float64).reshape(-1, 4)
-    found = np.clip(found, -FAR, FAR)
-    return np.concatenate([np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])], axis=1)
+    xyxy = np.array([[box.x1, box.y1, box.x2, box.y2] for box in boxes], np.float64).reshape(-1, 4)
+    xyxy = np.clip(xyxy, -FAR, FAR)
+    return np.concatenate([np.minimum(xyxy[:, :2], xyxy[:, 2:]), np.maximum(xyxy[:, :2], xyxy[:, 2:])], axis=1)
 
 
 @dataclass(slots=True)
@@ -355,13 +355,13 @@ class Trajectory:
     box: Array
     velocity: Array
 
-    def expected(self, time: float) -> Array:
+    def expected_box(self, time: float) -> Array:
         """Return its expected corners at another time."""
         moved = self.velocity * (time - self.time)
         return np.asarray(self.box + np.concatenate([moved, moved]))
 
     def reachable(self, time: float, boxes: Array, speed: float) -> Array:
-        """Whether it can be at each box by then, if it moves at most ``speed`` times its own size a second."""
+        """Return whether the object can be at each box by then, with at most ``speed`` times its own size a second."""
         size = float(np.hypot(*(self.box[2:] - self.box[:2])))
         sizes = np.hypot(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
         away = _middle(boxes) - _middle(self.box)
@@ -370,28 +370,28 @@ class Trajectory:
 
 
 class Trajectories:
-    """The latest positions by camera and identity, kept for ``keep`` seconds by each camera's own clock, and bounded.
+    """The latest positions by camera and identity, bounded, for ``keep_s`` seconds of each camera's own clock.
 
-    Similarity alone confuses similar objects and loses one that turns; positions help, because objects do not jump.
+    Similarity alone confuses similar objects and loses an object that turns. Positions help: objects do not jump.
     """
 
-    def __init__(self, keep: float) -> None:
-        self._keep = keep
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
         self._cameras: OrderedDict[str, OrderedDict[str, Trajectory]] = OrderedDict()
         self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def before(self, camera: str, time: float) -> Iterator[tuple[str, Trajectory]]:
         """Yield objects that a camera saw shortly before (or after: pictures may arrive out of order)."""
         for identity, step in self._cameras.get(camera, {}).items():
-            if abs(time - step.time) <= self._keep:
+            if abs(time - step.time) <= self._keep_s:
                 yield identity, step
 
-    def elsewhere(self, identity: str, camera: str, time: float) -> float:
+    def travel_s(self, identity: str, camera: str, time: float) -> float:
         """Return the seconds since another camera saw the identity last; infinity if this camera saw it last."""
         last, at = self._last.get(identity, (camera, 0.0))
         return float("inf") if last == camera else abs(time - at)
 
-    def seen(self, camera: str, identity: str, time: float, box: Array) -> None:
+    def record(self, camera: str, identity: str, time: float, box: Array) -> None:
         """Record a position."""
         self._last[identity] = (camera, time)
         self._last.move_to_end(identity)
@@ -401,18 +401,18 @@ class Trajectories:
         self._cameras.move_to_end(camera)
         while len(self._cameras) > MOST_CAMERAS:
             self._cameras.popitem(last=False)
-        if steps and time < next(reversed(steps.values())).time - self._keep:
+        if steps and time < next(reversed(steps.values())).time - self._keep_s:
             steps.clear()  # the camera's clock was set back
         old = steps.get(identity)
         if old and time < old.time:
             return
         velocity = np.zeros(2) if old is None else old.velocity
-        if old and 0 < time - old.time <= self._keep:
+        if old and 0 < time - old.time <= self._keep_s:
             now = (_middle(box) - _middle(old.box)) / (time - old.time)
             velocity = now if not old.velocity.any() else BELIEF * now + (1 - BELIEF) * old.velocity
         steps[identity] = Trajectory(time, box, velocity)
         steps.move_to_end(identity)
-        while steps and (len(steps) > MOST_OBJECTS or next(iter(steps.values())).time < time - self._keep):
+        while steps and (len(steps) > MOST_OBJECTS or next(iter(steps.values())).time < time - self._keep_s):
             steps.popitem(last=False)
 
 

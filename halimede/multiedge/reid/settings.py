@@ -9,7 +9,7 @@ from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.stage import Parameters
 
 #: parameters of the joint; stages have their own
-OURS = (
+PARAMETERS = (
     "threshold", "learn", "trackMs", "speed", "travelMs", "features", "identities", "vectors", "ttl", "confirm",
     "passing", "novelty", "sightings", "every",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def parse(parameters: Parameters) -> ReidSettings:
     """Read the parameters. Raises InvalidFieldError."""
     usual, limits = ReidSettings(), EvictionLimits()
     threshold = parameters.number("threshold", usual.threshold, least=0, most=1)
-    known = EvictionLimits(
+    chosen = EvictionLimits(
         identities=int(parameters.number("identities", limits.identities, least=100, most=100_000)),
         vectors=int(parameters.number("vectors", limits.vectors, least=1, most=32)),
         ttl_s=parameters.number("ttl", limits.ttl_s, least=1, most=YEAR_S),
@@ -54,9 +54,9 @@ def parse(parameters: Parameters) -> ReidSettings:
         sightings=int(parameters.number("sightings", limits.sightings, least=1000, most=5_000_000)),
         every_s=parameters.number("every", limits.every_s, least=0, most=3600),
     )
-    if known.identities * known.vectors > MOST_VECTORS:
+    if chosen.identities * chosen.vectors > MOST_VECTORS:
         fix = f"identities times vectors must be {MOST_VECTORS} at most: they are held in memory"
-        raise InvalidFieldError("spec.application.parameters.vectors", known.vectors, fix)
+        raise InvalidFieldError("spec.application.parameters.vectors", chosen.vectors, fix)
     return ReidSettings(
         threshold=threshold,
         learn=parameters.number("learn", max(usual.learn, threshold), least=0, most=1),
@@ -64,5 +64,5 @@ def parse(parameters: Parameters) -> ReidSettings:
         speed=parameters.number("speed", usual.speed, least=0, most=10_000),
         travel_s=parameters.number("travelMs", 0, least=0, most=86_400_000) / 1000,
         features=parameters.text("features", usual.features)[:256],
-        limits=known,
+        limits=chosen,
     )

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from halimede.messages import Sighting
-from halimede.multiedge.reid.identity_eviction import IdentityEviction
+from halimede.multiedge.reid.identity_eviction import IdentityRecord
 from halimede.system.sqlite import check_columns, quarantine
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ COLUMNS = {
     "sightings": "slot, id, camera, time, seen",
 }
 #: the most sightings that wait while nothing can be written
-WAITING = 10_000
+MAX_WAITING = 10_000
 _sighting = msgspec.json.Decoder(Sighting)
 
 
@@ -52,17 +52,17 @@ class Changes:
     ``rows``: identities, each with its latest sighting as JSON. ``vectors``: identity and float16 bytes by key.
     """
 
-    rows: dict[str, tuple[IdentityEviction, bytes]] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    rows: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
     vectors: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
-    sightings: deque[tuple[str, Sighting]] = field(default_factory=lambda: deque(maxlen=WAITING))
+    sightings: deque[tuple[str, Sighting]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
     numbers: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def forget(self, id_: str) -> None:
         """Record that an identity was deleted, and drop its other changes."""
         self.rows.pop(id_, None)
-        self.gone.add(id_)
+        self.deleted.add(id_)
 
 
 class GalleryStore:
@@ -101,15 +101,15 @@ class GalleryStore:
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
-    def rows(self, id_: str = "") -> Iterator[tuple[IdentityEviction, bytes]]:
+    def rows(self, id_: str = "") -> Iterator[tuple[IdentityRecord, bytes]]:
         """Yield one identity or all with the latest sighting as JSON, the least recently seen first."""
-        found = self._db.execute(
+        rows = self._db.execute(
             f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608
             (id_,) if id_ else (),
         )
-        for key, clock, count, first, last, cameras, seen in found:
+        for key, clock, count, first, last, cameras, sighting in rows:
             cameras_ = tuple(cameras.split())
-            yield IdentityEviction(key, float(clock), int(count), float(first), float(last), cameras_), bytes(seen)
+            yield IdentityRecord(key, float(clock), int(count), float(first), float(last), cameras_), bytes(sighting)
 
     def vectors(self) -> Iterator[tuple[int, str]]:
         """Yield keys of vectors and their identities, the oldest first."""
@@ -124,29 +124,29 @@ class GalleryStore:
         """Write all changes or, with sqlite3.Error, none."""
         at = self._next
         with self._db as db:
-            gone = [(id_,) for id_ in changes.gone]
+            deleted = [(id_,) for id_ in changes.deleted]
             for table in ("identities", "vectors", "sightings"):
-                db.executemany(f"DELETE FROM {table} WHERE id = ?", gone)  # noqa: S608 - constants
+                db.executemany(f"DELETE FROM {table} WHERE id = ?", deleted)  # noqa: S608 - constants
             db.executemany("DELETE FROM vectors WHERE key = ?", [(key,) for key in changes.dropped])
             db.executemany(
                 "INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET clock = "
                 "excluded.clock, count = excluded.count, first = excluded.first, last = excluded.last, cameras = "
                 "excluded.cameras, seen = CASE excluded.seen WHEN x'' THEN seen ELSE excluded.seen END",
                 [
-                    (known.id, known.clock, known.count, known.first, known.last, " ".join(known.cameras), seen)
-                    for known, seen in changes.rows.values()
+                    (record.id, record.clock, record.count, record.first, record.last, " ".join(record.cameras), data)
+                    for record, data in changes.rows.values()
                 ],
             )
             db.executemany(
                 "REPLACE INTO vectors VALUES (?, ?, ?)", [(k, id_, v) for k, (id_, v) in changes.vectors.items()]
             )
-            for id_, seen in changes.sightings:
-                if id_ in changes.gone and id_ not in changes.rows:
+            for id_, sighting in changes.sightings:
+                if id_ in changes.deleted and id_ not in changes.rows:
                     continue
-                body = msgspec.json.encode(seen)
+                body = msgspec.json.encode(sighting)
                 db.execute(
                     "REPLACE INTO sightings VALUES (?, ?, ?, ?, ?)",
-                    (at % self._most, id_, seen.camera, seen.time, body),
+                    (at % self._most, id_, sighting.camera, sighting.time, body),
                 )
                 at += 1
             db.executemany("REPLACE INTO numbers VALUES (?, ?)", [*changes.numbers.items(), ("next", at)])
@@ -154,21 +154,21 @@ class GalleryStore:
 
     def sightings(self, id_: str, camera: str, since: float, until: float, limit: int) -> list[Sighting]:
         """Return an identity's sightings, the latest first."""
-        found = self._db.execute(
+        rows = self._db.execute(
             "SELECT seen FROM sightings WHERE id = ? AND (? = '' OR camera = ?) AND time BETWEEN ? AND ? "
             "ORDER BY time DESC LIMIT ?",
             (id_, camera, camera, since, until, limit),
         )
-        return [_sighting.decode(row[0]) for row in found]
+        return [_sighting.decode(row[0]) for row in rows]
 
-    def seen(self, camera: str, since: float, until: float, limit: int) -> list[str]:
-        """Return the identities that a camera (empty: any) saw in that time, the latest first."""
-        found = self._db.execute(
+    def latest_ids(self, camera: str, since: float, until: float, limit: int) -> list[str]:
+        """Return the ids of the identities that a camera (empty: any) saw in that time, the latest first."""
+        rows = self._db.execute(
             "SELECT id FROM sightings WHERE (? = '' OR camera = ?) AND time BETWEEN ? AND ? GROUP BY id "
             "ORDER BY max(time) DESC LIMIT ?",
             (camera, camera, since, until, limit),
         )
-        return [str(row[0]) for row in found]
+        return [str(row[0]) for row in rows]
 
     def _open(self) -> None:
         self._db = sqlite3.connect(self.path)

@@ -91,18 +91,18 @@ class VectorIndex:
             return [(np.zeros(0, np.uint64), np.zeros(0, np.float32)) for _ in vectors]
         if len(self) * self.length <= self._exact:
             return self._search(vectors, count, exact=True)
-        found = self._search(vectors, count, exact=False)
-        strange = [i for i, (_, near) in enumerate(found) if not len(near) or near[0] < floor]
-        if strange:
-            for i, looked in zip(strange, self._search(vectors[strange], count, exact=True), strict=True):
-                found[i] = looked
-        return found
+        results = self._search(vectors, count, exact=False)
+        distant = [i for i, (_, near) in enumerate(results) if not len(near) or near[0] < floor]
+        if distant:
+            for i, exact in zip(distant, self._search(vectors[distant], count, exact=True), strict=True):
+                results[i] = exact
+        return results
 
     def reconcile(self, keys: Set[int], vectors: Callable[[Sequence[int]], Floats]) -> int:
         """Change the index to exactly these keys; return how many were added, with all processors."""
-        there = set(self.keys.tolist())
-        self.remove(sorted(there - keys))
-        missing = sorted(keys - there)
+        present = set(self.keys.tolist())
+        self.remove(sorted(present - keys))
+        missing = sorted(keys - present)
         for start in range(0, len(missing), BLOCK):
             block = missing[start : start + BLOCK]
             self.add(block, vectors(block), threads=0)
@@ -112,9 +112,9 @@ class VectorIndex:
         """Write the graph next to the earlier file; the name has the digest of the content."""
         part = folder / f"index.part{SUFFIX}"
         self._index.save(str(part))
-        now = folder / f"index-{_digest(part)}{SUFFIX}"
-        part.replace(now)
-        sweep(folder, now)
+        path = folder / f"index-{_digest(part)}{SUFFIX}"
+        part.replace(path)
+        sweep(folder, path)
 
     def load(self, folder: Path) -> bool:
         """Load a saved graph; return False, and load nothing, if it is missing, damaged or of another length.
@@ -125,16 +125,16 @@ class VectorIndex:
             if path.name != f"index-{_digest(path)}{SUFFIX}":
                 continue
             with contextlib.suppress(RuntimeError):  # written by another version of the library
-                about = _Usearch.metadata(str(path)) or {}
-                if about.get("dimensions") == self.length and str(about.get("kind_scalar")) == str(self._index.dtype):
+                meta = _Usearch.metadata(str(path)) or {}
+                if meta.get("dimensions") == self.length and str(meta.get("kind_scalar")) == str(self._index.dtype):
                     self._index.load(str(path))
                     return True
         return False
 
     def _search(self, vectors: Floats, count: int, *, exact: bool) -> list[tuple[Keys, Floats]]:
-        found = self._index.search(np.ascontiguousarray(vectors), min(count, len(self)), exact=exact, threads=1)
-        each = [found] if isinstance(found, Matches) else [found[i] for i in range(len(found))]
-        return [(np.asarray(one.keys, np.uint64), 1.0 - np.asarray(one.distances, np.float32)) for one in each]
+        result = self._index.search(np.ascontiguousarray(vectors), min(count, len(self)), exact=exact, threads=1)
+        matches = [result] if isinstance(result, Matches) else [result[i] for i in range(len(result))]
+        return [(np.asarray(match.keys, np.uint64), 1.0 - np.asarray(match.distances, np.float32)) for match in matches]
 
 
 def sweep(folder: Path, keep: Path | None = None) -> None:

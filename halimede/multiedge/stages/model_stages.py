@@ -36,19 +36,19 @@ def max_boxes(parameters: Parameters) -> int:
 def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
     """Run a model on pictures of any sizes, in batches of equal prepared size. Raises SampleError."""
     samples = [model.prepare(picture) for picture in pictures]
-    found: dict[int, Prediction] = {}
+    predictions: dict[int, Prediction] = {}
     for batch in group(range(len(samples)), BATCH, samples.__getitem__):
-        predictions = model.predict([samples[i] for i in batch])
-        if len(predictions) != len(batch):
-            raise SampleError(f"the model gave {len(predictions)} answers to {len(batch)} samples")
-        found.update(zip(batch, predictions, strict=True))
-    return [found[i] for i in range(len(samples))]
+        outputs = model.predict([samples[i] for i in batch])
+        if len(outputs) != len(batch):
+            raise SampleError(f"the model gave {len(outputs)} answers to {len(batch)} samples")
+        predictions.update(zip(batch, outputs, strict=True))
+    return [predictions[i] for i in range(len(samples))]
 
 
 class Detect(Stage):
     """Let the worker's detector (without one its model) find boxes; those outside of the picture are left out.
 
-    Parameters: ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): only so many of the best are kept.
+    Parameters: ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): the most boxes, the best first.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -59,8 +59,8 @@ class Detect(Stage):
 
     def run(self, items: Sequence[Item]) -> None:
         """Set the boxes of each item, an empty list where there are none."""
-        said = answers(self._model, [item.image for item in items])
-        for item, prediction in zip(items, said, strict=True):
+        predictions = answers(self._model, [item.image for item in items])
+        for item, prediction in zip(items, predictions, strict=True):
             if prediction.boxes is None:
                 raise SampleError("the detector gives no boxes: set spec.postprocess.task of its Model to detection")
             boxes = (box for box in prediction.boxes if box.score >= self._least and pixels(box, item.image))
@@ -72,7 +72,7 @@ class Crop(Stage):
 
     Crops are views of the picture, not copies. Boxes without a pixel of the picture are removed, so that boxes and
     crops correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each side;
-    ``maxBoxes`` (32): only so many of the best are kept.
+    ``maxBoxes`` (32): the most boxes, the best first.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -83,21 +83,21 @@ class Crop(Stage):
     def run(self, items: Sequence[Item]) -> None:
         """Set the crops of each item."""
         for item in items:
-            boxes = item.prediction.boxes
-            if boxes is None:
+            detected = item.prediction.boxes
+            if detected is None:
                 item.crops = [item.image]
                 continue
-            kept = best((box for box in boxes if pixels(box, item.image)), self._limit)
-            item.prediction.boxes = kept
-            places = [pixels(box, item.image, self._margin) for box in kept]
-            item.crops = [item.image[top:bottom, left:right] for left, top, right, bottom in filter(None, places)]
+            boxes = best((box for box in detected if pixels(box, item.image)), self._limit)
+            item.prediction.boxes = boxes
+            rectangles = [pixels(box, item.image, self._margin) for box in boxes]
+            item.crops = [item.image[y1:y2, x1:x2] for x1, y1, x2, y2 in filter(None, rectangles)]
 
 
 class Classify(Stage):
     """Let the worker's model look at each picture: label, score, probabilities, value, and boxes where it gives any.
 
-    With ``crops`` it runs the model on each crop instead (after ``Crop``), and the result becomes label and score of
-    that box: ``functools.partial(Classify, crops=True)``. If no stage has set boxes, the crop is the picture.
+    With ``crops`` the stage runs the model on each crop instead (after ``Crop``), and sets label and score of the
+    crop's box: ``functools.partial(Classify, crops=True)``. If no stage has set boxes, the crop is the picture.
     """
 
     def __init__(self, tools: Tools, *, crops: bool = False) -> None:
@@ -108,28 +108,28 @@ class Classify(Stage):
     def run(self, items: Sequence[Item]) -> None:
         """Run the model on all pictures, or all crops, at once."""
         pictures = [item.crops if self._crops else [item.image] for item in items]
-        said = iter(answers(self._model, [picture for of_item in pictures for picture in of_item]))
-        for item, looked_at in zip(items, pictures, strict=True):
+        predictions = iter(answers(self._model, [picture for of_item in pictures for picture in of_item]))
+        for item, crops in zip(items, pictures, strict=True):
             boxes = item.prediction.boxes if self._crops else None
             count = 1 if boxes is None else len(boxes)
-            if len(looked_at) != count:
-                raise SampleError(f"there are {count} boxes and {len(looked_at)} crops: put the stage Crop before this")
+            if len(crops) != count:
+                raise SampleError(f"there are {count} boxes and {len(crops)} crops: put the stage Crop before this")
             if boxes is None:
-                _take(item.prediction, next(said))
+                _merge(item.prediction, next(predictions))
             else:
-                item.prediction.boxes = [_named(box, next(said)) for box in boxes]
+                item.prediction.boxes = [_label_box(box, next(predictions)) for box in boxes]
 
 
-def _named(box: Box, said: Prediction) -> Box:
-    if said.label is None:
+def _label_box(box: Box, answer: Prediction) -> Box:
+    if answer.label is None:
         raise SampleError("the model gives no label for a box: set spec.postprocess.task to classification")
-    return Box(box.x1, box.y1, box.x2, box.y2, box.score if said.score is None else said.score, said.label)
+    return Box(box.x1, box.y1, box.x2, box.y2, box.score if answer.score is None else answer.score, answer.label)
 
 
-def _take(prediction: Prediction, said: Prediction) -> None:
-    """Copy the fields that the model has set; earlier results in other fields stay."""
+def _merge(prediction: Prediction, newer: Prediction) -> None:
+    """Copy the fields that the model has set, and leave all other fields unchanged."""
     for name in Prediction.__struct_fields__:
-        value = getattr(said, name)
+        value = getattr(newer, name)
         if value is not None:
             setattr(prediction, name, value)
 
@@ -148,9 +148,9 @@ class Embed(Stage):
 
     def run(self, items: Sequence[Item]) -> None:
         """Run the model on all crops of all items at once."""
-        said = iter(answers(self._model, [crop for item in items for crop in item.crops]))
+        predictions = iter(answers(self._model, [crop for item in items for crop in item.crops]))
         for item in items:
-            _describe(item, [vector_of(next(said)) for _ in item.crops])
+            _describe(item, [vector_of(next(predictions)) for _ in item.crops])
 
 
 def vectors(prediction: Prediction) -> NDArray[np.float32]:
@@ -163,27 +163,27 @@ def vectors(prediction: Prediction) -> NDArray[np.float32]:
     return unpack(data, count)
 
 
-def vector_of(said: Prediction) -> NDArray[np.float32]:
+def vector_of(prediction: Prediction) -> NDArray[np.float32]:
     """Return one crop's vector from a model's result. Raises SampleError."""
-    if said.embeddings is not None:
-        return unit(unpack(said.embeddings, 1)[0])
-    value = said.value if said.value is not None else said.probabilities
-    if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
+    if prediction.embeddings is not None:
+        return unit(unpack(prediction.embeddings, 1)[0])
+    value = prediction.value if prediction.value is not None else prediction.probabilities
+    if not isinstance(value, list) or not all(isinstance(number, int | float) for number in value):
         raise SampleError("the model gives no features: set spec.postprocess.task of its Model to embedding")
     return unit(np.asarray(value, np.float64))
 
 
-def _describe(item: Item, found: list[NDArray[np.float32]]) -> None:
+def _describe(item: Item, rows: list[NDArray[np.float32]]) -> None:
     boxes = item.prediction.boxes
-    if boxes is not None and len(boxes) != len(found):
-        raise SampleError(f"there are {len(boxes)} boxes and {len(found)} crops: put the stage Crop before Embed")
-    said = [i for i, vector in enumerate(found) if vector.any()]
-    if len({found[i].size for i in said}) > 1:
+    if boxes is not None and len(boxes) != len(rows):
+        raise SampleError(f"there are {len(boxes)} boxes and {len(rows)} crops: put the stage Crop before Embed")
+    indexes = [i for i, vector in enumerate(rows) if vector.any()]
+    if len({rows[i].size for i in indexes}) > 1:
         raise SampleError("the model gives vectors of different lengths")
     if boxes is not None:
-        item.prediction.boxes = [boxes[i] for i in said]
-        item.crops = [item.crops[i] for i in said]
-    data = b"".join(pack(found[i]) for i in said)
+        item.prediction.boxes = [boxes[i] for i in indexes]
+        item.crops = [item.crops[i] for i in indexes]
+    data = b"".join(pack(rows[i]) for i in indexes)
     if len(data) > MAX_BYTES:
-        raise SampleError(f"{len(said)} boxes have {len(data)} bytes of features: set the parameter maxBoxes lower")
+        raise SampleError(f"{len(indexes)} boxes have {len(data)} bytes of features: set the parameter maxBoxes lower")
     item.prediction.embeddings = data

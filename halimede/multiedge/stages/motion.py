@@ -24,7 +24,7 @@ from halimede.multiedge.stages.model_stages import max_boxes
 
 #: cameras that are remembered; above that, the least recently seen one is dropped
 MAX_CAMERAS = 32
-#: pictures in a row that hardly match the background, after which it is learned again
+#: pictures in a row that hardly match the background, after which the background is learned again
 STRANGE = 5
 #: remembered answers of a camera: if a frame fails, its batch is run again in halves
 REMEMBERED = 64
@@ -35,7 +35,7 @@ GAP = 2
 LABEL = "motion"
 Plane: TypeAlias = NDArray[np.floating[Any]]
 #: pictures for the median, and the least number of them for a comparison
-KEPT, LEAST = 9, 5
+PLANES, LEAST = 9, 5
 #: indexes in the sorted pictures between which half of them lie
 LOW, HIGH = 2, 6
 #: cells that the fit of the light uses
@@ -78,7 +78,7 @@ class Motion(Stage):
     - ``motionMost`` (0.6): share of the picture above which the whole picture counts as different;
     - ``motionSide`` (320): longest side in pixels at which pictures are compared;
     - ``motionMemory`` (180): pictures in memory; an object that stands still for half of them becomes background;
-    - ``maxBoxes`` (32): only so many of the largest boxes are kept.
+    - ``maxBoxes`` (32): the most boxes, the largest first.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -92,7 +92,7 @@ class Motion(Stage):
             camera = self._camera(item.camera)
             boxes = camera.answers.get(item.id)
             if boxes is None:
-                boxes = self._downscale(camera, item.image)
+                boxes = self._find_motion(camera, item.image)
                 _remember(camera, item.id, boxes)
             item.prediction.boxes = list(boxes)
 
@@ -104,29 +104,29 @@ class Motion(Stage):
         self._cameras.move_to_end(name)
         return self._cameras[name]
 
-    def _downscale(self, camera: _Camera, image: Array) -> list[Box]:
+    def _find_motion(self, camera: _Camera, image: Array) -> list[Box]:
         factor = -(-max(image.shape[:2]) // self._settings.side)
         picture = small(image, factor)
         if camera.background.shape not in {None, picture.shape}:
             camera.background = Background(self._settings.memory)
-        found = camera.background.compare(picture, self._settings.threshold)
-        if found is None:
-            return self._strange(camera, picture) if camera.background.ready else self._learnt(camera, picture)
-        mask = crowded(found.moved > found.limit, CROWD)
+        difference = camera.background.compare(picture, self._settings.threshold)
+        if difference is None:
+            return self._count_strange(camera, picture) if camera.background.ready else self._learn(camera, picture)
+        mask = remove_isolated(difference.moved > difference.limit, CROWD)
         if mask.mean() > self._settings.most:
-            return self._strange(camera, picture)
+            return self._count_strange(camera, picture)
         camera.strange = 0
         camera.background.learn(picture)
         height, width = image.shape[:2]
         least = max(1.0, self._settings.area * mask.size)
-        parts = [region for region in regions(mask, GAP) if region.area >= least][: self._settings.boxes]
-        return [_box(region, found, factor, width, height) for region in parts]
+        objects = [region for region in regions(mask, GAP) if region.area >= least][: self._settings.boxes]
+        return [_box(region, difference, factor, width, height) for region in objects]
 
-    def _learnt(self, camera: _Camera, picture: NDArray[np.float32]) -> list[Box]:
+    def _learn(self, camera: _Camera, picture: NDArray[np.float32]) -> list[Box]:
         camera.background.learn(picture)
         return []
 
-    def _strange(self, camera: _Camera, picture: NDArray[np.float32]) -> list[Box]:
+    def _count_strange(self, camera: _Camera, picture: NDArray[np.float32]) -> list[Box]:
         camera.strange += 1
         if camera.strange >= STRANGE:
             camera.strange = 0
@@ -161,10 +161,10 @@ def _remember(camera: _Camera, frame: bytes, boxes: list[Box]) -> None:
             camera.answers.popitem(last=False)
 
 
-def _box(region: Region, found: Difference, factor: int, width: int, height: int) -> Box:
+def _box(region: Region, difference: Difference, factor: int, width: int, height: int) -> Box:
     """Return a region in pixels of the frame. Its score, above one half, grows with the difference."""
-    place = (slice(region.y1, region.y2), slice(region.x1, region.x2))
-    moved, limit = found.moved[place], found.limit[place]
+    cells = (slice(region.y1, region.y2), slice(region.x1, region.x2))
+    moved, limit = difference.moved[cells], difference.limit[cells]
     over = moved > limit
     score = float(np.mean(moved[over] / (moved[over] + limit[over])))
     return Box(
@@ -177,8 +177,8 @@ def _box(region: Region, found: Difference, factor: int, width: int, height: int
     )
 
 
-def crowded(mask: Mask, least: int) -> Mask:
-    """Keep set cells with at least ``least`` set cells among the nine around them, themselves included."""
+def remove_isolated(mask: Mask, least: int) -> Mask:
+    """Return the set cells with at least ``least`` set cells among the nine around them, themselves included."""
     padded = np.pad(mask.astype(np.uint8), 1)
     across = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     return np.asarray(mask & (across[:-2] + across[1:-1] + across[2:] >= least))
@@ -203,16 +203,16 @@ class Background:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._kept: list[Plane] = []
+        self._planes: list[Plane] = []
         self._middle: Plane | None = None
         self._spread: Plane | None = None
-        self._seen = 0
+        self._pictures = 0
         self._since = 0
 
     @property
     def shape(self) -> tuple[int, ...] | None:
         """The size of its pictures; None before the first one."""
-        return self._kept[0].shape if self._kept else None
+        return self._planes[0].shape if self._planes else None
 
     @property
     def ready(self) -> bool:
@@ -234,10 +234,10 @@ class Background:
         return Difference(moved, np.maximum(flicker, max(threshold, 4 * noise)), noise)
 
     def learn(self, picture: Plane) -> None:
-        """Record a picture: at first each one is kept, later one of ever more, until ``memory`` is reached."""
-        self._seen += 1
+        """Record a picture: at first each picture is stored, later one of ever more, until ``memory`` is reached."""
+        self._pictures += 1
         self._since += 1
-        if self._kept and self._since < min(max(1, self._memory // KEPT), max(1, self._seen // 3)):
+        if self._planes and self._since < min(max(1, self._memory // PLANES), max(1, self._pictures // 3)):
             return
         if self._middle is not None:
             light = fit_light(self._middle, picture)
@@ -246,11 +246,11 @@ class Background:
             gain, offset = light
             picture = (picture - offset) / gain
         self._since = 0
-        self._kept = [*self._kept[-KEPT + 1 :], picture]
-        if len(self._kept) >= LEAST:
-            ordered = _sorted(self._kept)
+        self._planes = [*self._planes[-PLANES + 1 :], picture]
+        if len(self._planes) >= LEAST:
+            ordered = _sort_planes(self._planes)
             self._middle = ordered[len(ordered) // 2]
-            self._spread = ordered[HIGH * len(ordered) // KEPT] - ordered[LOW * len(ordered) // KEPT]
+            self._spread = ordered[HIGH * len(ordered) // PLANES] - ordered[LOW * len(ordered) // PLANES]
 
 
 def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
@@ -266,22 +266,22 @@ def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
         axis.ravel()
         for axis in np.meshgrid(*(np.linspace(-1, 1, size) for size in picture[cells].shape), indexing="ij")
     )
-    known, seen = background[cells].ravel(), picture[cells].ravel()
-    middle = float(np.median(known))
-    contrast = [float(np.median(np.abs(values - np.median(values)))) for values in (known, seen)]
+    before, after = background[cells].ravel(), picture[cells].ravel()
+    middle = float(np.median(before))
+    contrast = [float(np.median(np.abs(values - np.median(values)))) for values in (before, after)]
     gain = contrast[1] / contrast[0] if min(contrast) > 1 else 1.0
     gain = float(np.clip(gain, *GAINS))
-    centred = (known - middle) / WHITE
-    columns = np.stack([centred, centred * across, centred * down, np.ones_like(known), across, down], axis=1)
+    centred = (before - middle) / WHITE
+    columns = np.stack([centred, centred * across, centred * down, np.ones_like(before), across, down], axis=1)
     # without contrast in the background, the gain cannot be determined and stays near its start
-    weight = np.diag([2e-4, 2e-4, 2e-4, 1e-5, 1e-3, 1e-3]) * len(known)
-    start = np.array([gain * WHITE, 0, 0, float(np.median(seen)), 0, 0])
-    factors, lit = start, (seen > 0) & (seen < WHITE)
+    weight = np.diag([2e-4, 2e-4, 2e-4, 1e-5, 1e-3, 1e-3]) * len(before)
+    start = np.array([gain * WHITE, 0, 0, float(np.median(after)), 0, 0])
+    factors, lit = start, (after > 0) & (after < WHITE)
     for _ in range(4):
-        rest = np.abs(seen - columns @ factors)
-        fits = lit & (rest <= max(2.0, 3 * NORMAL * float(np.median(rest))))
+        residuals = np.abs(after - columns @ factors)
+        fits = lit & (residuals <= max(2.0, 3 * NORMAL * float(np.median(residuals))))
         chosen = columns[fits]
-        factors = np.linalg.solve(chosen.T @ chosen + weight, chosen.T @ seen[fits] + weight @ start)
+        factors = np.linalg.solve(chosen.T @ chosen + weight, chosen.T @ after[fits] + weight @ start)
     if not GAINS[0] <= factors[0] / WHITE <= GAINS[1]:
         return None
     rows, cols = np.linspace(-1, 1, height)[:, np.newaxis], np.linspace(-1, 1, width)[np.newaxis]
@@ -290,10 +290,10 @@ def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
     return gains.astype(np.float32), offsets.astype(np.float32)
 
 
-def _sorted(planes: list[Plane]) -> list[Plane]:
-    """Sort a few planes cell by cell: on whole planes at a time, which is faster than a sort of each cell."""
+def _sort_planes(planes: list[Plane]) -> list[Plane]:
+    """Return a few planes sorted cell by cell: whole planes at a time, which is faster than a sort of each cell."""
     ordered = list(planes)
-    for turn in range(len(ordered)):
-        for i in range(turn % 2, len(ordered) - 1, 2):
+    for step in range(len(ordered)):
+        for i in range(step % 2, len(ordered) - 1, 2):
             ordered[i], ordered[i + 1] = np.minimum(ordered[i], ordered[i + 1]), np.maximum(ordered[i], ordered[i + 1])
     return ordered

@@ -43,7 +43,7 @@ class StreamSource(FrameSource):
             of_environment(os.environ),
             name=context.camera or name_of(address),
             address=address,
-            turns=0 if context.loop else 1,
+            plays=0 if context.loop else 1,
             window=1,  # in order
             allowed=str(AddressPolicy.from_environment()),
         )

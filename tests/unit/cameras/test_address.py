@@ -56,7 +56,7 @@ def test_a_path_of_a_node_stays_below_its_prefix() -> None:
 def test_no_text_about_it_shows_its_secrets(secret: str) -> None:
     address = parse("rtsp://10.0.0.7/live", username="me", password=secret)
     quoted = quote(secret, safe="")
-    said = address.redacted(f"cannot open {address.target}: user me with {secret} or {quoted} is refused")
+    said = address.redact(f"cannot open {address.target}: user me with {secret} or {quoted} is refused")
     assert secret not in said.replace("***", "")
     assert quoted not in said
     assert secret not in repr(address) or secret in "Address(kind=<Kind.RTSP: 'rtsp'>, shown='rtsp://***@10.0.0.7/live'"

@@ -21,7 +21,7 @@ from halimede.cameras.frame_rate import JITTER_S, MOST_FPS, Brake, FrameThinner,
 def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wanted: float, jitter: list[float]) -> None:
     thinner, seconds = FrameThinner(wanted), 20.0
     count = int(source * seconds)
-    taken = sum(thinner.admits((i + jitter[i % 64]) / source) for i in range(count))
+    taken = sum(thinner.accepts((i + jitter[i % 64]) / source) for i in range(count))
     assert taken <= wanted * seconds + 2
     if source <= wanted * 0.55:  # the jitter brings two frames as near as 0.4 of the source's interval
         assert taken == count
@@ -31,7 +31,7 @@ def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wante
 @pytest.mark.parametrize(("source", "wanted", "every"), [(25, 5, 5), (60, 30, 2), (30, 30, 1), (30, 10, 3)])
 def test_of_a_steady_source_every_nth(source: int, wanted: int, every: int) -> None:
     thinner = FrameThinner(wanted)
-    assert [i for i in range(100) if thinner.admits(i / source)] == list(range(0, 100, every))
+    assert [i for i in range(100) if thinner.accepts(i / source)] == list(range(0, 100, every))
 
 
 def arrivals(rate: float, delays: list[float]) -> list[float]:
@@ -48,7 +48,7 @@ def test_a_regular_camera_below_the_limit_loses_no_frame_to_jitter(
     limit: float, share: float, delays: list[float]
 ) -> None:
     thinner = FrameThinner(limit, JITTER_S)
-    assert all(thinner.admits(at_s) for at_s in arrivals(limit * share, delays))
+    assert all(thinner.accepts(at_s) for at_s in arrivals(limit * share, delays))
 
 
 @given(
@@ -57,16 +57,16 @@ def test_a_regular_camera_below_the_limit_loses_no_frame_to_jitter(
 )
 def test_over_any_time_no_more_than_the_limit_and_its_tolerance_are_taken(limit: float, pauses: list[float]) -> None:
     thinner = FrameThinner(limit, JITTER_S)
-    taken = [at_s for at_s in itertools.accumulate(pauses) if thinner.admits(at_s)]
+    taken = [at_s for at_s in itertools.accumulate(pauses) if thinner.accepts(at_s)]
     for first, last in itertools.combinations(range(len(taken)), 2):
         assert last - first + 1 <= (taken[last] - taken[first] + JITTER_S) * limit + 2 + 1e-6
 
 
 def test_a_source_that_was_away_owes_nothing() -> None:
     thinner = FrameThinner(10)
-    assert thinner.admits(0.0)
-    assert [thinner.admits(t) for t in (50.0, 50.01, 50.02, 50.1)] == [True, False, False, True]
-    assert thinner.admits(3.0)  # its clock went back
+    assert thinner.accepts(0.0)
+    assert [thinner.accepts(t) for t in (50.0, 50.01, 50.02, 50.1)] == [True, False, False, True]
+    assert thinner.accepts(3.0)  # its clock went back
 
 
 def test_a_flood_is_braked_and_a_burst_is_not() -> None:

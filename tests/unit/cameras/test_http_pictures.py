@@ -190,7 +190,7 @@ async def test_a_burst_passes_within_the_tolerance_and_frames_above_it_are_count
         settings = CameraSettings(name="c", address=parse(camera.url()), fps=fps, open_s=patience(10))
         read = await asyncio.to_thread(until_the_end, settings, reading)
     assert (read == len(burst)) is passes
-    assert reading.counts.seen == read + reading.counts.skipped == len(burst)
+    assert reading.counts.received == read + reading.counts.skipped == len(burst)
 
 
 async def test_a_snapshot_is_requested_again_and_again() -> None:

@@ -19,7 +19,7 @@ from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCou
 from halimede.cameras.reader_client import environment
 from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.source_reader import NoTablesError, fitting, from_frame, size_of
+from halimede.cameras.source_reader import NoTablesError, fit_size, from_frame, size_of
 from halimede.errors import DecodeError
 from tests.cameras import cut_off, jpeg, number_of, video
 
@@ -78,7 +78,7 @@ def test_what_is_no_jpeg(data: bytes) -> None:
     ],
 )
 def test_what_is_too_wide_is_made_narrower(most: int, size: tuple[int, int], sent: tuple[int, int]) -> None:
-    assert fitting(device("/dev/video0", max_width=most), *size) == sent
+    assert fit_size(device("/dev/video0", max_width=most), *size) == sent
 
 
 #: shares of red and blue in the brightness, by FFmpeg's number of the colour matrix: BT.709, unspecified, BT.601
@@ -167,7 +167,7 @@ def test_frames_that_depend_on_a_broken_packet_are_counted_as_refused(broken: li
     reading, sent = source_reader.SourceReader(), []
     with pytest.raises(SourceError) as caught:
         sent.extend(frame.make() for frame in source_reader.shots(device(str(film), pace=0.0), reading))
-    assert (reading.counts.seen, len(sent) + reading.counts.refused) == (40, 40)
+    assert (reading.counts.received, len(sent) + reading.counts.refused) == (40, 40)
     assert reading.counts.refused >= len(broken)
     assert caught.value.reason == (ipc_messages.ENDED if sent else ipc_messages.GARBAGE)
     assert reading.counts.why.startswith("a frame")
@@ -182,14 +182,14 @@ def test_v4l2_is_in_the_installed_ffmpeg() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        Beat(counts=ReaderCounts(seen=3)),
+        Beat(counts=ReaderCounts(received=3)),
         Over(reason=ipc_messages.ENDED, message="x", counts=ReaderCounts(refused=1, why="y")),
         CapturedPicture(
             taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=ReaderCounts(), data=jpeg(1)
         ),
     ],
 )  # fmt: skip
-def test_what_is_said_is_heard(said: ipc_messages.Said) -> None:
+def test_what_is_said_is_heard(said: ipc_messages.ReaderMessage) -> None:
     packed = ipc_messages.pack(said)
     (length,) = ipc_messages.LENGTH.unpack(packed[:4])
     assert (length, ipc_messages.unpack(packed[4:])) == (len(packed) - 4, said)
@@ -209,7 +209,7 @@ def picture(seen: int) -> CapturedPicture:
         codec="mjpeg",
         width=64,
         height=48,
-        counts=ReaderCounts(seen=seen, skipped=1),
+        counts=ReaderCounts(received=seen, skipped=1),
         data=b"x",
     )
 

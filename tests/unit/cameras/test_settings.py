@@ -22,7 +22,7 @@ def test_one_camera_of_the_environment(tmp_path: Path) -> None:
     settings = read(told)
     (camera,) = settings.cameras
     assert (camera.name, camera.address.target) == ("door", "rtsp://me:hidden@cam/x")
-    assert (camera.fps, camera.max_width, camera.turns, camera.node) == (10.0, 640, 0, "edge0")
+    assert (camera.fps, camera.max_width, camera.plays, camera.node) == (10.0, 640, 0, "edge0")
     assert (settings.namespace, settings.qos, settings.bare) == ("default", 1, False)
     assert "hidden" not in repr(settings)
 

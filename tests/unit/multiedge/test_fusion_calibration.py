@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.calibration.temperature import calibration_error, temperature
-from halimede.multiedge.fusion.calibration import Labelled, accuracy, fit, fused, load, main
+from halimede.multiedge.fusion.calibration import Labelled, accuracy, fit, fuse, load, main
 
 
 def scene(count: int = 1500, classes: int = 4, noises: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Labelled:
@@ -53,7 +53,7 @@ def test_a_source_that_sees_nothing_has_hardly_a_vote():
 
 def test_fitting_pays(tmp_path):
     data = surer(scene(noises=(0.6, 0.6, 3.0)), 2, 40.0)
-    plain, fitted = fused(data, "product", None), fused(data, "product", fit(data, "product"))
+    plain, fitted = fuse(data, "product", None), fuse(data, "product", fit(data, "product"))
     assert accuracy(fitted, data.truth) > accuracy(plain, data.truth) + 0.1
 
 
@@ -63,7 +63,7 @@ def test_a_camera_that_has_nothing_says_nothing():
     data.rows[::2, 1] = np.nan
     fitted = fit(data, "product")
     assert fitted.temperatures[2] == 1
-    assert accuracy(fused(data, "product", fitted), data.truth) > accuracy(data.of(0)[0].argmax(axis=1), data.truth)
+    assert accuracy(fuse(data, "product", fitted), data.truth) > accuracy(data.of(0)[0].argmax(axis=1), data.truth)
     assert temperature(*data.of(2)) == 1
 
 

@@ -109,4 +109,4 @@ def test_whatever_is_said_is_read_or_left_out(prediction, names):
     opinion = read(prediction)
     assert (opinion and opinion.names) == names
     if opinion:
-        assert opinion.probabilities.sum() + opinion.rest == pytest.approx(1)
+        assert opinion.probabilities.sum() + opinion.remainder == pytest.approx(1)

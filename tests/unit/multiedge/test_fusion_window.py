@@ -56,7 +56,7 @@ def test_what_does_not_come_is_waited_for_until_the_time_is_over():
     assert of.next_due() == 10.5
     assert closed(of, 10.49) == []
     (instant,) = of.ready(10.5)
-    assert of.missing(instant) == ["middle", "right"]
+    assert of.missing_cameras(instant) == ["middle", "right"]
 
 
 def test_pictures_further_apart_than_the_window_are_two_instants():
@@ -99,7 +99,7 @@ def test_a_camera_that_is_silent_for_long_is_not_waited_for_until_it_is_back():
     assert closed(of, 5.0) == []
     put(of, "left", 5100, now=5.1)
     (first, second) = of.ready(5.1)
-    assert of.missing(first) == of.missing(second) == ["right"]
+    assert of.missing_cameras(first) == of.missing_cameras(second) == ["right"]
     put(of, "right", 9000, now=9.0)
     put(of, "left", 9100, now=9.1)
     assert closed(of, 9.1) == []
@@ -158,17 +158,17 @@ def test_everything_is_bounded():
     assert [put(of, "left", 99_000, sequence=99, key=bytes([i])) for i in range(MAX_KEYS)].count("refused") == 1
     list(of.ready(100.0))
     assert len(of._closed) <= 8
-    assert len(of._seen) <= 8 * MAX_CAMERAS
+    assert len(of._by_name) <= 8 * MAX_CAMERAS
 
 
 def test_a_camera_nobody_has_listed_is_forgotten_when_it_is_gone():
     of = window(cameras=("left",))
     put(of, "guest", 0)
     (instant,) = of.ready(0.5)
-    assert of.missing(instant) == ["left"]
+    assert of.missing_cameras(instant) == ["left"]
     put(of, "left", 6000, now=6.0)
     (instant,) = of.ready(6.0)
-    assert of.missing(instant) == []
+    assert of.missing_cameras(instant) == []
 
 
 events = st.lists(

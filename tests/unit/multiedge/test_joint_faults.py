@@ -143,7 +143,7 @@ async def test_decisions_that_cannot_be_followed_and_a_gallery_that_cannot_be_to
         address = topics.TRACK.at(ns=NS, service=SERVICE)
         await d.asker.publish(address, Track(identity="one", sighting=SIGHTING, embedding=b"x" * 7))
         await asyncio.sleep(0.1)
-        assert not await d.joining.teach("other")
+        assert not await d.joining.send_state("other")
         assert (await d.answer(await d.send("good"))).prediction.label == "said"
 
 

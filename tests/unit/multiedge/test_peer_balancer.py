@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.messages import Load
-from halimede.multiedge.peer_offload import FEW, LOOK_AT, Balance, news, spare
+from halimede.multiedge.peer_offload import MAX_COMPARED, SAMPLE_SIZE, Balance, has_changed, spare
 
 
 def load(queued: int = 0, service_ms: float = 10.0, credits_: int = 9) -> Load:
@@ -25,7 +25,7 @@ def known(**peers: Load) -> Balance:
 
 
 def chosen(table: Balance, home: Load) -> str | None:
-    choice = table.elsewhere(home, 0)
+    choice = table.faster_peer(home, 0)
     return choice.worker if choice else None
 
 
@@ -62,7 +62,7 @@ def test_what_was_sent_from_here_counts_until_the_next_advertisement() -> None:
     table = known(a=load(), b=load(), c=load())
     sent: Counter[str] = Counter()
     for _ in range(9):
-        choice = table.elsewhere(load(queued=20), 0)
+        choice = table.faster_peer(load(queued=20), 0)
         assert choice
         table.sent(choice.worker)
         sent[choice.worker] += 1
@@ -79,25 +79,25 @@ def test_an_advertisement_does_not_hide_what_is_still_under_way_from_here() -> N
 
 def test_a_long_way_keeps_frames_at_home() -> None:
     table = known(a=load())
-    table.learn("a", took_ms=510, there_ms=10)
+    table.learn("a", reply_ms=510, worker_ms=10)
     assert chosen(table, load(queued=5)) is None
 
 
 def test_an_answer_that_waited_long_says_that_its_worker_is_busy() -> None:
     table = known(a=load(), b=load(queued=3))
-    table.learn("a", took_ms=101, there_ms=100)
+    table.learn("a", reply_ms=101, worker_ms=100)
     assert chosen(table, load(queued=50)) == "b"
 
 
 def test_one_slow_answer_makes_a_way_little_longer_and_a_fast_one_shortens_it() -> None:
     table = known(a=load(service_ms=0))
     for took in (2, 200):
-        table.learn("a", took_ms=took, there_ms=0)
-    choice = table.elsewhere(load(queued=50, service_ms=1), 0)
+        table.learn("a", reply_ms=took, worker_ms=0)
+    choice = table.faster_peer(load(queued=50, service_ms=1), 0)
     assert choice
     assert 10 < choice.ms < 15
-    table.learn("a", took_ms=2, there_ms=0)
-    again = table.elsewhere(load(queued=50, service_ms=1), 0)
+    table.learn("a", reply_ms=2, worker_ms=0)
+    again = table.faster_peer(load(queued=50, service_ms=1), 0)
     assert again
     assert again.ms < 9
 
@@ -105,7 +105,7 @@ def test_one_slow_answer_makes_a_way_little_longer_and_a_fast_one_shortens_it() 
 def test_a_peer_that_says_nonsense_of_its_speed_does_no_harm() -> None:
     table = known(a=load(service_ms=5e-324), b=load(service_ms=1.7e308, queued=5))
     for name in "ab":
-        table.learn(name, took_ms=100, there_ms=0)
+        table.learn(name, reply_ms=100, worker_ms=0)
     assert chosen(table, load(queued=50)) == "a"
 
 
@@ -141,14 +141,14 @@ def test_of_many_peers_each_asker_looks_at_a_few_at_random() -> None:
         return random.sample(names, count)
 
     table = Balance(choose=choose)
-    for number in range(FEW):
+    for number in range(MAX_COMPARED):
         table.update(f"w{number}", load(), 0)
-    table.elsewhere(load(queued=9), 0)
+    table.faster_peer(load(queued=9), 0)
     assert not looked
     table.update("one-more", load(), 0)
     found = Counter(chosen(table, load(queued=9)) for _ in range(200))
-    assert set(looked) == {LOOK_AT}
-    assert len(found) > FEW
+    assert set(looked) == {SAMPLE_SIZE}
+    assert len(found) > MAX_COMPARED
 
 
 @given(queued=st.integers(0, 500), service_ms=st.floats(0, 10_000), most=st.integers(1, 64))
@@ -160,7 +160,7 @@ def test_a_worker_offers_what_it_answers_within_the_horizon(queued: int, service
 
 
 def test_others_are_told_when_it_would_change_their_choice() -> None:
-    assert not news(load(queued=4), load(queued=4))
-    assert not news(load(queued=10), load(queued=11))
-    assert news(load(queued=0), load(queued=1))
-    assert news(load(queued=9, credits_=1), load(queued=9, credits_=0))
+    assert not has_changed(load(queued=4), load(queued=4))
+    assert not has_changed(load(queued=10), load(queued=11))
+    assert has_changed(load(queued=0), load(queued=1))
+    assert has_changed(load(queued=9, credits_=1), load(queued=9, credits_=0))

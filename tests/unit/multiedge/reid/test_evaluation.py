@@ -23,7 +23,7 @@ def test_all_right_is_one_whatever_identities_are_called() -> None:
 
 def test_an_identity_that_is_cut_in_two_counts_with_its_longer_part() -> None:
     score = idf1(way("1", range(10)), way("x", range(6)) + way("y", range(6, 10)))
-    assert (score.truth, score.found, score.agree) == (10, 10, 6)
+    assert (score.truth, score.predicted, score.agree) == (10, 10, 6)
     assert score.idf1 == pytest.approx(0.6)
 
 

@@ -11,7 +11,7 @@ import pytest
 from halimede.messages import Track
 from halimede.multiedge.reid import EvictionLimits, Gallery
 from halimede.multiedge.reid.gallery import FILE
-from halimede.multiedge.reid.identity_eviction import IdentityEviction
+from halimede.multiedge.reid.identity_eviction import IdentityRecord
 from tests.unit.multiedge.reid.scene import LENGTH, looks, sighting
 
 LOOKS = looks(200).astype(np.float32)
@@ -24,7 +24,7 @@ def opened(folder: Path, *, features: str = "", **limits: float) -> Gallery:
     return gallery
 
 
-def meet(gallery: Gallery, number: int, *, times: int = 1, camera: str = "door") -> IdentityEviction:
+def meet(gallery: Gallery, number: int, *, times: int = 1, camera: str = "door") -> IdentityRecord:
     known = gallery.create()
     for _ in range(times):
         gallery.see(known, sighting(camera, 100.0 + number))
@@ -99,7 +99,7 @@ def test_nothing_is_written_of_who_was_forgotten_before_it_was(tmp_path: Path) -
     gallery = opened(tmp_path)
     gallery._forget(meet(gallery, 0))
     gallery.flush()
-    assert not gallery.store.seen("", 0, 1e12, 10)
+    assert not gallery.store.latest_ids("", 0, 1e12, 10)
     assert gallery.store._db.execute("SELECT count(*) FROM vectors").fetchone() == (0,)
 
 

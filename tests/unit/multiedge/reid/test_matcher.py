@@ -11,7 +11,7 @@ import pytest
 from halimede import codec, topics
 from halimede.messages import Box, Prediction
 from halimede.multiedge.reid.evaluation import idf1, rank
-from halimede.multiedge.reid.matcher import STRANGE, Matcher
+from halimede.multiedge.reid.matcher import NEW_LENGTH_FRAMES, Matcher
 from tests.unit.multiedge.reid.scene import LENGTH, Scene, finding, looks, matcher, who
 
 A, B, C = looks(3)
@@ -202,11 +202,11 @@ def test_a_model_that_was_changed_begins_a_new_gallery_and_a_single_stranger_doe
     decides = matcher(tmp_path)
     decides.take([finding(A, [(50, 50)])], 0.0)
     other = np.concatenate([A, B])
-    for number in range(STRANGE - 1):
+    for number in range(NEW_LENGTH_FRAMES - 1):
         assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None
     assert len(who(decides.take([finding(A, [(50, 50)], number=1)], 0.0))) == 1
     assert decides.metrics()["reid_identities"] == 1
-    for number in range(STRANGE - 1):
+    for number in range(NEW_LENGTH_FRAMES - 1):
         assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None
     assert who(decides.take([finding(other, [(50, 50)], number=999)], 0.0))[0]
     assert decides.metrics()["reid_identities"] == 1

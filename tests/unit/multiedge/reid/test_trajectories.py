@@ -13,21 +13,21 @@ def corners(x: float) -> np.ndarray:
 
 
 def expected(paths: Trajectories, time: float) -> dict[str, float]:
-    return {identity: float(step.expected(time)[0]) for identity, step in paths.before("door", time)}
+    return {identity: float(step.expected_box(time)[0]) for identity, step in paths.before("door", time)}
 
 
 def test_what_moves_is_expected_further_on() -> None:
     paths = Trajectories(1.0)
     for tenth in range(4):
-        paths.seen("door", "a", 10 + tenth / 10, corners(10.0 * tenth))
+        paths.record("door", "a", 10 + tenth / 10, corners(10.0 * tenth))
     assert expected(paths, 10.5) == pytest.approx({"a": 50.0})
 
 
 def test_who_was_not_seen_for_long_is_not_expected() -> None:
     paths = Trajectories(1.0)
-    paths.seen("door", "a", 10.0, corners(0))
+    paths.record("door", "a", 10.0, corners(0))
     assert expected(paths, 11.5) == {}
-    paths.seen("door", "b", 11.5, corners(50))
+    paths.record("door", "b", 11.5, corners(50))
     assert expected(paths, 11.5) == {"b": 50.0}
     assert not list(paths.before("yard", 11.5))
 
@@ -42,20 +42,20 @@ def test_time_that_goes_back(
 ) -> None:
     paths = Trajectories(1.0)
     for at, x in (first, then):
-        paths.seen("door", "a", at, corners(x))
+        paths.record("door", "a", at, corners(x))
     assert expected(paths, now) == places
 
 
 def test_who_saw_somebody_last_and_how_long_ago() -> None:
     paths = Trajectories(1.0)
-    assert paths.elsewhere("a", "door", 10.0) == float("inf")
-    paths.seen("door", "a", 10.0, corners(0))
-    assert paths.elsewhere("a", "door", 10.5) == float("inf")
-    assert paths.elsewhere("a", "yard", 10.5) == 0.5
+    assert paths.travel_s("a", "door", 10.0) == float("inf")
+    paths.record("door", "a", 10.0, corners(0))
+    assert paths.travel_s("a", "door", 10.5) == float("inf")
+    assert paths.travel_s("a", "yard", 10.5) == 0.5
 
 
 def test_it_is_bounded() -> None:
     paths = Trajectories(1.0)
     for number in range(2 * MOST_OBJECTS):
-        paths.seen("door", str(number), 10.0, corners(0))
+        paths.record("door", str(number), 10.0, corners(0))
     assert len(expected(paths, 10.0)) == MOST_OBJECTS

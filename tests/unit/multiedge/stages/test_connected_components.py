@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.inference.connected_regions import dilate, regions
-from halimede.multiedge.stages.motion import crowded
+from halimede.multiedge.stages.motion import remove_isolated
 
 SIDES = st.integers(1, 12)
 MASKS = st.builds(
@@ -72,4 +72,4 @@ def test_single_cells_are_dropped_and_blocks_stay():
     mask = np.zeros((6, 6), bool)
     mask[0, 0] = True
     mask[3:5, 3:5] = True
-    assert as_tuples(regions(crowded(mask, 4))) == [(3, 3, 5, 5, 4)]
+    assert as_tuples(regions(remove_isolated(mask, 4))) == [(3, 3, 5, 5, 4)]
