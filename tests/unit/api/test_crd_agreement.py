@@ -56,7 +56,7 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         elif "hardExampleMining" in worker or "template" in worker:
             worker["model"] = {"name": "small"}
         if "hardExampleMining" in worker and data.draw(st.sampled_from([True, True, True, False])):
-            worker |= {"upload": "frame"} if "upload" in worker else {}
+            worker.update({"upload": "frame"} if "upload" in worker else {})
             worker.pop(data.draw(st.sampled_from(["costs", "targetUploadRatio"])), None)
             worker.pop("committee", None)
         if "workerSpec" in worker:
