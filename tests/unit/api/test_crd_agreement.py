@@ -55,10 +55,7 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
             worker["model"] = {"selector": {"task": "detection"}}
         elif "hardExampleMining" in worker or "template" in worker:
             worker["model"] = {"name": "small"}
-        if "hardExampleMining" in worker and data.draw(st.sampled_from([True, True, True, False])):
-            worker.update({"upload": "frame"} if "upload" in worker else {})
-            worker.pop(data.draw(st.sampled_from(["costs", "targetUploadRatio"])), None)
-            worker.pop("committee", None)
+        _uploads(worker, data)
         if "workerSpec" in worker:
             worker["workerSpec"]["scriptDir"] = "/" + worker["workerSpec"]["scriptDir"]
         if worker.get("source") and data.draw(st.booleans()):
@@ -70,6 +67,14 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
             worker["hpa"]["maxReplicas"] = max(least, worker["hpa"]["maxReplicas"])
     _jobs(spec)
     return spec | _training(spec, data)
+
+
+def _uploads(worker: dict[str, Any], data: st.DataObject) -> None:
+    """Make, mostly, what a worker uploads fit together."""
+    if "hardExampleMining" in worker and data.draw(st.sampled_from([True, True, True, False])):
+        worker.update({"upload": "frame"} if "upload" in worker else {})
+        worker.pop(data.draw(st.sampled_from(["costs", "targetUploadRatio"])), None)
+        worker.pop("committee", None)
 
 
 def _training(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
