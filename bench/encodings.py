@@ -27,6 +27,7 @@ from halimede.evaluation.service import read_chain
 from halimede.frames import Pixels, decode, encode_image, new_frame
 from halimede.frames.transcode_policy import SizeEstimator, UploadFormat
 from halimede.inference import Model, open_model
+from halimede.inference.geometry import frame_geometry
 from halimede.messages import Box, Frame, Prediction, Reply
 from halimede.pipeline.inference import Inference, PlainSample
 from halimede.pipeline.transcode import Upload, resized, write
@@ -81,7 +82,7 @@ def ways() -> dict[str, Callable[[Pixels], Upload]]:
     def by_hand(quality: int, times: int) -> Callable[[Pixels], Upload]:
         def made(picture: Pixels) -> Upload:
             side = picture.shape[0] // times
-            data = encode_image(resized(picture, side, side), "jpeg", quality)
+            data = encode_image(resized(picture, frame_geometry(picture), side, side), "jpeg", quality)
             frame = Frame(id=bytes(16), encoding="jpeg", data=memoryview(data))
             return Upload(frame, (float(times), float(times)))
 

@@ -87,7 +87,7 @@ def test_an_edge_worker_waits_for_its_detector_and_is_told_which_boxes_are_cropp
     detecting["spec"]["edgeWorker"]["detector"] = {"name": "finder", "maxBoxes": 7}
     waiting = decide(model(), detecting)
     assert not waiting.start
-    assert "finder" in waiting.standings[HELMET].lacks[EDGE].message
+    assert "finder" in waiting.states[HELMET].lacks[EDGE].message
     env = decide(model(), model("finder"), detecting).start[0].spec.env
     assert (env["DETECTOR_URL"], json.loads(env["DETECTOR"])) == ("/cache/finder", {"name": "finder", "maxBoxes": 7})
     assert "finder" in env["DETECTOR_SPEC"]
