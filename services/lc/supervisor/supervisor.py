@@ -375,7 +375,8 @@ class Supervisor:
 
 def _may_report(spec: ProcessSpec) -> bool:
     """Whether a command or its Python script names this package: then it may report after its imports."""
-    if any("halimede" in argument for argument in spec.argv):
+    # only names count: a folder of the interpreter or of the script may have any name, such as that of a clone
+    if any("halimede" in Path(argument).name for argument in spec.argv):
         return True
     script = next((argument for argument in spec.argv[1:] if argument.endswith(".py")), "")
     try:

@@ -142,6 +142,7 @@ async def test_a_changed_spec_starts_a_failing_worker_at_once(tmp_path: Path) ->
     ("command", "after_s"),
     [
         ("python steady.py", 5),
+        ("/srv/halimede/.venv/bin/python steady.py", 5),
         ("python reports.py", 30),
         ("python -u reports.py", 30),
         ("python -m halimede.compat.sedna steady.py", 30),
