@@ -1,4 +1,4 @@
-"""One picture of the regions of a frame: in placement, or packed into rows of a smaller picture.
+"""One picture of the regions of a frame: each where it is in the frame, or packed into rows of a smaller picture.
 
 A packed picture has the frame's ratio of sides, so that a model that resizes pictures does not distort objects.
 """
@@ -55,29 +55,33 @@ class RegionLayout(Struct, frozen=True):
     def placement_at(self, points: Points) -> NDArray[np.int64]:
         """Return the index of the placement that contains each point ``[n, 2]`` of the picture; -1: none does."""
         x1, y1 = np.array([[placement.x, placement.y] for placement in self.placements], np.float64).reshape(-1, 2).T
-        sides = np.array([[placement.region.width, placement.region.height] for placement in self.placements]).reshape(
-            -1, 2
-        )
-        return _first_containing(points, x1, y1, sides)
+        return self._first_containing(points, x1, y1)
 
     def region_at(self, points: Points) -> NDArray[np.int64]:
         """Return the index of the first region that contains each point ``[n, 2]`` of the frame; -1: none does."""
         x1, y1 = np.array([placement.region[:2] for placement in self.placements], np.float64).reshape(-1, 2).T
-        sides = np.array([[placement.region.width, placement.region.height] for placement in self.placements]).reshape(
-            -1, 2
-        )
-        return _first_containing(points, x1, y1, sides)
+        return self._first_containing(points, x1, y1)
 
     def offsets(self) -> Points:
         """Return what is added to a point in each placement for the same point in the frame, ``[placements, 2]``."""
         rows = [[placement.region.x1 - placement.x, placement.region.y1 - placement.y] for placement in self.placements]
         return np.array(rows, np.float64).reshape(-1, 2)
 
+    def _first_containing(self, points: Points, x1: Points, y1: Points) -> NDArray[np.int64]:
+        """Return the index of the first region, with this left and top, that contains each point; -1: none does."""
+        owners = np.full(len(points), -1)
+        x, y = points.T
+        for index, (region, *_) in reversed(list(enumerate(self.placements))):
+            across, down = x - x1[index], y - y1[index]
+            owners[(across >= 0) & (across < region.width) & (down >= 0) & (down < region.height)] = index
+        return owners
+
 
 def lay_out(regions: Sequence[FrameRegion], width: int, height: int, least: float) -> RegionLayout:
     """Return the smallest picture of regions of a frame; its sides are ``least`` of the frame's at least.
 
-    If the regions fit into no smaller picture, they are in placement. Those of a packed picture do not overlap.
+    If the regions fit into no smaller picture, each stays where it is in the frame. Those of a packed picture do
+    not overlap.
     """
     separate = disjoint(regions)
     for share in CANVASES:
@@ -115,12 +119,3 @@ def pack_rows(regions: Sequence[FrameRegion], width: int, height: int) -> list[R
 def _round_up(side: int) -> int:
     """Return a side in whole blocks: a region at the edge of a frame may end within one."""
     return -(-side // BLOCK) * BLOCK
-
-
-def _first_containing(points: Points, x1: Points, y1: Points, sides: NDArray[np.int64]) -> NDArray[np.int64]:
-    owners = np.full(len(points), -1)
-    x, y = points.T
-    for index in reversed(range(len(sides))):
-        across, down = x - x1[index], y - y1[index]
-        owners[(across >= 0) & (across < sides[index, 0]) & (down >= 0) & (down < sides[index, 1])] = index
-    return owners

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from halimede.inference.boxes import areas
 from halimede.messages import Box
 from halimede.mining.calibration_file import GRID, RegionRule
 
@@ -122,7 +123,7 @@ def _merge(rows: Rows, *, overlapping: bool = False) -> Rows:
     while index < len(rows):
         row = rows[index]
         hull = np.concatenate([np.minimum(rows[:, :2], row[:2]), np.maximum(rows[:, 2:], row[2:])], axis=1)
-        saved = _areas(rows) + _areas(row[np.newaxis]) - _areas(hull)
+        saved = areas(rows) + areas(row[np.newaxis]) - areas(hull)
         if overlapping:
             shared = np.minimum(rows[:, 2:], row[2:]) > np.maximum(rows[:, :2], row[:2])
             saved = np.where(shared.all(axis=1), 0, -1)
@@ -134,7 +135,3 @@ def _merge(rows: Rows, *, overlapping: bool = False) -> Rows:
         rows = np.concatenate([np.delete(rows, [index, best], axis=0), hull[best : best + 1]])
         index = 0
     return rows
-
-
-def _areas(rows: Rows) -> Rows:
-    return np.asarray((rows[:, 2] - rows[:, 0]) * (rows[:, 3] - rows[:, 1]))
