@@ -19,7 +19,7 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup setup-demo setup-run up demo demo-multi-edge demo-federated demo-loop demo-faces demo-text test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops bench-camera
+.PHONY: help setup setup-demo setup-run up demo demo-multi-edge demo-federated demo-loop demo-faces demo-text test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench
 
 # the set-up has three sizes, and all write .venv
 .NOTPARALLEL:
@@ -67,11 +67,11 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 # several test processes share the cores: linear algebra in as many threads each would only wait for itself
 test test-all test-kubernetes faults: export OMP_NUM_THREADS = 1
 test: QUICK = -m "not slow" --hypothesis-profile=quick
-# the quick ones seldom wait, and each process takes 20 s to find all tests
-test: PROCESSES = 4
 test: test-all ## Run the quick tests, with real Mosquitto and Chromium, in some minutes (ARGS="-k name")
 test-all: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, the slow ones as well: what .ci/run runs (ARGS="-k name")
 	@scripts/setup.sh browser
+	@scripts/setup.sh prometheus
+	@$(if $(QUICK),,scripts/setup.sh node)
 	@$(if $(ARGS),,scripts/compile_tests.sh)
 	@echo '==> pytest $(QUICK)'
 	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(QUICK) $(ARGS)
@@ -87,6 +87,9 @@ test-cluster: setup $(MODELS) ## Run the operator's suite on real kubelets (KUBE
 
 test-brokers: setup $(MODELS) ## Try each MQTT broker of this machine (BROKERS=folder); ends with a table (ARGS="--repeat 1")
 	@BROKERS=$(BROKERS) $(BIN)/python -m tests.brokers $(ARGS)
+
+test-homeassistant: setup ## Run the bridge with a real Home Assistant (HOMEASSISTANT=folder, docs/home-assistant.md); ends with a table
+	@HOMEASSISTANT=$(HOMEASSISTANT) $(BIN)/python -m tests.homeassistant $(ARGS)
 
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'
@@ -107,56 +110,15 @@ model: setup ## Let anything happen to a simulated system, in any order, for lon
 soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000 --large 100" for a short one)
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-bench: setup $(MODELS) ## The sample path beside every other way, and the control plane (some 20 minutes)
-	@$(BIN)/python -m bench.offload
-	@$(BIN)/python -m bench.control
-
-bench-offload: setup ## A sample to the cloud and back, beside gRPC, HTTP, paho ... (ARGS="--payloads 150528 --rounds 3")
-	@$(BIN)/python -m bench.offload $(ARGS)
-
-bench-kubernetes: setup ## 500 services on 200 nodes on a double of the API server (ARGS="--services 50 --nodes 20")
-	@$(BIN)/python -m bench.operator $(ARGS)
-
-bench-copies: setup ## 1 GB of one node on ten others, a changed file, a killed broker (ARGS="--megabytes 50 --nodes 3")
-	@$(BIN)/python -m bench.copies $(ARGS)
-
-bench-datasets: setup ## Count 10 million lines of txt and csv beside other readers (ARGS="--lines 1000000")
-	@$(BIN)/python -m bench.datasets $(ARGS)
-
-bench-gallery: setup ## 100,000 embeddings: queries, memory, restarts (ARGS="--vectors 10000")
-	@$(BIN)/python -m bench.gallery $(ARGS)
-
-bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
-	@$(BIN)/python -m bench.blobs $(ARGS)
-
-bench-hops: setup ## Python calls of a hard frame, an easy frame and an applied service (ARGS=--list)
-	@$(BIN)/python -m bench.hops $(ARGS)
-
-bench-camera: setup ## Frames of 1080p and 4K cameras beside OpenCV and MLServer (ARGS="--parts input,film --rounds 3")
-	@$(BIN)/python -m bench.camera $(ARGS)
-
-bench-control: setup $(MODELS) ## GM with 100 to 3,000 nodes (ARGS="--nodes 100,300" for a short run)
-	@$(BIN)/python -m bench.control $(ARGS)
-
-bench-accuracy: setup ## Joint inference on digits: accuracy, fusion, budget, risk, audits, tiers (ARGS="--seeds 3")
-	@$(BIN)/python -m bench.accuracy $(ARGS)
-	@$(BIN)/python -m bench.tiers $(ARGS)
-
-bench-serve: setup $(MODELS) ## Our server beside MLServer, which it installs below build/peers (ARGS="--rounds 3")
-	@$(BIN)/python -m bench.serve $(ARGS)
-
-bench-rollout: setup ## New versions of a model under 200 requests a second (ARGS="--rounds 3")
-	@$(BIN)/python -m bench.serve_rollout $(ARGS)
-
-bench-multi-edge: setup ## What 1 to 32 nodes that share frames answer, in simulated time (ARGS="--nodes 1,4")
-	@$(BIN)/python -m bench.multi_edge $(ARGS)
+bench: setup $(if $(NAME),$(MODELS)) ## Measure (NAME=offload ARGS="--payloads 150528 --rounds 3"), or list the measurements (without NAME)
+	@$(BIN)/python -m bench$(if $(NAME),.$(NAME)) $(ARGS)
 
 check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> ruff check'
 	@$(BIN)/ruff check --quiet .
 	@echo '==> ruff format --check'
 	@$(BIN)/ruff format --quiet --check . || { echo 'Error: not formatted: run $(BIN)/ruff format' >&2; exit 1; }
-	@echo '==> mypy (strict)'
+	@echo '==> mypy (strict; of tests and bench, names and calls)'
 	@$(BIN)/mypy --no-error-summary
 	@echo '==> names, folders and complexity'
 	@$(BIN)/python scripts/check_house.py
@@ -179,6 +141,8 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/python -m halimede.serving.generate_descriptor --check
 	@echo '==> docs/reference is what the code says'
 	@$(BIN)/python -m scripts.reference --check
+	@echo '==> deploy/monitoring is what the code says'
+	@$(BIN)/python -m scripts.monitoring --check
 	@echo 'All checks passed.'
 
 check-wheels: setup ## Check that all packages of the images have wheels for amd64 and arm64 (reads the package index)
@@ -188,12 +152,13 @@ images: ## Build all images, one after the other, so that they share layers (BUI
 	@for target in $(IMAGES); do \
 	  echo "==> halimede/$$target:$(VERSION)"; $(BUILD) --target $$target -t halimede/$$target:$(VERSION) . || exit 1; done
 
-contract: setup ## Write topics.md, docs/reference, docs/schemas, docs/asyncapi.json and deploy/crds from the code
+contract: setup ## Write topics.md, docs/reference, docs/asyncapi.json, deploy/crds and deploy/monitoring from the code
 	@$(BIN)/python -m halimede.contract --write
 	@$(BIN)/python -m halimede.api.crd --write
 	@$(BIN)/python -m halimede.serving.generate_descriptor --write
 	@$(BIN)/python -m scripts.reference --write
-	@echo 'topics.md, docs/reference and deploy/crds are written.'
+	@$(BIN)/python -m scripts.monitoring --write
+	@echo 'topics.md, docs/reference, deploy/crds and deploy/monitoring are written.'
 
 docs: setup ## Build the documents as a site into build/pages, and check all links
 	@$(BIN)/python scripts/site.py

@@ -1,4 +1,4 @@
-"""How accurate joint inference is, and whether it keeps its promises, on scikit-learn's digits.
+"""Joint inference on digits: accuracy, fusion, budget, risk and audits against their targets.
 
     python -m bench.accuracy              20 seeds, 200 re-splits
     python -m bench.accuracy --seeds 3    the same in short
@@ -12,7 +12,6 @@ the budget and the audits of ``halimede.pipeline.upload_policy``. Ends with 1 wh
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -20,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +26,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
+from bench import results
 from bench.accuracy_digits import Array, Digits, Half, big, digits, predictions, small, trained
 from bench.accuracy_report import RATIOS, RISK, TARGET, show, summed_up
-from halimede.calibration.calibrate import Calibrated, Goal, Samples, asking, fit
+from halimede.calibration.calibrate import CalibrationResult, Goal, Samples, fit, gains_and_losses
 from halimede.calibration.deferral import hardness_by
 from halimede.evaluation import curves
 from halimede.evaluation.quality import right
@@ -39,12 +38,12 @@ from halimede.messages import Prediction
 from halimede.mining import create, hardness_of
 from halimede.mining.miner import Verdict
 from halimede.mining.mixture import mix
-from halimede.pipeline.upload_policy.audit import Audits, agrees
+from halimede.pipeline.upload_policy.audit import Audits, is_same_answer
 from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.stats.agreement import agreement
 
-WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "accuracy.json"
+WRITTEN = results.FOLDER / "accuracy.json"
 GRID = np.round(np.arange(0.05, 1.0, 0.05), 2)
 FUSED_AT = 0.3
 STREAM, WINDOW = 20_000, 2_000
@@ -54,7 +53,7 @@ AUDIT_RUNS, AUDIT_SAMPLES, AUDIT_SHARE = 5, 5_000, 0.01
 SLOW_FOLDS = 5
 
 
-def calibrated(data: Digits, edge: Half, cloud: Half, **options: Any) -> Calibrated:
+def calibrated(data: Digits, edge: Half, cloud: Half, **options: Any) -> CalibrationResult:
     """Fit all on the first half; that its test is the second half needs no part held out of the first."""
     options.setdefault("goal", Goal(target_upload=TARGET))
     labels = [str(i) for i in range(10)]
@@ -65,7 +64,7 @@ def at_ratios(data: Digits, hardness: Array, edge: Half, up: Sequence[Prediction
     """Return the accuracy on the test half when so many of the hardest go up."""
     truths = data.testing.truths or []
     points = curves.curve(hardness, right(truths, edge.testing), right(truths, up))
-    return np.array([curves.at(points, float(ratio)) for ratio in ratios])
+    return np.array([curves.accuracy_at(points, float(ratio)) for ratio in ratios])
 
 
 def one_seed(seed: int) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def fused(data: Digits, edge: Half, cloud: Half) -> tuple[float, float]:
     return accuracies[0] - alone, accuracies[0] - accuracies[1]
 
 
-def audit(data: Digits, edge: Half, cloud: Half, deferral: Calibrated, run: int) -> bool:
+def audit(data: Digits, edge: Half, cloud: Half, deferral: CalibrationResult, run: int) -> bool:
     """Answer a stream as a worker does, and see whether the truth is within the estimate's own interval.
 
     The truth is the share of all answers that are the big model's, which an edge cannot know.
@@ -144,22 +143,22 @@ def audit(data: Digits, edge: Half, cloud: Half, deferral: Calibrated, run: int)
     hardness = hardness_by(deferral.artefact.learned, edge.testing)
     cut = deferral.artefact.learned.cut
     policy = UploadPolicy(budget=Budget(TARGET, cut), audits=Audits(AUDIT_SHARE, chance.random))
-    same = [agrees(low, high) for low, high in zip(edge.testing, cloud.testing, strict=True)]
-    easy = audited = agreed = asked = kept_same = 0
+    same = [is_same_answer(low, high) for low, high in zip(edge.testing, cloud.testing, strict=True)]
+    easy = audited = agreed = uploaded = kept_same = 0
     for i, row in enumerate(rows.tolist()):
         verdict = Verdict(bool(hardness[row] >= cut), None, float(hardness[row]), cut)
         decision = policy.decide(verdict, edge.testing[row], 64, 1.0, float(i))
         if decision.trip:
             policy.ended(decision, 0.01, float(i), sent=True, answered=True)
         if decision.up:
-            asked += 1
+            uploaded += 1
             continue
         easy += 1
         kept_same += same[row]
         audited += decision.audit
         agreed += decision.audit and same[row]
-    estimate = agreement(easy=easy, audited=audited, agreed=agreed, asked=asked)
-    return estimate is not None and estimate.low <= (asked + kept_same) / len(rows) <= estimate.high
+    estimate = agreement(easy=easy, audited=audited, agreed=agreed, uploaded=uploaded)
+    return estimate is not None and estimate.low <= (uploaded + kept_same) / len(rows) <= estimate.high
 
 
 def _seasons(at: Array) -> Array:
@@ -174,7 +173,9 @@ def _steps(at: Array) -> Array:
 DRIFTS: dict[str, Callable[[Array], Array]] = {"seasons": _seasons, "steps": _steps, "ramp": lambda at: at}
 
 
-def budget(data: Digits, edge: Half, deferral: Calibrated, drift: Callable[[Array], Array]) -> tuple[float, float]:
+def budget(
+    data: Digits, edge: Half, deferral: CalibrationResult, drift: Callable[[Array], Array]
+) -> tuple[float, float]:
     """Return the error of the upload ratio in the long run, and the worst of any window."""
     assert deferral.artefact.learned
     chance = np.random.default_rng(data.seed)
@@ -197,7 +198,7 @@ def one_split(seed: int) -> tuple[float, float]:
     learned = calibrated(data, edge, cloud, fusion=False, goal=Goal(max_risk=RISK)).artefact.learned
     assert learned
     stays = hardness_by(learned, edge.testing) < learned.cut
-    mends, _ = asking(Samples(data.testing, edge.testing, cloud.testing))
+    mends, _ = gains_and_losses(Samples(data.testing, edge.testing, cloud.testing))
     return float((mends & stays).mean()), float(1 - stays.mean())
 
 
@@ -217,8 +218,7 @@ def main() -> int:
         splits = [*progress("re-splits", pool.map(one_split, range(resplits), chunksize=2), resplits)]
     report, targets = summed_up(seeds, splits)
     report["seconds"] = round(time.monotonic() - began, 1)
-    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
-    WRITTEN.write_text(json.dumps(report, indent=2) + "\n")
+    results.write(WRITTEN, report)
     show(report, targets)
     return 0 if all(met for *_, met in targets) else 1
 

@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict, train_te
 from sklearn.svm import SVC
 
 from halimede.calibration.temperature import softmax
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.messages import Prediction
 
 #: of the cross-validation that answers the first half
@@ -41,17 +41,17 @@ class Digits:
     test_x: Array
     test_y: Array
 
-    def labelled(self, x: Array, y: Array) -> LabelledPicture:
-        return LabelledPicture(
+    def labelled(self, x: Array, y: Array) -> LabelledSamples:
+        return LabelledSamples(
             images=list(x), names=[str(i) for i in range(len(x))], sizes=[64] * len(x), truths=[str(t) for t in y]
         )
 
     @property
-    def fitting(self) -> LabelledPicture:
+    def fitting(self) -> LabelledSamples:
         return self.labelled(self.x, self.y)
 
     @property
-    def testing(self) -> LabelledPicture:
+    def testing(self) -> LabelledSamples:
         return self.labelled(self.test_x, self.test_y)
 
 

@@ -1,4 +1,4 @@
-"""How many frames a second one core of a broker carries, by size: ``python -m bench.broker_capacity``.
+"""How many frames a second one core of a broker carries, by size.
 
     python -m bench.broker_capacity                      Mosquitto of this machine, some three minutes
     python -m bench.broker_capacity --brokers FOLDER     also the brokers of a folder (docs/brokers.md)
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import statistics
@@ -28,8 +27,9 @@ from pathlib import Path
 
 import psutil
 
+from bench import results
 from bench.control_idle import nanoseconds
-from bench.offload_report import filled
+from bench.results import ROOT
 from halimede import log
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
@@ -38,8 +38,7 @@ from tests.brokers.installation import Installation, installations
 from tests.brokers.process import BrokerProcess, without_users
 from tests.ports import free_port
 
-ROOT = Path(__file__).parent.parent
-OUT, PAGE = ROOT / "build" / "bench" / "broker_capacity.json", ROOT / "docs" / "scale.md"
+OUT, PAGE = results.FOLDER / "broker_capacity.json", ROOT / "docs" / "scale.md"
 BEGIN, END = "<!-- table of bench.broker_capacity -->", "<!-- end of the table -->"
 #: bytes of frames on which the model is fitted, and with which it is compared
 FITTED, COMPARED = (4_000, 60_000, 400_000), (16_000, 150_000, 1_000_000)
@@ -227,11 +226,10 @@ def main() -> int:
         rows.append(Row(broker.name, times, fit(times)))
         if broker.name in published:
             rows.append(Row(f"{broker.name}, {PAGE.relative_to(ROOT)}", times, published[broker.name]))
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({row.name: row.times for row in rows}, indent=2) + "\n")
+    results.write(OUT, {row.name: row.times for row in rows})
     print(f"\n{table(rows)}\n\nframes a second of one core; written to {OUT}")
     if options.write:
-        PAGE.write_text(filled(page, table(rows), BEGIN, END))
+        results.insert(PAGE, table(rows), BEGIN, END)
     return int(any(abs(off) > TOLERANCE for row in rows for off in misses(row.model, row.times).values()))
 
 

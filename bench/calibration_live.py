@@ -1,4 +1,4 @@
-"""What `halimede calibrate` printed against what then happened live, for five services at 10 and 20 % of uploads.
+"""What `halimede calibrate` printed and what then happened live, for five services at 10 and 20 % of uploads.
 
     python -m bench.calibration_live                         all services
     python -m bench.calibration_live --services digits,table --samples 300 --seed 1
@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bench import results
 from bench.calibration_services import SUBJECTS, Subject
 from examples.demo_command import output_of
 from examples.multi_edge import live
@@ -45,17 +46,17 @@ from halimede.bus.mqtt import MqttBus
 from halimede.calibration.measurement import RESAMPLES_OF_BOXES, SEED, bootstrap_ends, draw_times, share
 from halimede.cli.client import Client
 from halimede.errors import HalimedeError
-from halimede.evaluation.data import LabelledPicture, read_labelled
+from halimede.evaluation.data import LabelledSamples, read_labelled
 from halimede.evaluation.detection import Detection
-from halimede.evaluation.quality import reads_text, referenced, right
-from halimede.evaluation.service import answers, read_chain
+from halimede.evaluation.quality import has_text_labels, right, with_truth
+from halimede.evaluation.service import answer_all, read_chain
 from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Prediction, Result, StatusDocument
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import weighted_sum, z_of
 from halimede.tracing import origin
 
-WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "calibration_live.json"
+WRITTEN = results.FOLDER / "calibration_live.json"
 NAMESPACE, NODES = "default", ("edge0", "cloud0")
 BUDGETS = (0.1, 0.2)
 #: samples to calibrate on, and as many to test on; the digits and the table have fewer
@@ -180,7 +181,7 @@ class LiveService:
                 return  # what is missing is counted as lost
 
 
-def frames_of(folder: Path, data: LabelledPicture, camera: str) -> list[Frame]:
+def frames_of(folder: Path, data: LabelledSamples, camera: str) -> list[Frame]:
     """Return a frame for each sample: a picture as its file has it, a row of a table as raw numbers."""
     frames = []
     for i, (name, image) in enumerate(zip(data.names, data.images, strict=True)):
@@ -196,7 +197,7 @@ def frames_of(folder: Path, data: LabelledPicture, camera: str) -> list[Frame]:
     return frames
 
 
-def accuracy(data: LabelledPicture, final: Sequence[Prediction]) -> tuple[float, float, float]:
+def accuracy(data: LabelledSamples, final: Sequence[Prediction]) -> tuple[float, float, float]:
     """Return the accuracy of final answers, and its interval."""
     blocks = np.arange(len(data))  # frames are in a random order
     if data.boxes is None:
@@ -214,15 +215,15 @@ async def measure(subject: Subject, budget: float, folder: Path, client: Client,
     labelled = read_labelled(folder / TESTS[(folder / "test").is_dir()], chain.cloud.spec.labels)
     frames = frames_of(folder, labelled, named(subject, budget))
     running = LiveService(named(subject, budget))
-    bodies = [resource.body for resource in (*chain.models, chain.service)]
+    bodies = [resource.body for resource in (*chain.models, chain.service)]  # type: ignore[attr-defined]
     try:
         order = np.random.default_rng(SEED).permutation(len(frames))
         await running.answer(client, bus, bodies, [frames[i] for i in order])
     finally:
         await client.delete("jointinferenceservices", running.name, NAMESPACE)
     results = [running.results.get(frame.id.hex()) for frame in frames]
-    teacher = [] if labelled.truths or labelled.boxes else await asyncio.to_thread(answers, chain.cloud, labelled)
-    data = referenced(labelled, teacher, is_text=reads_text(chain.cloud.spec, teacher)) if teacher else labelled
+    teacher = [] if labelled.truths or labelled.boxes else await asyncio.to_thread(answer_all, chain.cloud, labelled)
+    data = with_truth(labelled, teacher, is_text=has_text_labels(chain.cloud.spec, teacher)) if teacher else labelled
     final = [result.prediction if result else Prediction() for result in results]
     live_accuracy, low, high = accuracy(data, final)
     answered, figures = [result for result in results if result], report["figures"]
@@ -281,10 +282,7 @@ def main() -> int:
     ready = [subject for subject in subjects if has_packages(subject)]
     with tempfile.TemporaryDirectory(prefix="halimede-bench-") as name:
         rows = asyncio.run(run(ready, chosen.samples, chosen.seed, Path(name)))
-    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
-    WRITTEN.write_text(
-        json.dumps([{**asdict(row), "inside": row.is_inside(len(rows))} for row in rows], indent=2) + "\n"
-    )
+    results.write(WRITTEN, [{**asdict(row), "inside": row.is_inside(len(rows))} for row in rows])
     missed = [f"{row.service} at {row.budget:.0%}" for row in rows if not row.is_inside(len(rows)) or row.lost]
     print(f"missed: {', '.join(missed)}" if missed else "every difference is inside of its interval")
     return 1 if missed else 0

@@ -1,4 +1,4 @@
-"""Frames as cameras send them, 1080p and 4K, beside plain OpenCV and other systems: ``make bench-camera``.
+"""Frames of 1080p and 4K cameras, compared with plain OpenCV and MLServer.
 
     python -m bench.camera                                    everything, five interleaved rounds: some 15 minutes
     python -m bench.camera --parts input,film                 processor time alone: some 2 minutes
@@ -25,16 +25,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import camera_film, camera_input, camera_report, camera_system, network, serve
+from bench import camera_film, camera_input, camera_report, camera_system, network, results, serve
 from bench.camera_frames import FILM_FRAMES, SIZES, jpegs, write_film, write_jpegs
 from bench.camera_input import Case, ratios
 from bench.camera_live import LiveRound
 from bench.camera_model import Detector, detector
-from bench.children import ROOT
-from bench.offload import DOCS, chosen
-from bench.offload_report import filled
+from bench.offload import chosen
 
-OUT = ROOT / "build" / "bench" / "camera.json"
+OUT = results.FOLDER / "camera.json"
 PARTS = ("input", "film", "systems")
 CORES = 2
 
@@ -126,14 +124,14 @@ def main(words: Sequence[str] | None = None) -> int:
         text = camera_report.markdown(json.loads(options.out.read_text()))
         print(text)
         if options.write:
-            DOCS.write_text(filled(DOCS.read_text(), text, camera_report.BEGIN, camera_report.END))
+            results.insert(results.PERFORMANCE, text, camera_report.BEGIN, camera_report.END)
         return 0
     options.folder = options.out.parent / "camera"
     options.folder.mkdir(parents=True, exist_ok=True)
     model = install(options)
     with on_cores(CORES) as cores, network.chosen(options.network) as where:
         measured = measure(options, model, where | {"cores": cores, "load": os.getloadavg()[0]})
-    options.out.write_text(json.dumps(measured, indent=2) + "\n")
+    results.write(options.out, measured)
     print(camera_report.printed(measured))
     print(f"\nwritten to {options.out}")
     return 0

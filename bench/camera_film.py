@@ -17,8 +17,9 @@ import cv2
 
 from bench.camera_frames import SIZES, write_film
 from halimede.cameras.address import parse
+from halimede.cameras.ipc_messages import SourceError
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.source_reader import SourceError, SourceReader, shots
+from halimede.cameras.source_reader import ReadProgress, read_frames
 
 CODECS = {"H.264": "libx264", "H.265": "libx265"}
 QUALITY = CameraSettings("", parse("/")).quality
@@ -37,7 +38,7 @@ def by_halimede(film: Path) -> Iterator[int]:
     """Yield the bytes of each frame's JPEG, as a camera's reader makes it."""
     settings = CameraSettings("film", parse(str(film)), pace=0, quality=QUALITY)
     try:
-        for shot in shots(settings, SourceReader()):
+        for shot in read_frames(settings, ReadProgress()):
             yield len(shot.make().data)
     except SourceError:
         return  # its end

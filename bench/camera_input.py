@@ -180,7 +180,7 @@ def measure(folder: Path, files: Mapping[str, Sequence[bytes]], rounds: int) -> 
 
 def _cost_ms(prepare: Prepare, files: Sequence[bytes]) -> float:
     start = time.process_time()
-    for data in files * REPEATS:
+    for data in [*files] * REPEATS:
         prepare(data)
     return (time.process_time() - start) * 1000 / len(files) / REPEATS
 

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime as ort
 
 from bench.camera_input import FILL, OpenCvReader, reading_model
-from bench.children import ROOT
+from bench.results import ROOT
 from halimede.inference import Array
 
 PACKAGES = ROOT / "build" / "peers" / "packages"

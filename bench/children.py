@@ -8,9 +8,9 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from bench.results import ROOT
+
 #: seconds that it has to end
 END = 20.0
 

@@ -1,4 +1,4 @@
-"""The control plane at size: how soon GM has told all nodes something, and has heard that it is so.
+"""GM with 100 to 3,000 nodes: an edit that reaches all of them, restarts of GM and broker, reports.
 
     python -m bench.control                      100, 300, 1,000 and 3,000 nodes (about ten minutes)
     python -m bench.control --nodes 100,300      a shorter run
@@ -27,15 +27,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from bench import results
 from bench.control_idle import idle
 from bench.control_run import measure
-from bench.offload_report import filled
+from bench.results import ROOT
 from bench.targets import of_control
 from halimede.bus.settings import CLIENT, Client
 
-ROOT = Path(__file__).parent.parent
-WRITTEN = ROOT / "build" / "bench" / "control.json"
-DOCS = ROOT / "docs" / "performance.md"
+WRITTEN = results.FOLDER / "control.json"
 #: what stands around the table there
 BEGIN, END = "<!-- table of bench.control -->", "<!-- end of the table -->"
 SIZES = (100, 300, 1000, 3000)
@@ -172,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         shown_there = page(json.loads(options.out.read_text()))
         print(shown_there)
-        DOCS.write_text(filled(DOCS.read_text(), shown_there, BEGIN, END))
+        results.insert(results.PERFORMANCE, shown_there, BEGIN, END)
         return 0
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -181,8 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = asyncio.run(run(options.nodes, options.rounds, options.idle, options.pace))
     found["client"] = os.environ.pop(CLIENT)
     found["easy_sample_overhead_us"] = None if options.no_samples else overhead_us()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found, indent=2) + "\n")
+    results.write(options.out, found)
     picture = options.out.with_suffix(".png")
     draw(found, picture)
     if options.out == WRITTEN and options.nodes == list(SIZES):

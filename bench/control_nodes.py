@@ -28,10 +28,10 @@ from services.lc.gm_channel import GmChannel
 from services.lc.models.lookup import ParsedResources
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan, plan
-from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.process_planner import ProcessPlanner
 from services.lc.planning.resource_state import Preparation, ResourceState
 from services.lc.planning.template_process import Host
-from services.lc.status_reporter import NodeStatusReporter, compose
+from services.lc.status_reporter import DueReports, NodeStatusReporter, compose
 from services.lc.store import NodeStore
 from services.lc.supervisor.process import Start
 
@@ -116,7 +116,8 @@ class PlayedNode:
         self.store = NodeStore(folders.store)
         self.bus = MqttBus(f"lc.{name}", settings.for_control())
         self.workers = PlayedWorkers()
-        self.reporter = NodeStatusReporter(name, self.bus, self.store, self.workers)
+        self.due_reports = DueReports()
+        self.reporter = NodeStatusReporter(name, self.bus, self.store, self.workers, self.due_reports)
         self._wake = asyncio.Event()
         self.channel = GmChannel(
             name,
@@ -131,7 +132,7 @@ class PlayedNode:
         #: when it was last connected
         self.connected_at = 0.0
         host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))
-        self._part = NodeContext(name, EDGE, folders, settings.url, host, None)
+        self._part = ProcessPlanner(name, EDGE, folders, settings.url, host, None)
         self._items = ParsedResources()
 
     @property
@@ -158,7 +159,7 @@ class PlayedNode:
         """Have its workers count on, and report."""
         self.workers.count(7)
         for key in self.store.resources:
-            self.reporter.touch(key)
+            self.due_reports.add(key)
 
     async def _connected(self) -> None:
         self.connected_at = time.monotonic()

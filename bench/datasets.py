@@ -1,4 +1,4 @@
-"""Datasets of ten million lines: time and memory of a count, beside what else would read them.
+"""Ten million lines of txt and csv: time and memory of a count, compared with other readers.
 
     python -m bench.datasets                     10 million lines of txt, of csv with 5 and with 10 classes
     python -m bench.datasets --lines 1000000     the same in short
@@ -26,7 +26,9 @@ from typing import Any
 
 import psutil
 
-WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "datasets.json"
+from bench import results
+
+WRITTEN = results.FOLDER / "datasets.json"
 CLASSES = ("helmet", "bare", "vest", "none", "person")
 ROWS = 100_000
 #: times of the other reader, and bytes beside a bare Python
@@ -42,8 +44,7 @@ def main() -> int:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="halimede-bench-") as name:
         report = measure(Path(name), chosen.lines, chosen.turns)
-    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
-    WRITTEN.write_text(json.dumps(report, indent=2) + "\n")
+    results.write(WRITTEN, report)
     missed = [f"{name}: {what}" for name, row in report["datasets"].items() for what in row["missed"]]
     for name, row in report["datasets"].items():
         others = ", ".join(f"{other} {seconds:.2f} s" for other, seconds in row["others"].items())

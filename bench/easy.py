@@ -1,4 +1,4 @@
-"""What an easy sample costs over the bare ``session.run``: the target is at most 50 us.
+"""An easy sample at an edge worker: its time in addition to the model's call, at most 50 us.
 
     python -m bench.easy                  prints the figures and where the time goes
     python -m bench.easy --profile        prints the 40 functions with the most time of their own
@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
-import json
 import pstats
 import statistics
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import results
 from bench.easy_ends import Nobody, Sink
 from examples.digits import data
 from halimede import topics
@@ -48,7 +48,7 @@ from halimede.stats.ledger import Ledger
 from halimede.worker.settings import WorkerSettings
 
 MODEL = Path(__file__).parent.parent / "examples" / "digits" / "models" / "small.onnx"
-WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "easy.json"
+WRITTEN = results.FOLDER / "easy.json"
 ROUNDS, SAMPLES, WARM = 7, 1500, 300
 #: bare runs and samples take turns in so many, so that both see the same machine
 TURN = 50
@@ -248,9 +248,8 @@ def main() -> None:
     for way in tried:
         asyncio.run(run(way, options.rounds, options.samples))
         show(way)
-    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
     found = {way.name: {"bare_us": statistics.median(way.bare), "added_us": way.added} for way in tried}
-    WRITTEN.write_text(json.dumps(found, indent=1))
+    results.write(WRITTEN, found)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Sink(Bus):
     async def recall(self, filter_: Filter[Any]) -> None:
         """Nothing is retained."""
 
-    def rival(self) -> None:
+    def resolve_id_conflict(self) -> None:
         """Nobody else is here."""
 
     def renew(self) -> None:

@@ -1,4 +1,6 @@
-"""A federated round beside Flower's: ``python -m bench.federated [--rounds 20]``.
+"""A federated round compared with Flower's: bytes and seconds.
+
+    python -m bench.federated --rounds 20
 
 The same perceptron, the same digits on five nodes and the same mean (FedAvg), on this machine and in one run, each node
 a process. Measured are the seconds from one round to the next, and the bytes of the nodes' TCP connections in both
@@ -26,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from bench import results
+from bench.results import ROOT
 from examples.federated import simulation, split
 from examples.federated.demo import accuracy
 from examples.federated.live import LiveJob, running
@@ -33,12 +37,11 @@ from halimede import log
 from halimede.training.trainers.perceptron import Perceptron
 from services.broker import MosquittoProcess
 
-ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "build" / "peers"
-OUT = ROOT / "build" / "bench" / "federated"
+OUT = results.FOLDER / "federated"
 PINS = ("flwr==1.42.0",)
 #: packages of ours that the trainer needs, in the versions of constraints.txt
-OURS = ("numpy=", "onnxruntime=", "pillow=", "msgspec=", "structlog=")
+OURS = ("numpy=", "onnxruntime=", "pillow=", "simplejpeg=", "msgspec=", "structlog=")
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 LOCALHOST = "127.0.0.1"
 #: seconds for Flower's server to start, and for its whole run
@@ -97,8 +100,8 @@ class CountingProxy:
 def peer() -> Path:
     """Return the Python that has Flower, installed on first use."""
     python = PEERS / "flower" / "bin" / "python"
-    check = [python, "-c", "import flwr, numpy, onnxruntime, PIL, msgspec, structlog"]
-    if not python.exists() or subprocess.run(check, check=False, stderr=subprocess.DEVNULL).returncode:
+    check = [python, "-c", "import bench.federated_peer"]
+    if not python.exists() or subprocess.run(check, cwd=ROOT, check=False, stderr=subprocess.DEVNULL).returncode:
         print("==> installing Flower below build/peers (a minute or two the first time)", flush=True)
         shutil.rmtree(python.parents[1], ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
@@ -124,10 +127,10 @@ async def halimede(rounds: int, **changes: Any) -> Measured:
         return Measured(np.diff(job.opened_at).tolist()[:rounds], proxy.bytes, accuracy(folder / "model.onnx"))
 
 
-async def listening(port: int) -> None:
-    """Wait until a server accepts connections on a port. Raises TimeoutError."""
+async def listening(port: int, server: asyncio.subprocess.Process) -> None:
+    """Wait until a server accepts connections on a port, or has ended. Raises TimeoutError."""
     async with asyncio.timeout(START_S):
-        while True:
+        while server.returncode is None:
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection(LOCALHOST, port)
                 writer.close()
@@ -155,7 +158,7 @@ async def flower(rounds: int) -> Measured:
                 )
             ]
             try:
-                await listening(port)
+                await listening(port, processes[0])
                 for samples in split.write(folder / "data").values():
                     words = ("client", str(proxy.port), str(samples))
                     processes.append(await asyncio.create_subprocess_exec(*command, *words, **options))
@@ -196,7 +199,7 @@ def main() -> None:
         name: {"seconds": statistics.median(each.seconds), "bytes": each.bytes / rounds, "accuracy": each.accuracy}
         for name, each in found.items()
     }
-    (OUT / "federated.json").write_text(json.dumps(figures, indent=2))
+    results.write(OUT / "federated.json", figures)
 
 
 if __name__ == "__main__":

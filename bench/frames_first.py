@@ -1,4 +1,6 @@
-"""Do frames wait while a trainer trains on the same machine? ``python -m bench.frames_first [--seconds 60]``.
+"""Frames of an edge worker while a trainer trains on the same machine.
+
+    python -m bench.frames_first --seconds 60
 
 ``--loops 2``: so many other processes compute all the time, as on a busy node. ``--cpu-share 0``: the share of a core
 that the training is promised (default: that of a TrainingModel).
@@ -28,6 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import results
+from bench.results import ROOT
 from examples.digits.data import load
 from examples.federated.live import LiveJob, running
 from halimede import log, programs, topics
@@ -39,9 +43,8 @@ from halimede.frames.payloads import new_frame, pack
 from halimede.messages import Result, WorkerInfo
 from services.broker import MosquittoProcess
 
-ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "examples" / "digits" / "models" / "small.onnx"
-OUT = ROOT / "build" / "bench" / "frames_first.json"
+OUT = results.FOLDER / "frames_first.json"
 CAMERA, SERVICE, NODE = "frames-first", "frames-first", "node0"
 #: frames a second; seconds of a turn, after which the first ones do not count; seconds for everything to start
 RATE, TURN_S, SETTLE_S, START_S = 50.0, 5.0, 0.5, 90.0
@@ -267,8 +270,7 @@ def main() -> None:
         figures = asyncio.run(run).figures()
     for name, value in figures.items():
         print(f"{name:28} {value:10.3f}")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(figures, indent=2))
+    results.write(OUT, figures)
     if figures["lost"] or figures["ratio"] > MOST:
         sys.exit(f"goal missed: no frame lost, and p99 at most {MOST} times that without training")
 

@@ -1,4 +1,4 @@
-"""What a frame and an applied service cost in Python calls in ``halimede`` and ``services``: ``make bench-hops``.
+"""Python calls of a hard frame, an easy frame and an applied service.
 
     python -m bench.hops                    prints the figures and writes build/bench/hops.json
     python -m bench.hops --list             prints also the functions of one frame and service each
@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import hops_frames, hops_service
+from bench import hops_frames, hops_service, results
 from bench.hops_calls import CallRecorder, Cost, listing, median_cost, summary
 from bench.hops_client import ClientError
 from bench.hops_frames import KINDS, WorkersError
 from halimede import log
 from halimede.errors import HalimedeError
 
-OUT = Path(__file__).parents[1] / "build" / "bench" / "hops.json"
+OUT = results.FOLDER / "hops.json"
 FRAMES = 51
 FIGURES = ("calls", "functions", "files")
 #: measured with this command at the commit before the pipeline
@@ -142,8 +141,7 @@ def main() -> int:
     except (ClientError, WorkersError, HalimedeError) as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    results.write(given.out, found)
     print(table({name: row for name, row in found.items() if name in BASELINE}))
     for note in found["notes"]:
         print(f"not as meant: {note}")

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from bench.results import ROOT
+
 PACKAGES = ("halimede", "services")
 COUNTED = tuple(f"{ROOT / package}/" for package in PACKAGES)
 #: where ONNX Runtime's Python calls are: which thread runs the model

@@ -1,4 +1,4 @@
-"""What the images weigh, and how long they take to start: sizes, layers of their own, the first log line.
+"""Container images: sizes, layers of their own, and the time to the first line of the log.
 
     python -m bench.images                                     prints a table and writes build/bench/images.json
     python -m bench.images --rounds 3 --name my.registry/gm    other images; a name ends with its target
@@ -11,21 +11,20 @@ no network: each says that it cannot reach a broker, or serves. An update of hal
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import results
 from examples.digits import train
 from tests.dockerfile import FILE, tags
 
-OUT = Path(__file__).parents[1] / "build" / "bench" / "images.json"
+OUT = results.FOLDER / "images.json"
 BASE = FILE.read_text().partition("\nFROM ")[2].split()[0]
 BROKER = "mqtt://127.0.0.1:1"
 MODELS = "/models"
@@ -110,8 +109,7 @@ def main() -> None:
     for name, row in found.items():
         above, wheel = (row["bytes"] - base) / 1e6, row["wheel_bytes"] / 1e6
         print(f"| `{name}` | {above:.0f} | {f'{wheel:.0f}' if above else ''} | {row['start_s']:.1f} |")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    results.write(OUT, found)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from bench import results
 from bench.loop_candidates import candidates
 from bench.loop_data import BEFORE, DRIFTS, SETS
 from bench.loop_service import BUDGET, STEP_S, Models, Service, Version
 from halimede.learning_loop.states import TrainingReport
 
-WRITTEN = Path(__file__).parent.parent / "build" / "bench-loop" / "report.json"
+WRITTEN = results.FOLDER / "loop.json"
 #: steps before the drift, after it (100 frames each), and after it went back
 CALM, DRIFTED, BACK = 30, 250, 50
 #: bad candidates in all, their data set, and the steps in which the loop must have decided about one
@@ -209,8 +210,7 @@ def written(found: list[Found], state: str) -> dict[str, Any]:
     runs = sum(len(each["recoveries"]) for each in found)
     report["simulated_hours"] = runs * (CALM + DRIFTED + BACK) * STEP_S / 3600
     report["code"], report["tasks"] = state, found
-    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
-    WRITTEN.write_text(json.dumps(report, indent=1))
+    results.write(WRITTEN, report)
     return report
 
 

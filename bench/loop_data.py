@@ -225,7 +225,7 @@ def blurred(images: Floats, times: int) -> Floats:
             around[axis] = (1, 1)
             padded = np.pad(images, around, mode="edge")
             low, mid, high = (np.take(padded, np.arange(images.shape[axis]) + i, axis=axis) for i in range(3))
-            images = (low + 2 * mid + high) / 4
+            images = ((low + 2 * mid + high) / 4).astype(images.dtype)
     return images
 
 

@@ -22,13 +22,13 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.calibration.calibrate import Goal, fit
 from halimede.calibration.temperature import temperature
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.inference.file_model import open_file
 from halimede.learning_loop import states
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.comparison import HeldOut, ReferenceSamples, compare
 from halimede.learning_loop.labels import LabelSettings, sure_label
-from halimede.learning_loop.sampling import LabelledSample, StratumName, held_out, resampled, split, weights
+from halimede.learning_loop.sampling import LabelledSample, StratumName, is_held_out, resample_indices, split, weights
 from halimede.learning_loop.states import EvidenceReport, LoopFacts, LoopState, TrainingReport
 from halimede.messages import Prediction
 from halimede.mining import Miner, create, hardness_of, judge
@@ -128,7 +128,7 @@ class Models:
         """
         model = exported(self.small, found, self.folder / f"small-{name}.onnx")
         edge, cloud = model.predict(list(samples)), self.big.predict(list(samples))
-        pictures = LabelledPicture(
+        pictures = LabelledSamples(
             images=list(samples),
             names=[str(i) for i in range(len(samples))],
             sizes=[1] * len(samples),
@@ -232,7 +232,7 @@ class Service:
 
     def _frames(self) -> None:
         drawn = self.models.data.draw("stream", self.kind, FRAMES, self.chance)
-        part = states.desired(self.loop, self.settings).percent / 100 if self.canary else 0.0
+        part = states.desired_loop(self.loop, self.settings).percent / 100 if self.canary else 0.0
         tried = np.array([self.random.random() < part for _ in range(FRAMES)])
         hard = 0
         for on_trial, version in ((False, self.present), (True, self.canary)):
@@ -244,7 +244,7 @@ class Service:
     def _answered(self, drawn: Drawn, rows: Any, version: Version, *, on_trial: bool) -> int:
         policy = self.policies[on_trial]
         if policy.audits:
-            policy.audits.share = max(AUDIT_SHARE, states.desired(self.loop, self.settings).audit_share)
+            policy.audits.share = max(AUDIT_SHARE, states.desired_loop(self.loop, self.settings).audit_share)
         period = self._period(version)
         edge = version.model.predict(list(drawn.samples[rows]))
         asked: list[tuple[int, Prediction, UploadDecision]] = []
@@ -273,7 +273,7 @@ class Service:
 
     def _period(self, version: Version) -> str:
         """Return the name of the time in which samples were kept by the same rule."""
-        return f"{version.name} {states.desired(self.loop, self.settings).audit_share}"
+        return f"{version.name} {states.desired_loop(self.loop, self.settings).audit_share}"
 
     def _keep(self, drawn: Drawn, row: int, cloud: Prediction, stratum: StratumName, period: str) -> None:
         label = sure_label(cloud, self.models.labels)
@@ -288,7 +288,7 @@ class Service:
     # --- what nodes do for the loop ------------------------------------------------------------------------------
 
     def _nodes(self) -> None:
-        wanted = states.desired(self.loop, self.settings)
+        wanted = states.desired_loop(self.loop, self.settings)
         if wanted.train and (self.training is None or self.training.round != wanted.train):
             self._train(wanted.train, wanted.begins_s)
         if wanted.judge and (self.evidence is None or self.evidence.version != wanted.judge):
@@ -335,7 +335,7 @@ class Service:
         labelled = [each.sample for each in recent.values() if each.sample.label]
         found = split(labelled, self.strata(begins_s), size=size, seed=self.loop.round)
         self.held_out = [recent[sample.id] for sample in found.held_out]
-        self.unseen = [each for each in recent.values() if held_out(each.sample.group, HELD_OUT)]
+        self.unseen = [each for each in recent.values() if is_held_out(each.sample.group, HELD_OUT)]
         again = self.chance.choice(len(self.models.first.labels), TRAINED - size)
         samples = np.concatenate([[recent[id_].pixels for id_ in found.training], self.models.first.samples[again]])
         labels = [int(recent[id_].sample.label) for id_ in found.training]
@@ -352,7 +352,7 @@ class Service:
     def calibrated(self, name: str, found: Weights) -> Version:
         """Calibrate a candidate on samples that it was not trained on, repeated as the stream has them."""
         of = weights(self.strata(self.loop.begins_s), [each.sample for each in self.unseen])
-        chosen = resampled(of, 1000, self.seed)
+        chosen = resample_indices(of, 1000, self.seed)
         return self.models.made(name, found, np.array([self.unseen[i].pixels for i in chosen]))
 
 

@@ -1,4 +1,4 @@
-"""How much more do more nodes answer together? The dispatcher as it is, under a simulated clock.
+"""What 1 to 32 nodes that share frames answer: the real dispatcher, in simulated time.
 
     python -m bench.multi_edge                 1 to 32 nodes; about five minutes
     python -m bench.multi_edge --nodes 1,4     the same in short
@@ -22,12 +22,13 @@ from typing import Any
 
 import structlog
 
+from bench import results
 from bench.multi_edge_cost import measure
+from bench.results import ROOT
 from tests.balance_world import Costs, fair, offered, rates, site
 from tests.simulated import simulate
 
-ROOT = Path(__file__).parents[1]
-OUT, FIGURE = ROOT / "build" / "bench" / "multi_edge.json", ROOT / "docs" / "balance.png"
+OUT, FIGURE = results.FOLDER / "multi_edge.json", ROOT / "docs" / "balance.png"
 NODES = (1, 2, 3, 4, 8, 16, 32)
 #: seconds that a frame takes a node, how many times that it takes the slow one, frames offered by capacity
 SERVICE_S, SLOWER, LOAD = 0.03, 10, 1.1
@@ -125,8 +126,7 @@ def main() -> int:
         for cameras, share in [*((name, True) for name in CAMERAS), ("half", False)]:
             rows.append(simulate(run(nodes, cameras, costs, given.seconds, share=share)))
             show(rows[-1])
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({"costs": found, "load": LOAD, "service_ms": SERVICE_S * 1000, "sites": rows}, indent=2))
+    results.write(OUT, {"costs": found, "load": LOAD, "service_ms": SERVICE_S * 1000, "sites": rows})
     draw(rows, given.figure)
     missed = [row for row in rows if row["share"] and (row["of_capacity"] < TARGET or row["twice"])]
     print(f"target: {TARGET} of the sum of capacities, nothing twice: {'MISSED' if missed else 'ok'}")

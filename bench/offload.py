@@ -1,9 +1,9 @@
-"""A sample to the cloud and its answer back: ours beside every other way, in one run: ``make bench``.
+"""A sample to the cloud and its answer back, compared with gRPC, HTTP, other MQTT clients and MLServer.
 
     python -m bench.offload                                       all ways, five interleaved rounds
     python -m bench.offload --ways halimede,grpc_aio --payloads 150528 --rounds 3
     python -m bench.offload --profile client --payload 150528     where our client's time goes (or the server's)
-    python -m bench.offload --markdown                            the last run's tables; --write: in the docs
+    python -m bench.offload --markdown                            the last run's table; --write: in the docs
 
 Client and server of each way are processes of their own, over one Mosquitto where they need a broker, and live as long
 as one size of samples is measured: they are asked in turn, so that what the machine does otherwise hits all of them.
@@ -28,21 +28,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import network
+from bench import network, results
 from bench import offload_report as report
-from bench.children import ROOT, child
+from bench.children import child
 from bench.peers import OVER_BROKER, SHAPES, WAYS
 from bench.peers.peer import Round
-from bench.targets import of_control, of_offload
+from bench.results import ROOT
 from halimede.errors import HalimedeError
 from services.broker import MosquittoProcess
 from tests.brokers.installation import Installation, installation_at
 from tests.brokers.process import without_users
 from tests.ports import free_port
 
-OUT = ROOT / "build" / "bench" / "offload.json"
+OUT = results.FOLDER / "offload.json"
 #: the plot of a whole run, and where its tables are shown
-SHOWN, DOCS = ROOT / "docs" / "offload.png", ROOT / "docs" / "performance.md"
+SHOWN = ROOT / "docs" / "offload.png"
 FLIGHT = 16
 #: requests in flight while they warm up
 WARM = 4
@@ -233,8 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--broker", type=Path, metavar="FOLDER", help="another broker than Mosquitto: docs/brokers.md")
     parser.add_argument("--profile", choices=("client", "server"), help="profile this side of our way instead")
     parser.add_argument("--flight", type=int, default=FLIGHT, help="of --profile: requests in flight (default 16)")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the last run")
-    parser.add_argument("--write", action="store_true", help="write them into docs/performance.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the last run")
+    parser.add_argument("--write", action="store_true", help="write it into docs/performance.md")
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures are written")
     given = parser.parse_args(arguments)
     payloads = [int(size) for size in chosen(given.payloads, sizes, "payloads")]
@@ -244,10 +244,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HalimedeError as error:
         parser.error(str(error))
     if given.markdown or given.write:
-        tables = last(given.out)
-        print(tables)
+        table = report.markdown(json.loads(given.out.read_text()))
+        print(table)
         if given.write:
-            DOCS.write_text(report.filled(DOCS.read_text(), tables))
+            results.insert(results.PERFORMANCE, table, report.BEGIN, report.END)
         return 0
     ways = ways if given.profile else installed(ways)  # which may take a network with more in it
     with network.chosen(given.network) as where:
@@ -257,8 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         found, broken = asyncio.run(measure(ways, payloads, given.rounds, given.seconds or 0.6, installation))
     found |= {"where": where}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    results.write(given.out, found)
     print(report.table(found))
     picture = given.out.with_suffix(".png")
     report.plot(found, picture)
@@ -266,14 +265,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.copy(picture, SHOWN)
     print(f"\nwritten to {given.out} and {picture.name}")
     return 1 if broken else 0
-
-
-def last(out: Path) -> str:
-    """Return the tables of the last run, and of the control plane's if it is there."""
-    found = json.loads(out.read_text())
-    control = out.with_name("control.json")
-    more = of_control(json.loads(control.read_text())) if control.exists() else ()
-    return report.markdown(found, [*of_offload(found), *more])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What ``bench.offload`` found: medians, the table, the targets, the plot, and the tables of docs/performance.md."""
+"""What ``bench.offload`` found: medians, the table, the targets, the plot, and the table of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import WAYS
-from bench.targets import Target, of_offload
+from bench.targets import of_offload
 
 OURS = "halimede"
-#: what stands around the tables in docs/performance.md
+#: what stands around the table in docs/performance.md
 BEGIN, END = "<!-- tables of bench.offload -->", "<!-- end of the tables -->"
 PROCESSES = ("client", "server", "broker")
 
@@ -83,8 +83,8 @@ def _ratios(row: Mapping[str, float], ours: Mapping[str, float] | None) -> tuple
     return f"{row['rtt_ms'] / ours['rtt_ms']:.2f}", f"{ours['rate'] / row['rate']:.2f}"
 
 
-def markdown(found: Mapping[str, Any], targets: Iterable[Target]) -> str:
-    """Return the tables of docs/performance.md."""
+def markdown(found: Mapping[str, Any]) -> str:
+    """Return the table of docs/performance.md."""
     payloads = found["payloads"]
     names = list(dict.fromkeys(way for ways in payloads.values() for way in ways))
     lines = [
@@ -94,18 +94,7 @@ def markdown(found: Mapping[str, Any], targets: Iterable[Target]) -> str:
     for way in names:
         cells = (_cell(ways.get(way)) for ways in payloads.values())
         lines.append(f"| {f'**{way}**' if way == OURS else way} | " + " | ".join(cells) + " |")
-    lines += ["", "| target | asked | measured | |", "|---|---|---|---|"]
-    lines += ["| " + " | ".join(target.row) + " |" for target in targets]
     return "\n".join(lines)
-
-
-def filled(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return a page with the tables between its marks."""
-    head, found, rest = page.partition(begin)
-    _, closed, tail = rest.partition(end)
-    if not found or not closed:
-        raise SystemExit(f"the page has no {begin} with {end} after it")
-    return f"{head}{begin}\n{tables}\n{end}{tail}"
 
 
 def _cell(row: Mapping[str, float] | None) -> str:

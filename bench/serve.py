@@ -1,9 +1,10 @@
-"""Side by side with MLServer, on the same ONNX file: ``make bench-serve``.
+"""The inference server compared with MLServer, and new versions of a model under load.
 
 Both run all the time, each on one processor core; the clients have another. They are asked in turn, round by round,
 by the same clients with the same bytes, so that what the machine does otherwise hits both. MLServer gets its own
 environment below build/peers, its fastest settings for a small model (no worker processes, no metrics endpoint in the
-way) and the runtime in ``serve_peer.py``. Exit code 1 when a target is missed.
+way) and the runtime in ``serve_peer.py``. Then a model is replaced under 200 requests a second (``serve_rollout.py``).
+Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,13 +26,15 @@ from typing import Any
 
 import numpy as np
 
+from bench import results, serve_rollout
 from bench import serve_load as load
+from bench.results import ROOT
 from halimede.serving.grpc_handlers import InferRequest
+from tests.ports import free_port
 
-ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "build" / "peers"
 PINS = ("mlserver==1.7.1", "setuptools<81")
-OUT = ROOT / "build" / "bench" / "serve.json"
+OUT = results.FOLDER / "serve.json"
 MODEL = ROOT / "examples" / "digits" / "models" / "small.onnx"
 NAMES = ("halimede", "mlserver")
 #: what is asked of us: times MLServer's rate, and its median answer
@@ -52,13 +54,6 @@ def peer() -> Path:
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINS, *ours]
         subprocess.run(install, check=True)
     return python
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -202,8 +197,9 @@ def main() -> int:
     with halimede(MODEL, server) as ours, mlserver(MODEL, server, python) as theirs:
         found = asyncio.run(measure({"halimede": ours, "mlserver": theirs}, given.rounds, given.seconds))
     met = table(found)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({"clients": found["rest"], "grpc": {"clients": found["grpc"]}}, indent=2) + "\n")
+    os.sched_setaffinity(0, cores)
+    met = serve_rollout.meets_target(running, given.rounds, given.seconds) and met
+    results.write(OUT, {"clients": found["rest"], "grpc": {"clients": found["grpc"]}})
     print(f"written to {OUT.relative_to(ROOT)}")
     return 0 if met else 1
 

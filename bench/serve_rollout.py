@@ -1,12 +1,12 @@
-"""A new version under 200 requests a second: how many requests fail, and how long they take while it comes.
+"""New versions of a served model under 200 requests a second: failed requests, and times during a change.
 
-The model is larger than the one of the comparison (a megabyte of weights), and the versions differ. "During" is from
-the moment the wish is written until the new version answers, its trial in a child process included, and a second more.
+A part of ``bench.serve``. The model is larger than the one of the comparison (a megabyte of weights), and the versions
+differ. "During" is from the moment the wish is written until the new version answers, its trial in a child process
+included, and a second more.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -14,6 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from bench import results
 from bench import serve_load as load
-from bench.serve import OUT, free_port, running
 from halimede.models import desired_state
 from halimede.models.desired_state import Desired, DesiredModel
+from tests.ports import free_port
+
+#: runs a command with variables on cores within the block, once its port answers
+Run = Callable[[list[str], dict[str, str], set[int], int], AbstractContextManager[None]]
 
 RATE = 200
 WIDTH = 512
@@ -102,35 +108,38 @@ async def version_of(port: int) -> str:
     return str(json.loads(said)["versions"][0])
 
 
-async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
+async def measure(folder: Path, run: Run, rounds: int, seconds: float) -> dict[str, Any]:
     """Replace the model so many times; return figures."""
-    wish = folder / "models.json"
-
-    def want(number: int) -> None:
-        path = folder / f"{number}.onnx"
+    desired = folder / "models.json"
+    # written before anything is measured: the loop that writes them cannot send requests meanwhile
+    paths = [folder / f"{number}.onnx" for number in range(rounds + 1)]
+    for number, path in enumerate(paths):
         write_model(path, number)
-        desired_state.write(wish, Desired(models=[DesiredModel(name="bench", path=str(path), version=str(number))]))
 
-    want(0)
+    def use(number: int) -> None:
+        model = DesiredModel(name="bench", path=str(paths[number]), version=str(number))
+        desired_state.write(desired, Desired(models=[model]))
+
+    use(0)
     port = free_port()
     body = json.dumps({"inputs": [{"name": "X", "shape": [1, 64], "datatype": "FP32", "data": [0.5] * 64}]}).encode()
-    command = [sys.executable, "-m", "halimede", "serve", "--file", str(wish), "--http", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "halimede", "serve", "--file", str(desired), "--http", f"127.0.0.1:{port}"]
     swaps = []
-    with running(command, {}, os.sched_getaffinity(0), port):
+    with run(command, {}, os.sched_getaffinity(0), port):
         asking = Steady(port, load.post("/v2/models/bench/infer", body, Content_Type="application/json"))
         work = asyncio.create_task(asking.run())
         await asyncio.sleep(2.0)
         for number in range(1, rounds + 1):
             began = time.perf_counter()
             await asyncio.sleep(seconds)
-            wished = time.perf_counter()
-            want(number)
+            written = time.perf_counter()
+            await asyncio.to_thread(use, number)  # it waits for the disk
             while await version_of(port) != str(number):
                 await asyncio.sleep(0.05)
             taken = time.perf_counter()
             await asyncio.sleep(1.0)
-            steady, during = asking.p99_ms(began, wished), asking.p99_ms(wished, time.perf_counter() - 0.2)
-            swaps.append({"steady_p99_ms": steady, "swap_p99_ms": during, "seconds": taken - wished})
+            steady, during = asking.p99_ms(began, written), asking.p99_ms(written, time.perf_counter() - 0.2)
+            swaps.append({"steady_p99_ms": steady, "swap_p99_ms": during, "seconds": taken - written})
         work.cancel()
     return {
         "requests": len(asking.answers),
@@ -140,22 +149,12 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.serve_rollout", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of steady load before each new version (default 5)")
-    given = parser.parse_args()
+def meets_target(run: Run, rounds: int, seconds: float) -> bool:
+    """Replace a model ``rounds`` times, each after so many seconds of steady load, and print what was measured."""
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(Path(folder), given.rounds, given.seconds))
-    met = found["failed"] == 0 and found["swap_p99_ms"] <= P99 * found["steady_p99_ms"]
-    print(json.dumps(found, indent=2))
+        report = asyncio.run(measure(Path(folder), run, rounds, seconds))
+    met: bool = report["failed"] == 0 and report["swap_p99_ms"] <= P99 * report["steady_p99_ms"]
+    print(f"\nnew versions at {RATE} requests a second: {json.dumps(report, indent=2)}")
     print(f"target: none failed, p99 during a swap at most {P99} x the steady one: {'ok' if met else 'MISSED'}")
-    out = OUT.with_name("rollout.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=2) + "\n")
-    return 0 if met else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    results.write(results.FOLDER / "rollout.json", report)
+    return met

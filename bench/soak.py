@@ -1,4 +1,4 @@
-"""A long run in which everything dies: where does every frame go, and does any process grow?
+"""200,000 frames while processes are killed: where each frame goes, and whether a process grows.
 
     python -m bench.soak                      200,000 frames, five kills of the broker, two of GM, two of each worker
     python -m bench.soak --frames 5000        the same in short
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import sys
 import tempfile
@@ -28,12 +27,14 @@ from typing import Any
 
 import psutil
 
+from bench import results
+from bench.results import ROOT
 from bench.soak_traffic import WINDOW, Traffic
 from halimede import topics
 from halimede.pipeline.intake import EdgeLimits
 from tests.e2e.running import DIGITS, System, digits, running
 
-WRITTEN = Path(__file__).parent.parent / "build" / "soak.json"
+WRITTEN = ROOT / "build" / "soak.json"
 NODES = "edge0,edge1,cloud0"
 VICTIMS = ("broker", "gm", "worker:digits-edge-edge0", "worker:digits-edge-edge1", "worker:digits-cloud-cloud0")
 KILLS = {"broker": 5, "gm": 2, VICTIMS[2]: 2, VICTIMS[3]: 2, VICTIMS[4]: 2}
@@ -287,9 +288,8 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="halimede-soak-") as folder:
         report = asyncio.run(soak(args.frames, args.large, Path(folder) / "home"))
-    WRITTEN.parent.mkdir(exist_ok=True)
     problems = broken(report, flat=args.frames + args.large >= 100_000)
-    WRITTEN.write_text(json.dumps(report | {"problems": problems}, indent=2) + "\n")
+    results.write(WRITTEN, report | {"problems": problems})
     say(table(report))
     for problem in problems:
         say(f"PROBLEM: {problem}")

@@ -4,44 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halimede.messages import Box, Prediction
+from halimede.messages import Box, OccupancyEvent, Prediction
 
-#: boxes or lines that are listed, and most characters of the label of one, and of a class or a value
-LISTED, LABEL_CHARACTERS, TEXT_CHARACTERS = 3, 24, 40
-#: scores from here on have an exponent
+#: most boxes or lines that are shown; most characters of a box's label or a line, and of a class or a value
+MOST_SHOWN, LABEL_CHARACTERS, TEXT_CHARACTERS = 3, 24, 40
+#: scores whose amount is from here on have an exponent
 LARGE_SCORE = 1000.0
 
 
 def describe_answer(answer: Prediction) -> str:
-    """Return the class with its score, boxes, lines of text, or the start of the value; ``-`` for an empty answer."""
+    """Return what a model answered, such as ``cat 0.93`` or ``2 lines: EXIT 0.90, 12 0.41``; ``-`` for an empty answer.
+
+    It is the first of these that the answer has: class and score, boxes, lines of text, the start of the value.
+    """
     if answer.label is not None:
         label = answer.label[:TEXT_CHARACTERS]
         return label if answer.score is None else f"{label} {score_text(answer.score)}"
     if answer.boxes is not None:
         return describe_boxes(answer.boxes)
     if answer.lines is not None:
-        return _listed("line", "lines", len(answer.lines), [(line.text, line.score) for line in answer.lines[:LISTED]])
+        lines = [(line.text, line.score) for line in answer.lines[:MOST_SHOWN]]
+        return _summarize("line", "lines", len(answer.lines), lines)
     return "-" if answer.value is None else str(answer.value)[:TEXT_CHARACTERS]
 
 
 def describe_boxes(boxes: Sequence[Box]) -> str:
     """Return the number of boxes, and label and score of the surest ones: ``1 box: face 0.93``."""
-    surest = sorted(boxes, key=lambda box: -box.score)[:LISTED]
-    return _listed("box", "boxes", len(boxes), [(str(box.label), box.score) for box in surest])
+    surest = sorted(boxes, key=lambda box: -box.score)[:MOST_SHOWN]
+    return _summarize("box", "boxes", len(boxes), [(str(box.label), box.score) for box in surest])
 
 
-def _listed(one: str, many: str, total: int, items: Sequence[tuple[str, float | None]]) -> str:
-    cells = [text[:LABEL_CHARACTERS] + (f" {score_text(score)}" if score is not None else "") for text, score in items]
-    count = count_text(total, one, many)
-    more = [".."] if total > len(items) else []
-    return f"{count}: {', '.join([*cells, *more])}" if total else count
+def describe_occupancy(event: OccupancyEvent) -> str:
+    """Return what entered or left where, and how many are there: ``person in yard/door: 2, before 1``."""
+    where = f"{event.camera}/{event.zone}" if event.zone else event.camera
+    return f"{event.label[:TEXT_CHARACTERS]} in {where}: {event.count}, before {event.before}"
 
 
-def count_text(total: int, one: str, many: str) -> str:
+def _summarize(singular: str, plural: str, total: int, shown: Sequence[tuple[str, float | None]]) -> str:
+    """Return the number of all things, and texts and scores of those that are ``shown``."""
+    texts = [text[:LABEL_CHARACTERS] + (f" {score_text(score)}" if score is not None else "") for text, score in shown]
+    count = count_text(total, singular, plural)
+    ellipsis = [".."] if total > len(shown) else []
+    return f"{count}: {', '.join([*texts, *ellipsis])}" if total else count
+
+
+def count_text(total: int, singular: str, plural: str) -> str:
     """Return a number with its noun: ``1 box``, ``2 boxes``."""
-    return f"1 {one}" if total == 1 else f"{total} {many}"
+    return f"1 {singular}" if total == 1 else f"{total} {plural}"
 
 
 def score_text(score: float) -> str:
-    """Return a score with two decimals."""
+    """Return a score with two decimals: ``0.93``; a large one with an exponent: ``1.2e+04``."""
     return f"{score:.2f}" if abs(score) < LARGE_SCORE else f"{score:.1e}"

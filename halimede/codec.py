@@ -1,6 +1,7 @@
-"""Encodes and decodes typed messages. It is the only module with encodings; raises DecodeError, TooLargeError.
+"""Encodes and decodes typed message bodies, as JSON, msgpack or bytes. It is the only module with encodings.
 
-The size limit is checked before any byte is read, so that no declared length or nesting depth can cost more.
+The topic says which encoding. The size limit is checked before any byte is read, so that no declared length or nesting
+depth can cost more.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from halimede.topic import BodyEncoding, Topic
 
 M = TypeVar("M")
 
-#: bytes; control bodies are far smaller, and a larger frame is a mistake
+#: most bytes of a JSON body, and of any other; control bodies are far smaller, and a larger frame is a mistake
 MAX_JSON = 4 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
+#: most bytes of a body by its encoding
 LIMITS = {BodyEncoding.JSON: MAX_JSON, BodyEncoding.MSGPACK: MAX_BYTES, BodyEncoding.BYTES: MAX_BYTES}
 
 
 class _Coder(NamedTuple):
-    """Limit, encoder and decoder of one topic's bodies. Without a decoder the payload itself is the body."""
+    """Limit in bytes, encoder and decoder of one topic's bodies. Without a decoder the payload itself is the body."""
 
     limit: int
     encode: Callable[[Any], bytes]
@@ -36,7 +38,7 @@ _coders: dict[str, _Coder] = {}
 
 
 def encode(topic: Topic[M], body: M) -> bytes:
-    """Encode a body as its topic defines. Raises TooLargeError over the topic's limit."""
+    """Return a body encoded as its topic defines. Raises TooLargeError over the topic's limit."""
     coder = _coders.get(topic.id) or _coder(topic)
     payload = coder.encode(body)
     if len(payload) > coder.limit:
@@ -49,9 +51,9 @@ _EMPTY = b"\xc4\x00"
 
 
 def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
-    """Encode a msgpack body up to its last field, which is empty in ``body``: its bytes, ``tail``, follow.
+    """Return a msgpack body up to its last field, which is empty in ``body``: its bytes, ``tail``, follow.
 
-    Raises TooLargeError if both together exceed the topic's limit.
+    Raises TooLargeError if both together exceed the topic's limit, ValueError if the last field is not empty bytes.
     """
     coder = _coders.get(topic.id) or _coder(topic)
     written, size = _msgpack.encode(body), tail.nbytes
@@ -71,7 +73,7 @@ def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
 
 
 def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
-    """Decode a body. Raises DecodeError, which names the invalid field but never shows the payload.
+    """Return the body of a payload. Raises DecodeError, which names the invalid field but never shows the payload.
 
     ``memoryview`` fields of the result are views of ``payload``, not copies.
     """
@@ -90,6 +92,7 @@ def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
 
 
 def _coder(topic: Topic[Any]) -> _Coder:
+    """Make and store the coder of a topic."""
     limit = LIMITS[topic.encoding]
     if topic.encoding is BodyEncoding.JSON:
         coder = _Coder(limit, _json.encode, msgspec.json.Decoder(topic.message).decode)
@@ -102,4 +105,5 @@ def _coder(topic: Topic[Any]) -> _Coder:
 
 
 def _over_limit(topic: Topic[Any], size: int, limit: int) -> str:
+    """Return the text of an error about a body of too many bytes."""
     return f"a {topic.id} body of {size} bytes is over the limit of {limit}"

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from halimede.errors import InvalidFieldError
 
+#: environment variables by name
 Environment = Mapping[str, str]
 
 
-def required(environ: Environment, name: str) -> str:
-    """Return a variable that must be set. Raises InvalidFieldError."""
+def require(environ: Environment, name: str) -> str:
+    """Return a variable that must be set. Raises InvalidFieldError if it is missing or empty."""
     value = environ.get(name, "")
     if not value:
         raise InvalidFieldError(name, value, "it is required: the local controller sets it; by hand, export it")
@@ -19,16 +20,19 @@ def required(environ: Environment, name: str) -> str:
 
 
 def number(
-    environ: Environment, name: str, default: float, *, least: float, most: float, what: str = "number"
+    environ: Environment, name: str, default: float, *, least: float, most: float, kind: str = "number"
 ) -> float:
-    """Return a number from ``least`` to ``most``, or the default. ``what``: its description in InvalidFieldError."""
+    """Return the number in a variable, from ``least`` to ``most``; ``default`` if it is missing or empty.
+
+    Raises InvalidFieldError for any other text; ``kind``: what the error calls the number.
+    """
     text = environ.get(name, "")
     try:
         value = float(text) if text else default
     except ValueError:
         value = math.nan
     if not least <= value <= most:
-        raise InvalidFieldError(name, text, f"write a {what} from {least:g} to {most:g}")
+        raise InvalidFieldError(name, text, f"write a {kind} from {least:g} to {most:g}")
     return value
 
 
@@ -40,8 +44,11 @@ def one_of(environ: Environment, name: str, choices: Sequence[str]) -> str:
     return text
 
 
-def flag(environ: Environment, name: str, *, default: bool = False) -> bool:
-    """Return whether a variable is 1 or true. Raises InvalidFieldError."""
+def is_enabled(environ: Environment, name: str, *, default: bool = False) -> bool:
+    """Whether a variable is 1 or true, and not 0 or false; ``default`` without one.
+
+    Raises InvalidFieldError for any other value.
+    """
     text = environ.get(name, "")
     if text.lower() not in {"", "0", "1", "false", "true"}:
         raise InvalidFieldError(name, text, "write 1 or 0")

@@ -1,4 +1,7 @@
-"""The exceptions that callers distinguish. Any other exception is a bug and may show its traceback."""
+"""The exceptions that callers distinguish, and functions for their texts.
+
+Each says what a user or operator can do. Any other exception is a bug and may show its traceback.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeVar
 
-MAX_SHOWN = 160
-#: most characters of a value that are searched: an address is shorter
-MAX_LOOKED_AT = 4200
+#: most characters of a value, and of a field's name, in a message
+MAX_SHOWN_CHARACTERS = 160
+#: most characters of a value that are searched for secrets: an address is shorter
+MAX_SEARCHED_CHARACTERS = 4200
+#: most characters of an error in a log line
+MAX_LOGGED_CHARACTERS = 256
 
 #: causes of errors without a text, the more special ones first
 CAUSES: tuple[tuple[type[BaseException], str], ...] = (
@@ -21,28 +27,28 @@ CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (RecursionError, "it is nested too deeply"),
 )
 
-#: an address: user and password, the part to show, query and fragment
-_address = re.compile(r"://(?P<user>[^\s'\"]*@)?(?P<plain>[^\s'\"?#]*)(?P<rest>[?#][^\s'\"]*)?")
+#: an address: user and password, what is shown, query and fragment
+_address = re.compile(r"://(?P<user>[^\s'\"]*@)?(?P<shown>[^\s'\"?#]*)(?P<query>[?#][^\s'\"]*)?")
 
 
 def hide_secrets(text: str) -> str:
     """Return a text with ``***`` for possible secrets in its addresses: rather too many than too few."""
     return _address.sub(
-        lambda at: f"://{'***@' if at['user'] else ''}{at['plain']}{'?***' if at['rest'] else ''}", text
+        lambda match: f"://{'***@' if match['user'] else ''}{match['shown']}{'?***' if match['query'] else ''}", text
     )
 
 
-class _Shown(reprlib.Repr):
-    """Shows the begin of values, without secrets: they may be large or contain themselves."""
+class _ShortRepr(reprlib.Repr):
+    """Shows the beginning of a value, without secrets: a value may be large or contain itself."""
 
     def repr_str(self, x: str, level: int) -> str:
         """Hide secrets before cutting: a cut address would not be recognised."""
-        return super().repr_str(hide_secrets(x[:MAX_LOOKED_AT]), level)
+        return super().repr_str(hide_secrets(x[:MAX_SEARCHED_CHARACTERS]), level)
 
     def repr_instance(self, x: object, level: int) -> str:
-        """The same for values other than plain data."""
+        """Hide secrets in values other than plain data as well."""
         with contextlib.suppress(Exception):  # a foreign __repr__ may raise any error
-            x = _Verbatim(hide_secrets(repr(x)[:MAX_LOOKED_AT]))
+            x = _Verbatim(hide_secrets(repr(x)[:MAX_SEARCHED_CHARACTERS]))
         return super().repr_instance(x, level)
 
 
@@ -56,19 +62,19 @@ class _Verbatim:
         return self._text
 
 
-_shown = _Shown()
-_shown.maxstring = _shown.maxother = 120
+_short = _ShortRepr()
+_short.maxstring = _short.maxother = 120
 
 
-def shorten_middle(text: str, limit: int) -> str:
+def shorten_middle(text: str, limit: int = MAX_LOGGED_CHARACTERS) -> str:
     """Return a text of at most ``limit`` characters, without secrets if it is cut.
 
     A text begins with its subject and ends with the cause and the correction: what is between them is left out.
     """
     if len(text) <= limit:
         return text
-    if len(text) > 2 * MAX_LOOKED_AT:
-        text = f"{text[:MAX_LOOKED_AT]}…{text[-MAX_LOOKED_AT:]}"
+    if len(text) > 2 * MAX_SEARCHED_CHARACTERS:
+        text = f"{text[:MAX_SEARCHED_CHARACTERS]}…{text[-MAX_SEARCHED_CHARACTERS:]}"
     shown = hide_secrets(text)  # before cutting: a cut address would not be recognised
     if len(shown) <= limit:
         return shown
@@ -77,8 +83,8 @@ def shorten_middle(text: str, limit: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text as one short line: a field's name may be any key of a user."""
-    return shorten_middle(text if text.isprintable() else repr(text)[1:-1], MAX_SHOWN)
+    """Return text as one line of at most ``MAX_SHOWN_CHARACTERS``: a field's name may be any key of a user."""
+    return shorten_middle(text if text.isprintable() else repr(text)[1:-1], MAX_SHOWN_CHARACTERS)
 
 
 def cause_of(error: BaseException) -> str:
@@ -93,12 +99,12 @@ def describe_exception(error: BaseException) -> str:
 
 
 class HalimedeError(Exception):
-    """Base of every error that a user or operator can act on.
+    """Base of every error that a user or operator can act on; its text is for them.
 
-    ``others`` are further errors of the same input, where all of them are looked for.
+    ``further_errors`` are those of the same input, where all its errors are searched.
     """
 
-    others: tuple[Self, ...] = ()
+    further_errors: tuple[Self, ...] = ()
 
 
 class InvalidFieldError(HalimedeError):
@@ -106,58 +112,62 @@ class InvalidFieldError(HalimedeError):
 
     Attributes:
         field: dotted path of the field, such as ``spec.edgeWorker.model.name``.
-        value: the refused value, cut to a printable length.
-        fix: the correction.
+        value: the refused value as text, cut to a printable length and without secrets.
+        fix: the correction, such as ``write a number from 0 to 1``.
 
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
         self.field = field
-        self.value = _shown.repr(value)[:MAX_SHOWN]
+        self.value = _short.repr(value)[:MAX_SHOWN_CHARACTERS]
         self.fix = fix
         super().__init__(f"{one_line(field)}: {self.value} is not accepted: {fix}")
 
-    def moved(self, before: str, after: str) -> InvalidFieldError:
-        """Return it with the path ``before`` of its field replaced by ``after``: the same check, made elsewhere."""
-        if self.field.startswith(before):
-            self.field = after + self.field.removeprefix(before)
+    def replace_prefix(self, prefix: str, replacement: str) -> InvalidFieldError:
+        """Replace the beginning of the field's path, also in further errors: one check serves several fields.
+
+        Returns the error itself.
+        """
+        if self.field.startswith(prefix):
+            self.field = replacement + self.field.removeprefix(prefix)
             self.args = (f"{one_line(self.field)}: {self.value} is not accepted: {self.fix}",)
-        for each in self.others:
-            each.moved(before, after)
+        for error in self.further_errors:
+            error.replace_prefix(prefix, replacement)
         return self
 
 
 E = TypeVar("E", bound=HalimedeError)
 
 
-def together(errors: Sequence[E]) -> E:
-    """Return the first of several errors (at least one), with the rest as its ``others``."""
-    first, *rest = [each for error in errors for each in (error, *error.others)]
-    first.others = tuple(rest)
+def combine(errors: Sequence[E]) -> E:
+    """Return the first of several errors (at least one), with all others as its ``further_errors``."""
+    first, *further = [single for error in errors for single in (error, *error.further_errors)]
+    first.further_errors = tuple(further)
     return first
 
 
 def refuse(errors: Sequence[HalimedeError]) -> None:
-    """Raise the first of several errors, with the rest as its ``others``; nothing if there are none."""
+    """Raise the first of several errors, with all others as its ``further_errors``; do nothing without any."""
     if errors:
-        raise together(errors)
+        raise combine(errors)
 
 
 def check_all(*checks: Callable[[], object]) -> None:
-    """Run all checks. Raises one InvalidFieldError with the errors of all."""
-    found: list[InvalidFieldError] = []
+    """Run all checks, which raise InvalidFieldError. Raises one InvalidFieldError with the errors of all of them."""
+    errors: list[InvalidFieldError] = []
     for check in checks:
         try:
             check()
         except InvalidFieldError as error:
-            found.append(error)
-    refuse(found)
+            errors.append(error)
+    refuse(errors)
 
 
 class DecodeError(HalimedeError):
-    """Bytes that are not a valid message of their topic. The text is safe to log: it contains no payload.
+    """Bytes that are not a valid message of their topic, or file. The text is safe to log: it contains no payload.
 
-    ``cause`` is the text without ``fix``, what its sender has to do: a reader of files has another correction.
+    ``cause`` is the text without ``fix``, which says what the sender has to do: a reader of files has another
+    correction.
     """
 
     def __init__(self, cause: str, *, fix: str = "") -> None:
@@ -167,11 +177,11 @@ class DecodeError(HalimedeError):
 
 
 class TooLargeError(HalimedeError):
-    """A payload over the limit, refused before it is sent or decoded."""
+    """A payload over a limit, refused before it is sent or decoded."""
 
 
 class BusError(HalimedeError):
-    """A failed operation of the bus. Temporary, except for some subclasses."""
+    """A failed operation of the bus. It is temporary, except for some subclasses: a caller may try again."""
 
 
 class DisconnectedError(BusError):
@@ -193,7 +203,10 @@ class BrokerNameError(NotAllowedError):
 
 
 class RefusedError(BusError):
-    """The broker answered with a failure code (such as 0x87 not authorised): repeating does not help."""
+    """The broker answered with a failure code (such as 0x87 not authorised): repeating does not help.
+
+    ``reason``: the code.
+    """
 
     def __init__(self, topic: str, reason: int, text: str) -> None:
         self.reason = reason
@@ -213,10 +226,10 @@ def first_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        ours, others = group.split(HalimedeError)
-        if ours is None or others is not None:
+        expected, foreign = group.split(HalimedeError)
+        if expected is None or foreign is not None:
             raise
-        error: BaseException = ours
+        error: BaseException = expected
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from None

@@ -1,6 +1,6 @@
-"""Which names count in a folder of samples: one rule for data sets, cameras, folder sources and ``publish``.
+"""Which files of a folder are samples, by their names: one rule for data sets, cameras, folder sources, ``publish``.
 
-It imports nothing, and no package above it: each reader of a folder can use it.
+The module imports nothing, so that each reader of a folder can use it.
 """
 
 from __future__ import annotations
@@ -10,5 +10,8 @@ LEFT_BEHIND = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", 
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of that name is no sample: checkpoints of notebooks, resource files of macOS."""
+    """Whether a file or folder of this name is no sample: it begins with a dot, or a program has left it in the data.
+
+    ``name`` is the last part of a path. Such names are checkpoints of notebooks, and resource files of macOS.
+    """
     return name.startswith(".") or name.lower() in LEFT_BEHIND

@@ -1,4 +1,7 @@
-"""The folder of a system on one machine: one system at a time uses it, and a folder of something else is refused."""
+"""The folder in which a system on one machine (``halimede up``) keeps its files, and its lock.
+
+One system at a time uses the folder, and the folder of another program or user is refused.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,23 @@ from pathlib import Path
 
 from halimede.errors import HalimedeError
 
-#: the folder where HALIMEDE_HOME and --home are not given
+#: the folder if neither HALIMEDE_HOME nor --home is set
 DEFAULT_HOME = "~/.local/state/halimede"
+#: the name of the lock file, which has the id of the process that holds the lock
 LOCK = "lock"
-#: what halimede makes in it
-NAMES = frozenset({LOCK, "run.json", "site", "clients", "broker", "gm", "nodes", "logs", "evaluation", "services.log"})
-FIX = "choose another one with HALIMEDE_HOME or --home"
+#: the files and folders that halimede makes in the folder
+ENTRY_NAMES = frozenset(
+    {LOCK, "run.json", "site", "clients", "broker", "gm", "nodes", "logs", "evaluation", "services.log"}
+)
+#: what to do about a folder that is not halimede's: the end of an error's text
+FOLDER_FIX = "choose another one with HALIMEDE_HOME or --home"
 
 
 def lock(home: Path) -> int:
     """Make the folder if it is missing, lock it, and write this process's id into its lock file.
 
-    Returns the lock file's descriptor: the lock ends when it is closed. Raises HalimedeError if the folder cannot be
-    used, is not halimede's, belongs to another user, or is locked by another process.
+    Returns the lock file's descriptor: the lock ends when the descriptor is closed. Does not wait: raises HalimedeError
+    if another process has the lock, and for a folder that cannot be used, is not halimede's, or is another user's.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,32 +61,34 @@ def lock(home: Path) -> int:
 
 
 def clear(home: Path) -> None:
-    """Remove all that halimede made in the folder, and make it if it is missing. Raises HalimedeError as ``lock``."""
+    """Remove all that halimede made in the folder except for the lock file; make the folder if it is missing.
+
+    Raises HalimedeError if ``lock`` refuses the folder, and OSError if a file cannot be removed.
+    """
     handle = lock(home)
     try:
         for path in home.iterdir():
-            if path.name in NAMES - {LOCK}:
+            if path.name in ENTRY_NAMES - {LOCK}:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     finally:
         os.close(handle)
 
 
 def _check(home: Path) -> None:
-    """Raise HalimedeError if the folder is of something or somebody else, OSError if it cannot be read."""
+    """Raise HalimedeError if the folder is another program's or user's, OSError if it cannot be read."""
     owner = home.stat().st_uid
     if owner != os.geteuid():
         name = str(owner)
         with contextlib.suppress(KeyError):
             name = pwd.getpwuid(owner).pw_name
-        raise HalimedeError(f"{home} belongs to the user {name}: run as that user, or {FIX}")
-    entries = {path.name for path in home.iterdir()}
-    others = sorted(entries - NAMES)
-    if others and not _is_lock(home / LOCK):
-        raise HalimedeError(f"{home} is not a folder of halimede, it has {others[0]!r}: {FIX}")
+        raise HalimedeError(f"{home} belongs to the user {name}: run as that user, or {FOLDER_FIX}")
+    foreign = sorted({path.name for path in home.iterdir()} - ENTRY_NAMES)
+    if foreign and not _is_lock(home / LOCK):
+        raise HalimedeError(f"{home} is not a folder of halimede, it has {foreign[0]!r}: {FOLDER_FIX}")
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether it is the lock file of a system: empty, or a process id."""
+    """Whether a path is the lock file of a system: a file that is empty, or begins with a process id."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -1,10 +1,8 @@
-"""Reads headers of picture files: claimed size, orientation and essential parts, without decoding.
+"""Reads headers of JPEG and PNG files: claimed size, orientation and essential parts, without decoding.
 
-Only those parts reach a decoder: a picture's comments, profiles, thumbnails and animations may inflate to a thousand
-times their size, and nothing here reads them. The rest is bounded by the size that the header claims, which callers
-check first, and by the passes that a decoder must make over it.
-
-This is the one reader of a JPEG's bytes. It imports neither numpy nor Pillow, so that LC and ``publish`` can use it.
+Essential parts are the bytes that a decoder needs, and only they reach one: comments, profiles, thumbnails and
+animations may inflate to a thousand times their size. ``ImageHeader.check`` bounds the work of decoding the rest.
+The module imports neither numpy nor Pillow, so that LC and ``publish`` can use it.
 """
 
 from __future__ import annotations
@@ -17,17 +15,18 @@ from dataclasses import dataclass
 from halimede.errors import DecodeError
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC, encoding_of
 
+#: most pixels of a side, and of a picture
 MAX_SIDE = 16_384
 MAX_PIXELS = 64 * 1024 * 1024
-#: pixels times scans: a progressive JPEG repeats its picture in scans of a few bytes each, usually about ten
+#: most pixels times scans: a progressive JPEG repeats its picture in scans of a few bytes each, usually about ten
 MAX_SCANNED = 1024 * 1024 * 1024
 
-#: most parts: more than any encoder writes; each takes time to read
+#: most chunks of a PNG and segments of a JPEG: more than any encoder writes; each takes time to read
 MAX_CHUNKS, MAX_SEGMENTS = 65_536, 4096
 #: most bytes of tables before a JPEG's first scan; real ones have less than 4 KiB
 MAX_TABLES = 64 * 1024
 
-#: the chunks that contain pixels; IHDR comes first
+#: the essential chunks of a PNG after IHDR, and the chunk that has its EXIF data
 PNG_PARTS = {b"PLTE", b"IDAT", b"IEND"}
 PNG_EXIF = b"eXIf"
 #: channels after decoding, by a PNG's colour type; alpha is dropped
@@ -35,15 +34,16 @@ PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 3}
 _chunk = struct.Struct(">I4s")
 _size = struct.Struct(">II")
 
-#: JPEG markers
+#: JPEG markers: start of a scan, end of the image, Huffman tables, reserved, arithmetic coding, EXIF
 SOS, EOI, DHT, JPG, DAC, APP1 = 0xDA, 0xD9, 0xC4, 0xC8, 0xCC, 0xE1
+#: markers of the header that has the picture's size
 FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
 #: frames that are decoded: baseline, extended and progressive, the last two also with arithmetic coding. No others
 #: reach a decoder: libjpeg-turbo 3.1 writes a lossless picture whole, beyond the end of an array for a smaller scale
 DECODABLE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}
 #: bits of a sample that are decoded
 SAMPLE_BITS = 8
-#: those whose Huffman codes take at least a bit for each block of 8 x 8 samples
+#: frames with Huffman codes, which take at least a bit for each block of 8 x 8 samples
 HUFFMAN = {0xC0, 0xC1, 0xC2}
 #: bare markers without a length: restarts, start and end of image, and TEM; decoders skip a stuffed byte, and would
 #: read another picture in what looks like its segment
@@ -53,11 +53,14 @@ REMARKS = {*range(0xE0, 0xF0), 0xFE}
 #: segments that may stand between two scans, and contain any bytes: tables of codes, of the quantization and of
 #: restarts, the number of lines, and remarks
 BETWEEN_SCANS = {SOS, DHT, DAC, 0xDB, 0xDC, 0xDD, *REMARKS}
+#: the application segments that define the colours, and how they begin
 COLOURS = {0xE0: b"JFIF", 0xEE: b"Adobe"}
+#: the last bytes of a JPEG
 END = bytes([0xFF, EOI])
 #: a marker between scans; stuffed, fill and restart bytes of a scan are none
 _marker = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
+#: how an EXIF segment of a JPEG begins, before its TIFF file
 EXIF_BEGIN = b"Exif\0\0"
 #: the tag of the orientation, the types of whole numbers that writers use for it, and the orientation without a turn
 ORIENTATION, WHOLE_NUMBERS, UPRIGHT = 0x0112, {1: "B", 3: "H", 4: "I"}, 1
@@ -65,28 +68,34 @@ ORIENTATION, WHOLE_NUMBERS, UPRIGHT = 0x0112, {1: "B", 3: "H", 4: "I"}, 1
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """A picture file: the size that its header claims, passes over its pixels, and its essential parts in order.
+    """What is known of a picture file without decoding it.
 
-    ``exif``: its EXIF data (a TIFF file), which no decoder gets.
+    Attributes:
+        width, height: the pixels that the header claims, before any turn by EXIF.
+        channels: 1 for grey, 3 for colours, after decoding.
+        scans: passes that a decoder makes over all pixels; 1 for a PNG.
+        parts: the bytes that a decoder needs, in order; joined, they are a valid file.
+        exif: the file's EXIF data (a TIFF file), which no decoder gets; empty: none.
+
     """
 
     width: int
     height: int
     channels: int
-    scans: int
-    parts: Sequence[bytes | memoryview]
+    scans: int = 1
+    parts: Sequence[bytes | memoryview] = ()
     exif: bytes | memoryview = b""
 
     @property
     def orientation(self) -> int:
-        """How to turn its pixels, as EXIF counts: 1 to 8; 1, also without a readable mark: they are upright."""
+        """How to turn the pixels, as EXIF counts: 1 (upright) to 8. It is 1 without readable EXIF data."""
         try:
             return _orientation(bytes(self.exif).removeprefix(EXIF_BEGIN))
         except struct.error:
             return UPRIGHT
 
     def check(self) -> int:
-        """Return the bytes of its pixels; raise DecodeError if these, or the work, are too many."""
+        """Return the bytes of the decoded pixels; raise DecodeError if sides, pixels or scans are over the limits."""
         width, height = self.width, self.height
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
             raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
@@ -98,7 +107,7 @@ class ImageHeader:
 
 
 def read_png(data: memoryview) -> ImageHeader:
-    """Read a PNG. Raises DecodeError if its outer structure is invalid."""
+    """Return the header of a PNG file. Raises DecodeError if its chunks are invalid, or end early."""
     if data[:8] != PNG_MAGIC or len(data) < 33 or _chunk.unpack_from(data, 8) != (13, b"IHDR"):
         raise DecodeError("no readable png: it has no header")
     width, height = _size.unpack_from(data, 16)
@@ -119,9 +128,9 @@ def read_png(data: memoryview) -> ImageHeader:
 
 
 def read_jpeg(data: memoryview) -> ImageHeader:
-    """Read a JPEG: its header, and its scans up to its end; padding or a film may follow.
+    """Return the header of a JPEG file, and read its scans up to its end; any bytes may follow.
 
-    Raises DecodeError for an invalid structure, and for a picture that is cut off.
+    Raises DecodeError for an invalid structure, a kind that is not decoded, and a picture that is cut off.
     """
     if data[:3] != JPEG_MAGIC:
         raise DecodeError("no readable jpeg: it has no header")
@@ -160,15 +169,16 @@ def read_jpeg(data: memoryview) -> ImageHeader:
 
 
 def _least_bytes(width: int, height: int) -> int:
-    """Return a bound of the bytes of so many pixels: a header that claims more would cost memory, and show grey.
+    """Return the least bytes of scans for a Huffman-coded picture of this size.
 
-    All colours together have at least half as many blocks as there are pixels for, in each sampling.
+    A file with fewer bytes would cost memory for pixels that it does not have. All colours together have at least half
+    as many blocks of 8 x 8 samples as the picture, in each sampling.
     """
     return -(-width // 8) * -(-height // 8) // 16
 
 
 def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield position, marker and bytes of the segments up to the first scan; end early where there is none."""
+    """Yield position, marker and bytes of each segment up to the first scan; end at bytes that are no segment."""
     at = 2
     for _ in range(MAX_SEGMENTS):
         while at < len(data) and data[at] == 0xFF and data[at + 1 : at + 2].tobytes() == b"\xff":
@@ -184,9 +194,10 @@ def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _read_scans(scans: memoryview) -> tuple[int, int]:
-    """Return the length of the scans of the picture whose first one begins here, 0 if it is cut off, and their number.
+    """Return the bytes of a picture's scans, and the number of scans. The bytes are 0 if the picture is cut off.
 
-    One search finds all marks: two of them, for an end and for scans, take several times as long.
+    ``scans`` begins with the first scan. One search finds all markers: two of them, for an end and for scans, take
+    several times as long.
     """
     at = number = 0
     for _ in range(MAX_SEGMENTS):
@@ -206,7 +217,10 @@ def _read_scans(scans: memoryview) -> tuple[int, int]:
 
 
 def end_of_jpeg(data: bytes) -> int:
-    """Return the position behind a JPEG that begins here, 0 if it is not complete. Raises DecodeError."""
+    """Return the position behind the JPEG with which ``data`` begins; 0 if it is not complete.
+
+    Raises DecodeError for too many segments.
+    """
     for at, marker, _ in _segments(memoryview(data)):
         if marker == SOS:
             end, _ = _read_scans(memoryview(data)[at:])
@@ -229,6 +243,7 @@ def _orientation(tiff: bytes) -> int:
     return UPRIGHT
 
 
+#: the reader of a file's header, by encoding; it raises DecodeError
 READERS: dict[str, Callable[[memoryview], ImageHeader]] = {"png": read_png, "jpeg": read_jpeg}
 
 

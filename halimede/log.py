@@ -1,8 +1,8 @@
-"""Log events: constant names with fields, formatted for people on a terminal, otherwise as JSON.
+"""Configures the logging of a process, and removes secrets from what it logs.
 
-All output of a process has one form: its own log events, those of libraries (standard logging), and uncaught
-exceptions. A field about one frame is named ``frame``. Secrets are removed, and an event that cannot be written (a full
-disk) is dropped without further effect.
+A log event is a constant text with named fields. Each one is a line on standard error, for people on a terminal,
+otherwise as JSON. The log records of libraries (standard logging) and uncaught exceptions have the same form. The id of
+a frame is the field ``frame``. An event that cannot be written (a full disk) is dropped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+#: the text in the place of a secret
 HIDDEN = "***"
-#: least seconds between two log lines of one event (``RateLimitedLogger``)
-LIMIT_S = 10.0
+#: least seconds between two log lines of one event of a ``RateLimitedLogger``
+REPEAT_S = 10.0
 #: fields whose values are never shown
 SECRET_FIELD = re.compile(r"password|passwd|passphrase|token|secret|authorization|api_?key|private_?key", re.IGNORECASE)
-#: secrets inside of a text: the user in a URL, ``password=...`` or ``"password": "..."``, an HTTP bearer
+#: secrets inside a text, and what replaces them: the user in a URL, ``password=...`` or ``"password": "..."``, and
+#: the credentials of an HTTP header
 SECRET_TEXTS = (
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@\"']+@"), rf"\1{HIDDEN}@"),
     (
@@ -39,19 +41,20 @@ SECRET_TEXTS = (
     (re.compile(r"(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
 )
 #: depth of nested values that are searched for secrets; deeper values are not shown
-DEEPEST = 4
+MOST_DEPTH = 4
 
 
 def configure(level: str = "INFO", **bound: str) -> None:
-    """Configure all logging on standard error.
+    """Send all log events of the process to standard error.
 
-    ``HALIMEDE_LOG`` is ``json`` or ``console``, ``HALIMEDE_LOG_LEVEL`` a level; ``level`` is the default. Every event
-    of every thread has the ``bound`` fields (node, service, worker); a process with such fields is a service, and its
-    uncaught exceptions are logged as well.
+    The environment variable ``HALIMEDE_LOG`` sets the form, ``json`` or ``console``; without it, a terminal gets
+    ``console``. ``HALIMEDE_LOG_LEVEL`` sets the least level, such as ``DEBUG``; ``level`` is its default, and ``INFO``
+    replaces an unknown one. Every event of every thread has the ``bound`` fields (node, service, worker). With such
+    fields, warnings of Python and uncaught exceptions are logged as well.
     """
     form = os.environ.get("HALIMEDE_LOG") or ("console" if sys.stderr.isatty() else "json")
-    wanted = os.environ.get("HALIMEDE_LOG_LEVEL", level).upper()
-    threshold = logging.getLevelNamesMapping().get(wanted, logging.INFO)
+    level_name = os.environ.get("HALIMEDE_LOG_LEVEL", level).upper()
+    threshold = logging.getLevelNamesMapping().get(level_name, logging.INFO)
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if form == "console"
@@ -60,7 +63,7 @@ def configure(level: str = "INFO", **bound: str) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _Bound(bound),
+            _ProcessFields(bound),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -68,46 +71,47 @@ def configure(level: str = "INFO", **bound: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=_Output,
+        logger_factory=_StandardError,
         cache_logger_on_first_use=False,
     )
-    _take_standard_logging(threshold)
+    _forward_standard_logging(threshold)
     if bound:
         logging.captureWarnings(capture=True)
-        sys.excepthook = _uncaught
-        threading.excepthook = _uncaught_in_thread
+        sys.excepthook = _log_uncaught
+        threading.excepthook = _log_uncaught_in_thread
 
 
 def redact_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Remove secrets from an event (a processor of structlog)."""
-    return {key: _hidden(key, value, 0) for key, value in event.items()}
+    """Return the fields of an event without secrets. It is a processor of structlog, which gives three arguments."""
+    return {key: _redact(key, value, 0) for key, value in event.items()}
 
 
 def redact_text(text: str) -> str:
-    """Return a text without possible secrets."""
-    for pattern, instead in SECRET_TEXTS:
-        text = pattern.sub(instead, text)
+    """Return a text in which ``***`` replaces everything that looks like a secret (``SECRET_TEXTS``)."""
+    for pattern, replacement in SECRET_TEXTS:
+        text = pattern.sub(replacement, text)
     return text
 
 
-def _hidden(key: object, value: Any, depth: int) -> Any:
+def _redact(key: object, value: Any, depth: int) -> Any:
+    """Return a field's value without secrets, as plain data; ``depth``: the number of values that contain it."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(key, str) and SECRET_FIELD.search(key):
         return HIDDEN
     if isinstance(value, str):
         return redact_text(value)
-    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= DEEPEST:
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= MOST_DEPTH:
         return "..."
     if isinstance(value, Mapping):
-        return {redact_text(str(k)): _hidden(k, v, depth + 1) for k, v in value.items()}
+        return {redact_text(str(k)): _redact(k, v, depth + 1) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_hidden("", v, depth + 1) for v in value]
+        return [_redact("", v, depth + 1) for v in value]
     return redact_text(repr(value))
 
 
-class _Bound:
-    """Adds the process's fields in every thread, unlike context variables. An event's own fields take precedence."""
+class _ProcessFields:
+    """A processor of structlog that adds the process's fields to events of every thread; own fields replace them."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
@@ -116,8 +120,8 @@ class _Bound:
         return {**self._fields, **event}
 
 
-class _Output:
-    """Writes lines to the current standard error."""
+class _StandardError:
+    """A logger of structlog that writes lines to ``sys.stderr``, as it is at the time of each line."""
 
     _lock = threading.Lock()
 
@@ -133,11 +137,11 @@ class _Output:
     critical = debug = error = exception = fatal = info = log = warn = warning = msg
 
 
-class _Forward(logging.Handler):
-    """Converts a library's record to an event: its text is the event, its logger a field."""
+class _ForwardHandler(logging.Handler):
+    """A handler of standard logging that logs a library's record as an event, with the logger's name as a field."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record. An error in it must not be raised in the library that logged it."""
+        """Log a record. Arguments that do not fit its format raise nothing: its text is then logged without them."""
         try:
             text = record.getMessage()
         except Exception:  # noqa: BLE001 - arguments that do not fit the format
@@ -150,22 +154,24 @@ class _Forward(logging.Handler):
             log.log(level, text, logger=record.name)
 
 
-def _take_standard_logging(threshold: int) -> None:
-    """Receive the log records of libraries; those below a warning only at level ``DEBUG``."""
+def _forward_standard_logging(threshold: int) -> None:
+    """Log the records of libraries from ``threshold`` on; records below a warning only if that is ``DEBUG``."""
     root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, _Forward)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, _ForwardHandler)]:
         root.removeHandler(handler)
-    root.addHandler(_Forward())
+    root.addHandler(_ForwardHandler())
     root.setLevel(threshold if threshold <= logging.DEBUG else max(threshold, logging.WARNING))
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Log an exception that ends the process, except for Ctrl-C (a ``sys.excepthook``)."""
     if issubclass(kind, KeyboardInterrupt):
         return
     structlog.get_logger().critical("uncaught exception", error=kind.__name__, exc_info=(kind, error, trace))
 
 
-def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    """Log an exception that ends a thread (a ``threading.excepthook``)."""
     if args.exc_value is None or isinstance(args.exc_value, SystemExit):
         return
     structlog.get_logger().critical(
@@ -177,20 +183,21 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
 
 
 class RateLimitedLogger:
-    """Logs each event at most every ten seconds, with the number of dropped ones.
+    """Logs each event at most once in ten seconds, so that many bad samples do not become many log lines.
 
-    So a stream of bad samples does not become a stream of log lines. The samples are counted elsewhere.
+    The field ``unsaid`` is the number of events that were dropped before. Use it only on a running event loop, whose
+    clock it reads.
     """
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
+        self._dropped: dict[str, int] = {}
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log a warning, unless its event was logged recently."""
+        """Log a warning; drop it, with its fields, if the same event was logged less than ten seconds ago."""
         now = asyncio.get_running_loop().time()
         if now < self._due.get(event, now):
-            self._left_out[event] = self._left_out.get(event, 0) + 1
+            self._dropped[event] = self._dropped.get(event, 0) + 1
             return
-        self._due[event] = now + LIMIT_S
-        structlog.get_logger().warning(event, **fields, unsaid=self._left_out.pop(event, 0))
+        self._due[event] = now + REPEAT_S
+        structlog.get_logger().warning(event, **fields, unsaid=self._dropped.pop(event, 0))

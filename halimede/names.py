@@ -1,7 +1,7 @@
-"""Validates names that become part of a topic, a path or a client id.
+"""Checks names that become part of a topic, a path or a client id, and has the key of a resource.
 
-The rules are those of Kubernetes (RFC 1123 labels and subdomains), so that it accepts the same names. They exclude
-``/``, ``+``, ``#``, NUL, ``..`` and anything outside ASCII.
+The rules are those of Kubernetes (RFC 1123 labels and subdomains), so that Kubernetes accepts the same names. They
+exclude ``/``, ``+``, ``#``, NUL, ``..`` and anything outside ASCII.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 from halimede.errors import InvalidFieldError
 
+#: regular expressions of a label and of a name (a subdomain: labels of any length with dots between)
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$(?!\n)"
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$(?!\n)"
+#: most characters of a label and of a name, and most bytes of a file's name
 MAX_LABEL = 63
 MAX_NAME = 253
 MAX_FILE_NAME = 255
+#: what to do about an invalid label or name: the end of an error's text
 LABEL_FIX = f"use 1 to {MAX_LABEL} lower-case letters, digits and '-', with a letter or digit at both ends"
 NAME_FIX = f"use 1 to {MAX_NAME} lower-case letters, digits, '-' and single '.', with a letter or digit at both ends"
-#: ``Meta(pattern=..., extra={FIX: "use ..."})``: the correction of a value that does not match
+#: the key in msgspec's ``Meta(pattern=..., extra={FIX: "use ..."})`` of what to do about a value that does not match
 FIX = "fix"
 
 _label = re.compile(LABEL_PATTERN, re.ASCII)
@@ -40,15 +43,19 @@ def check_name(field: str, value: object) -> str:
 
 
 def file_name(path: str) -> str:
-    """Return the name of a path's file, cut to 255 bytes of UTF-8; bytes that are not UTF-8 become question marks."""
+    r"""Return the last part of a path, after ``/`` or ``\``, cut to 255 bytes of UTF-8; empty for ``.`` and ``..``.
+
+    Characters that UTF-8 cannot encode become question marks.
+    """
     name = path.replace("\\", "/").rpartition("/")[2].encode(errors="replace")
     return "" if name in {b".", b".."} else name[:MAX_FILE_NAME].decode(errors="ignore")
 
 
 class Key(NamedTuple):
-    """The key of a resource: plural kind, namespace and name. Its identity over time is (uid, generation).
+    """The key by which GM looks up a resource: ``plural`` is its kind in the plural, such as ``models``.
 
-    A tuple, because GM mostly looks resources up by it: hashing a dataclass takes three times as long.
+    A resource that is deleted and created again has the same key. It is a tuple because hashing a dataclass takes three
+    times as long.
     """
 
     plural: str
@@ -60,7 +67,7 @@ class Key(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Key:
-        """Parse the output of ``str``; raise InvalidFieldError for any other text."""
+        """Return the key of a text ``<namespace>/<plural>/<name>``; raise InvalidFieldError for any other text."""
         parts = text.split("/")
         if len(parts) != 3:
             raise InvalidFieldError("key", text, "write <namespace>/<plural>/<name>")

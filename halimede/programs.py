@@ -1,9 +1,9 @@
-"""The processes that ``halimede NAME`` runs, and where their packages are: in the wheel, or beside it in a checkout.
+"""The processes that ``halimede NAME`` runs, and where their code is: in the installed wheel, or in a checkout.
 
-The applications are in packages of their own (``services``, and ``examples`` for the demo). The wheel carries them in
-``halimede/_bundle``, so that they never stand among other packages under these names. A process makes the package that
-it runs importable for itself alone; whatever else has its name, on PYTHONPATH or in the working directory, is not
-taken.
+The applications are in packages of their own (``services``, and ``examples`` for the demo). A checkout has them next to
+``halimede``. The wheel has them in ``halimede/_bundle``, so that other packages may have the same names. A process
+makes the package that it runs importable for itself alone (``mount``). A package of the same name on PYTHONPATH or in
+the working directory is ignored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+#: the folder of the package ``halimede``
 HERE = Path(__file__).resolve().parent
 #: the applications in an installed wheel
 BUNDLE = HERE / "_bundle"
@@ -25,26 +26,26 @@ BUNDLE = HERE / "_bundle"
 CHECKOUT = None if BUNDLE.is_dir() else HERE.parent
 #: exit code of a mistake that the user can correct
 USER_ERROR = 2
-#: extras that have the packages of others
+#: extras (named sets of optional packages) that only collect the packages of other extras
 COLLECTIONS = frozenset({"all", "dev"})
-#: distributions whose modules have another name
+#: distributions by the name of their module, where the names differ
 DISTRIBUTIONS = {"PIL": "pillow", "google": "protobuf", "grpc": "grpcio", "sklearn": "scikit-learn"}
-#: packages of this installation: one that is missing is a bug
-OWN = frozenset({"halimede", "services", "examples"})
-#: file permissions that processes take from new files: stores and logs hold data that other users must not read
-PRIVATE = 0o077
+#: packages of this installation: if one is missing, that is a bug
+OWN_PACKAGES = frozenset({"halimede", "services", "examples"})
+#: the umask of private processes: stores and logs hold data that other users must not read
+PRIVATE_UMASK = 0o077
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process.
+    """A process that ``halimede NAME`` runs.
 
     Attributes:
-        entry: its main function, as module:function: arguments in, exit code out (None: 0).
-        extras: those whose packages it needs.
-        private: whether its files are only for its user.
-        whole: whether it starts processes that need the packages, too: so all are checked before.
-        runs_user_code: whether it imports its user's modules, one of which may have the name of a package of ours.
+        entry: its main function, as module:function; it takes the arguments and returns the exit code (None: 0).
+        extras: the extras whose packages it needs.
+        private: its files are only for its user.
+        whole: it starts processes that need the packages, so all of them are checked before it runs.
+        runs_user_code: it imports its user's modules, which may have the name of an application's package.
 
     """
 
@@ -55,6 +56,7 @@ class Program:
     runs_user_code: bool = False
 
 
+#: by NAME
 PROGRAMS = {
     "up": Program("services.main:main", ("gm", "lc", "worker"), private=True, whole=True),
     "demo": Program("examples.digits.demo:main", ("gm", "lc", "worker", "cli", "demo"), private=True, whole=True),
@@ -72,50 +74,65 @@ def command(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "halimede", name, *arguments]
 
 
-def inherited() -> dict[str, str]:
-    """Return the variables by which a child process runs this installation, where that is a checkout."""
+def child_variables() -> dict[str, str]:
+    """Return the environment variables by which a child process imports this checkout; none for an installed wheel."""
     if CHECKOUT is None:
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))}
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run a program to its end; return its exit code. A package that is missing is one line and exit code 2."""
+    """Run a program to its end; return its exit code.
+
+    If a package is missing, a line on standard error says what to install, and the exit code is 2.
+    """
     program = PROGRAMS[name]
     if program.private:
-        os.umask(PRIVATE)
-    missing = _not_installed(program.extras) if program.whole else []
+        os.umask(PRIVATE_UMASK)
+    missing = _missing_distributions(program.extras) if program.whole else []
     try:
         if not missing:
-            return _entry(program)(arguments) or 0
+            return _load_entry(program)(arguments) or 0
     except (ModuleNotFoundError, BaseExceptionGroup) as error:
         missing = [missing_package(error)]
         if not missing[0]:
             raise
-    sys.stderr.write(f"halimede {name}: {not_installed(missing, program.extras)}\n")
+    sys.stderr.write(f"halimede {name}: {missing_text(missing, program.extras)}\n")
     return USER_ERROR
 
 
 def missing_package(error: BaseException) -> str:
-    """Return the package of others that an error, or the first one of a group, has not found; else empty text."""
+    """Return the package whose import failed, by an error or the first error of a group; empty for other errors.
+
+    Empty also for packages of halimede itself.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    return "" if package in OWN else package
+    return "" if package in OWN_PACKAGES else package
 
 
-def not_installed(packages: Sequence[str], extras: Sequence[str]) -> str:
-    """Return the message that packages are missing: with ``extras``, and the first one that has a package else."""
-    wanted = [*extras]
+def missing_text(packages: Sequence[str], extras: Sequence[str]) -> str:
+    """Return the message that packages are missing, with the command that installs them.
+
+    ``packages``: names of modules or distributions. The command installs ``extras``, and a further extra for each
+    package that is in none of them.
+    """
+    to_install = [*extras]
     for package in packages:
-        name = _normal(DISTRIBUTIONS.get(package, package))
-        having = [extra for each, extra in _required() if _normal(each) == name]
-        if having and not set(having) & set(wanted):
-            wanted.append("worker" if "worker" in having else having[0])
-    return f"not installed: {', '.join(packages)}: pip install 'halimede[{','.join(wanted)}]'"
+        name = _normalize(DISTRIBUTIONS.get(package, package))
+        owners = [extra for distribution, extra in _required_distributions() if _normalize(distribution) == name]
+        if owners and not set(owners) & set(to_install):
+            to_install.append("worker" if "worker" in owners else owners[0])
+    return f"not installed: {', '.join(packages)}: pip install 'halimede[{','.join(to_install)}]'"
 
 
-def _entry(program: Program) -> Callable[[Sequence[str]], int | None]:
+def _load_entry(program: Program) -> Callable[[Sequence[str]], int | None]:
+    """Return the main function of a program.
+
+    For a program with user code, the application's package is then removed from ``sys.modules``, so that the user's
+    package of that name can be imported.
+    """
     module, _, function = program.entry.partition(":")
     package = module.partition(".")[0]
     before = set(sys.modules)
@@ -137,30 +154,33 @@ def mount(package: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _not_installed(extras: Sequence[str]) -> list[str]:
+def _missing_distributions(extras: Sequence[str]) -> list[str]:
     """Return the distributions of some extras that are missing here; none where halimede itself is not installed."""
-    names = sorted({name for name, extra in _required() if extra in extras})
-    return [name for name in names if not _has(name)]
+    names = sorted({name for name, extra in _required_distributions() if extra in extras})
+    return [name for name in names if not _is_installed(name)]
 
 
-def _required() -> list[tuple[str, str]]:
+def _required_distributions() -> list[tuple[str, str]]:
     """Return the required distributions, each with an extra that has it; none where halimede is not installed."""
     from importlib import metadata  # noqa: PLC0415  # a twentieth of a command's start, for messages alone
 
     try:
-        lines = metadata.requires("halimede") or []
+        requirements = metadata.requires("halimede") or []
     except metadata.PackageNotFoundError:
         return []
-    found = (re.match(r"""([A-Za-z0-9._-]+).*extra == ["']([a-z0-9-]+)["']""", line) for line in lines)
-    return [(each[1], each[2]) for each in found if each and each[2] not in COLLECTIONS]
+    pattern = re.compile(r"""([A-Za-z0-9._-]+).*extra == ["']([a-z0-9-]+)["']""")
+    matches = filter(None, map(pattern.match, requirements))
+    return [(match[1], match[2]) for match in matches if match[2] not in COLLECTIONS]
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
+    """Return a distribution's name in the form by which names are compared (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _has(distribution: str) -> bool:
-    from importlib import metadata  # noqa: PLC0415  # as above
+def _is_installed(distribution: str) -> bool:
+    """Whether a distribution is installed here, in any version."""
+    from importlib import metadata  # noqa: PLC0415  # slow, and for messages alone
 
     try:
         metadata.version(distribution)

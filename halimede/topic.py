@@ -1,6 +1,7 @@
-"""Topics: typed values with a template, the only conversion between names and topic strings.
+"""MQTT topics as typed values with a template: the only conversion between names and topic strings.
 
-Topics are built only through ``at`` and ``filter``, which check each name, so that no unchecked input reaches one.
+``halimede/topics.py`` lists all topics. A topic's string is made only by ``Topic.at`` (to publish) and ``Topic.filter``
+(to subscribe). Both check each name, so no unchecked input gets into a topic.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from halimede.names import check_label, check_name
 
 M = TypeVar("M")
 
-#: names that are RFC 1123 labels; all others are subdomains
+#: fields of templates whose values are RFC 1123 labels; the values of all others are RFC 1123 subdomains
 LABELS = frozenset({"ns", "plural", "camera", "hop"})
-#: most topics whose names are cached, and most characters of one: samples use the same few topics
-REMEMBERED, LONGEST = 4096, 512
+#: most topics whose names are cached, and most characters of a cached topic: samples use the same few topics
+MOST_CACHED, LONGEST_CACHED = 4096, 512
 
 
 def _check(field: str, value: str) -> str:
+    """Return ``value`` if it is a valid name for this field of a template. Raises InvalidFieldError."""
     return check_label(field, value) if field in LABELS else check_name(field, value)
 
 
 class Role(StrEnum):
-    """Roles of clients of the bus."""
+    """Roles of the broker's clients. The broker's access rules are made from them."""
 
     GM = "gm"
     LC = "lc"
@@ -42,7 +44,7 @@ class Role(StrEnum):
 
 
 class BodyEncoding(StrEnum):
-    """Encodings of a body."""
+    """How the body of a message becomes its payload. ``BYTES``: the body is the payload, such as a picture's file."""
 
     JSON = "json"
     MSGPACK = "msgpack"
@@ -51,10 +53,25 @@ class BodyEncoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic(Generic[M]):
-    """One topic of the contract. Names in braces are filled by ``at`` and read back by ``parse``.
+    """One topic of the contract, such as ``{ns}/sedna/frames/{camera}``, with the type of its messages.
 
-    For a topic on which any client may publish or subscribe, ``speaker`` and ``listener`` name the fields with their
-    names at the broker (``gm``, ``lc.edge0``), so that no client publishes for another one or receives its messages.
+    Attributes:
+        id: its name in ``topics.md`` and in messages to users.
+        template: the topic, with a field in braces at each level that differs. ``at`` fills the fields with names, and
+            ``parse`` reads the names back.
+        message: the type of the body.
+        publishers: the roles whose clients may publish to the topic.
+        subscribers: the roles whose clients may subscribe to it.
+        doc: what a message says, for ``topics.md``.
+        encoding: how the body becomes the payload.
+        qos: MQTT's quality of service: 0 (at most once) or 1 (at least once).
+        retain: the broker keeps the latest message for new subscribers.
+        shared: the subscribers form groups, and each message goes to one client of a group.
+        speaker: the field that holds the publisher's name at the broker (``gm``, ``lc.edge0``), so that no client
+            publishes as another; empty: there is none.
+        listener: the field that holds the subscriber's name at the broker, so that no client receives another's
+            messages; empty: there is none.
+
     """
 
     id: str
@@ -72,18 +89,25 @@ class Topic(Generic[M]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names in the template, in order."""
+        """The fields of the template, in its order."""
         return _fields(self.template)
 
     def at(self, **names: str) -> Address[M]:
-        """Return the topic with all names filled in; raise InvalidFieldError for a bad name."""
-        text = _filled(self.template, tuple(names.items()))
+        """Return the topic to publish to, with a name for each field.
+
+        Raises InvalidFieldError for a name that is not valid, TypeError for a field that is missing or unknown.
+        """
+        text = _fill(self.template, tuple(names.items()))
         if not text:
             raise TypeError(f"{self.id} takes {self.fields}, got {tuple(names)}")
         return Address(self, text)
 
     def filter(self, *, group: str = "", **names: str) -> Filter[M]:
-        """Return a subscription: missing names match anything; ``group`` makes it a shared one."""
+        """Return a subscription. A field without a name matches any name.
+
+        ``group``: the clients that subscribe with the same group share the messages; empty: each client receives all.
+        Raises InvalidFieldError for a name or group that is not valid, TypeError for an unknown field.
+        """
         unknown = set(names) - set(self.fields)
         if unknown:
             raise TypeError(f"{self.id} takes {self.fields}, got {tuple(unknown)}")
@@ -92,33 +116,38 @@ class Topic(Generic[M]):
         return Filter(self, f"$share/{_check('group', group)}/{text}" if group else text)
 
     def parse(self, topic: str) -> dict[str, str] | None:
-        """Return the names in ``topic``, or None if it does not match the template or a name is invalid."""
-        names = (_remembered if len(topic) <= LONGEST else _parsed)(self.template, topic)
+        """Return the name of each field in ``topic``; None if it does not match the template or a name is invalid."""
+        names = (_parse_cached if len(topic) <= LONGEST_CACHED else _parse)(self.template, topic)
         return dict(names) if names is not None else None
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _filled(template: str, names: tuple[tuple[str, str], ...]) -> str:
-    """Return a template with its names filled in, empty if the names differ. Raises InvalidFieldError."""
+@lru_cache(maxsize=MOST_CACHED)
+def _fill(template: str, names: tuple[tuple[str, str], ...]) -> str:
+    """Return a template filled with (field, name) pairs; empty if their fields are not those of the template.
+
+    Raises InvalidFieldError for a name that is not valid.
+    """
     if {field for field, _ in names} != set(_fields(template)):
         return ""
     return template.format_map({field: _check(field, value) for field, value in names})
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=MOST_CACHED)
 def _fields(template: str) -> tuple[str, ...]:
+    """Return the fields of a template, in its order."""
     return tuple(re.findall(r"{(\w+)}", template))
 
 
-def _parsed(template: str, topic: str) -> Mapping[str, str] | None:
-    parts, wanted = topic.split("/"), template.split("/")
-    if len(parts) != len(wanted):
+def _parse(template: str, topic: str) -> Mapping[str, str] | None:
+    """Return the name of each field in ``topic``; None if it does not match the template or a name is invalid."""
+    levels, patterns = topic.split("/"), template.split("/")
+    if len(levels) != len(patterns):
         return None
     names: dict[str, str] = {}
-    for part, pattern in zip(parts, wanted, strict=True):
+    for level, pattern in zip(levels, patterns, strict=True):
         if pattern.startswith("{"):
-            names[pattern[1:-1]] = part
-        elif part != pattern:
+            names[pattern[1:-1]] = level
+        elif level != pattern:
             return None
     try:
         return {k: _check(k, v) for k, v in names.items()}
@@ -126,12 +155,12 @@ def _parsed(template: str, topic: str) -> Mapping[str, str] | None:
         return None
 
 
-_remembered = lru_cache(maxsize=REMEMBERED)(_parsed)
+_parse_cached = lru_cache(maxsize=MOST_CACHED)(_parse)
 
 
 @dataclass(frozen=True, slots=True)
 class Address(Generic[M]):
-    """A topic with its names filled in, to publish to."""
+    """A topic to publish to. ``text``: the string that the broker gets, in which each field has a name."""
 
     topic: Topic[M]
     text: str
@@ -142,7 +171,7 @@ class Address(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Generic[M]):
-    """A subscription of one topic of the contract."""
+    """A subscription to a topic. ``text``: MQTT's topic filter, with ``+`` for any name and with the group, if any."""
 
     topic: Topic[M]
     text: str

@@ -1,6 +1,7 @@
-"""THE contract: every topic as a typed value, in the order of ``topics.md``. There are no other topics.
+"""The contract between all programs: every MQTT topic as a ``Topic``, in the order of ``topics.md``.
 
-``topics.md`` and the broker's access rules are generated from it.
+Each constant has its name, its template, the type of its body, the roles that publish and subscribe, and a text for
+``topics.md``. That file and the broker's access rules are generated from here. There are no other topics.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ INSERT = Topic(
     m.ResourceBody,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="A resource for this node, in the form of the API server and of group sedna.io. User properties: `epoch` "
-    "(of GM) and `number` (counts GM's messages of that epoch). The message with the highest number is valid. "
-    "`session-key`: the secret part of the client ids of a service's sessions for frames.",
+    doc="A resource for this node, in the form of the API server and of group sedna.io. User properties: `epoch`, "
+    "`number` and `session-key`, the secret part of the client ids of a service's sessions for frames.",
 )
 DELETE = Topic(
     "delete",
@@ -28,7 +28,7 @@ DELETE = Topic(
     m.Delete,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="The node must remove this resource. User properties `epoch` and `number` as for insert.",
+    doc="The node must remove this resource. User properties: `epoch`, `number`.",
 )
 SYNCED = Topic(
     "synced",
@@ -48,9 +48,8 @@ NODE_STATUS = Topic(
     retain=True,
     publishers=(Role.LC, Role.GM),
     subscribers=(Role.GM,),
-    doc="The node's report on a resource. The LC clears it (empty, retained) when it has removed the resource, "
-    "and GM when a user deletes the node. User properties: `epoch` (of the connection) and `number`. The "
-    "message with the highest number is valid.",
+    doc="The node's report on a resource. The LC clears it when it has removed the resource, "
+    "and GM when a user deletes the node. User properties: `epoch`, `number`.",
 )
 SYNC = Topic(
     "sync",
@@ -59,8 +58,7 @@ SYNC = Topic(
     publishers=(Role.LC,),
     subscribers=(Role.GM,),
     doc="The resources that the node holds. Published on every connection, on a new epoch of GM, and every few "
-    "minutes. User properties: `epoch` (of the connection) and `number`. The message with the highest number "
-    "is valid.",
+    "minutes. User properties: `epoch`, `number`.",
 )
 PRESENCE = Topic(
     "presence",
@@ -68,7 +66,7 @@ PRESENCE = Topic(
     m.Presence,
     retain=True,
     publishers=(Role.LC, Role.GM),
-    subscribers=(Role.GM, Role.LC, Role.OPERATOR),
+    subscribers=(Role.GM, Role.LC, Role.OPERATOR, Role.CONSUMER),
     doc="Birth and will of the node's LC, both with the epoch of the connection. GM clears it when a user deletes "
     "the node. An LC subscribes to its own presence, and so detects a second LC with its name.",
 )
@@ -91,8 +89,8 @@ CAMERA_FRAME = Topic(
     publishers=(Role.CAMERA, Role.OPERATOR),
     subscribers=(Role.EDGE, Role.OPERATOR),
     doc="One frame from any MQTT client, with QoS 0 or 1. "
-    "The edge workers of a service share one subscription for each camera. User properties `traceparent` and "
-    "`tracestate` (W3C Trace Context) may name the frame's trace; without them its id identifies the trace.",
+    "The edge workers of a service share one subscription for each camera. Without "
+    "`traceparent` its id identifies the trace.",
     shared=True,
 )
 REQUEST = Topic(
@@ -102,8 +100,7 @@ REQUEST = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE,),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for any cloud worker. Response topic and correlation data are required. User properties "
-    "`traceparent` and `tracestate` name its place in the frame's trace.",
+    doc="A hard sample for any cloud worker. Response topic and correlation data are required.",
     shared=True,
 )
 REQUEST_TO = Topic(
@@ -140,9 +137,8 @@ RESULT = Topic(
     "{ns}/sedna/inference/{service}/result",
     m.Result,
     publishers=(Role.EDGE,),
-    subscribers=(Role.CONSUMER, Role.OPERATOR),
-    doc="The final answer to each frame id. A consumer drops repeated ids. User properties `traceparent` and "
-    "`tracestate`, if the frame had them or the worker exports traces.",
+    subscribers=(Role.EDGE, Role.CONSUMER, Role.OPERATOR),
+    doc="The final answer to each frame id.",
 )
 HARD_SAMPLE = Topic(
     "hard-sample",
@@ -155,6 +151,15 @@ HARD_SAMPLE = Topic(
     doc="A small picture of a hard sample: at most one a second from each edge worker.",
 )
 
+OCCUPANCY = Topic(
+    "occupancy",
+    "{ns}/sedna/inference/{service}/occupancy/{camera}",
+    m.OccupancyEvent,
+    retain=True,
+    publishers=(Role.EDGE, Role.GM),
+    subscribers=(Role.EDGE, Role.GM, Role.OPERATOR, Role.CONSUMER),
+    doc="The last event of a camera, by the eldest edge worker. GM clears it when service, occupancy or camera goes.",
+)
 EDGE_PEER = Topic(
     "edge-peer",
     "{ns}/sedna/inference/{service}/peers/{worker}",
@@ -203,8 +208,7 @@ MULTI_RESULT = Topic(
     m.Result,
     publishers=(Role.EDGE,),
     subscribers=(Role.CONSUMER, Role.OPERATOR),
-    doc="The final answer to each frame id of a multi-edge service. After the failure of a worker an id may be "
-    "repeated: a consumer drops repeated ids.",
+    doc="The final answer to each frame id of a multi-edge service.",
 )
 TRACK = Topic(
     "track",
@@ -236,8 +240,8 @@ IDENTITY_QUERY = Topic(
     m.IdentityQuery,
     publishers=(Role.OPERATOR, Role.CONSUMER),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Asks where an identity was seen. All workers with a gallery receive it, and the one that runs the re- "
-    "identification answers.",
+    doc="Asks where an identity was seen. All workers with a gallery receive it, and the one that runs the "
+    "re-identification answers.",
 )
 IDENTITY_ANSWER = Topic(
     "identity-answer",
@@ -276,9 +280,8 @@ STATUS = Topic(
     retain=True,
     publishers=(Role.GM,),
     subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER, Role.LC),
-    doc="GM's status of a resource. GM clears it (empty, retained) when the resource is deleted. At its start GM "
-    "reads the documents of an earlier GM, and clears those without a resource. Nodes that copy the files of a Model "
-    "or Dataset (`syncTo`) read their digest here.",
+    doc="GM's status of a resource. GM clears it when the resource is deleted. Nodes that "
+    "copy the files of a Model or Dataset (`syncTo`) read their digest here.",
 )
 GM_PRESENCE = Topic(
     "gm-presence",
@@ -286,7 +289,7 @@ GM_PRESENCE = Topic(
     m.GmPresence,
     retain=True,
     publishers=(Role.GM,),
-    subscribers=(Role.LC, Role.GM, Role.OPERATOR),
+    subscribers=(Role.LC, Role.GM, Role.OPERATOR, Role.CONSUMER),
     doc="Birth and will of GM, with its epoch. GM repeats its birth after a will of another store.",
 )
 API_REQUEST = Topic(
@@ -295,7 +298,7 @@ API_REQUEST = Topic(
     m.ApiRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.GM,),
-    doc="A request to GM's API: apply, get, list, delete, events, nodes, version.",
+    doc="A request to GM's API.",
 )
 API_REPLY = Topic(
     "api-reply",
@@ -327,7 +330,7 @@ TRACE_REQUEST = Topic(
     m.TraceRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Asks all workers for the recorded steps of one frame, or edge workers for those of their last frame.",
+    doc="Asks all workers for the recorded steps of one frame.",
 )
 TRACE_REPLY = Topic(
     "trace-reply",
@@ -343,8 +346,7 @@ KEPT_REQUEST = Topic(
     m.KeptRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.EDGE,),
-    doc="Asks edge workers for the hard samples that they store: one page of entries, or one sample with its picture. "
-    "With `person` it stores a label of a person.",
+    doc="Asks edge workers for the hard samples that they store: one page of entries, or one sample with its picture.",
 )
 KEPT_REPLY = Topic(
     "kept-reply",
@@ -467,5 +469,5 @@ DEAD_LETTER = Topic(
     "`none`.",
 )
 
-#: all topics
+#: all topics of this module, in its order
 CONTRACT: tuple[Topic[Any], ...] = tuple(value for value in list(vars().values()) if isinstance(value, Topic))

@@ -6,6 +6,7 @@ A finding is an error with file, line and what to do. There is no list of except
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ("topics.md", "docs/reference/")
 #: words of one sentence; a code span, a link or a number is one word
 LONGEST = 30
+#: words of a paragraph, a list item or a table cell, in the documents with which a reader of the code begins
+PARAGRAPH, SHORT = 90, frozenset({"architecture.md", "learning-loop.md", "training.md"})
 #: languages of code blocks: a test runs ``sh``, or lists it as not run (docs/style.md)
 LANGUAGES = frozenset({"sh", "text", "console", "python", "javascript", "yaml", "json", "toml"})
 #: words and phrases that are not used, and what to write instead
@@ -46,20 +49,22 @@ def documents() -> Iterator[Path]:
     yield from (ROOT / each for each in sorted(listed) if not each.startswith(GENERATED) and (ROOT / each).exists())
 
 
-def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a line of prose: code, links and emphasis as plain words; a table's cells apart."""
+def paragraphs(text: str) -> list[str]:
+    """Return a line of prose: code, links and emphasis as plain words; a table's cells apart."""
     text = re.sub(r"`+[^`]+`+", "CODE", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"<[^>]+>|\*\*|(?<!\w)[*_]|[*_](?!\w)", "", text)
-    for cell in re.split(r"(?<!\\)\|", text):
-        for sentence in re.split(r"(?<=[.!?:;])\)?\s+", cell.strip()):
-            if sentence:
-                yield sentence
+    return re.split(r"(?<!\\)\|", text)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of plain text."""
+    return re.findall(r"[\w'/.-]*\w[\w'/.-]*", text)
 
 
 def prose(sentence: str) -> Iterator[str]:
     """Yield what is wrong with a sentence."""
-    words = re.findall(r"[\w'/.-]*\w[\w'/.-]*", sentence)
+    words = words_of(sentence)
     if len(words) > LONGEST:
         yield f"a sentence of {len(words)} words: split it ({' '.join(words[:6])} ...)"
     for pattern, better in FORBIDDEN:
@@ -68,8 +73,8 @@ def prose(sentence: str) -> Iterator[str]:
         yield f"a double negation: `{found[0]}`"
 
 
-def form(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Yield what is wrong with the headings and fences of a document, and with its prose."""
+def form(lines: list[str], paragraph: float) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with headings, fences and prose. ``paragraph``: the most words of one."""
     fence, level = "", 0
     for number, line in enumerate(lines, 1):
         if mark := re.match(r"\s*(`{3,})(\w*)", line):
@@ -88,7 +93,11 @@ def form(lines: list[str]) -> Iterator[tuple[int, str]]:
             level = deeper
         if line != line.rstrip():
             yield number, "spaces at the end of the line"
-        yield from ((number, wrong) for sentence in sentences(line) for wrong in prose(sentence))
+        for text in paragraphs(line):
+            if (count := len(words_of(text))) > paragraph:
+                yield number, f"a paragraph of {count} words: split or shorten it"
+            for sentence in re.split(r"(?<=[.!?:;])\)?\s+", text.strip()):
+                yield from ((number, wrong) for wrong in prose(sentence))
 
 
 def links(path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
@@ -115,7 +124,8 @@ def main() -> int:
     failed = False
     for path in [each.resolve() for each in parser.parse_args().files] or documents():
         lines = path.read_text().split("\n")
-        for number, wrong in sorted({*form(lines), *links(path, lines)}):
+        paragraph = PARAGRAPH if path.name in SHORT else math.inf
+        for number, wrong in sorted({*form(lines, paragraph), *links(path, lines)}):
             print(f"Error: {os.path.relpath(path, ROOT)}:{number}: {wrong}", file=sys.stderr)
             failed = True
     return 1 if failed else 0

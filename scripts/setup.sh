@@ -3,7 +3,9 @@
 # packages, and Mosquitto. Does nothing, at once, when all is there. Without root it never installs system packages:
 # it says exactly what to install. `setup.sh demo` installs only the packages of `halimede demo`, `setup.sh run` adds
 # those of what a system here may run, and `setup.sh` those of development, to the same .venv. `setup.sh browser` brings
-# Chromium too, in which the web page is tested, and `setup.sh fonts` fonts beside the packages of `setup.sh run`.
+# Chromium too, in which the web page is tested, `setup.sh prometheus` Prometheus, with which alerts are tested,
+# `setup.sh node` npm, for the tests of programs in JavaScript, and `setup.sh fonts` fonts beside the packages of
+# `setup.sh run`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -158,6 +160,30 @@ setup_browser() {
   fi
 }
 
+# npm of Debian is 350 packages, and tests that need it skip without it: nobody who is not root has to install it
+setup_node() {
+  if ! command -v npm >/dev/null && may_install; then
+    install "npm, for the tests of programs in JavaScript," nodejs npm
+  fi
+}
+
+# the programs alone, in the environment: a package that is installed would start a service
+setup_prometheus() {
+  [[ ! -x $VENV/bin/promtool || ! -x $VENV/bin/prometheus ]] || return 0
+  command -v apt-get >/dev/null && command -v dpkg >/dev/null ||
+    die "Prometheus, for the tests of alerts, is missing." "Copy its programs prometheus and promtool to $VENV/bin."
+  say "unpacking Prometheus (apt) into $VENV/bin"
+  local folder
+  folder=$(mktemp -d)
+  [[ $(id -u) != 0 ]] || quietly apt-get update -qq || true
+  if ! (cd "$folder" && quietly apt-get download -qq prometheus && dpkg -x prometheus_*.deb .); then
+    rm -rf "$folder"
+    die "apt could not download prometheus: the lines above say why"
+  fi
+  cp "$folder/usr/bin/prometheus" "$folder/usr/bin/promtool" "$VENV/bin/"
+  rm -rf "$folder"
+}
+
 setup_fonts() {
   compgen -G "$FONTS/*/*.ttf" >/dev/null || install "A TrueType font, for the words of the demo," fonts-dejavu-core
 }
@@ -166,4 +192,6 @@ setup_python
 setup_packages
 setup_mosquitto
 [[ $STAGE != browser ]] || setup_browser
+[[ $STAGE != node ]] || setup_node
+[[ $STAGE != prometheus ]] || setup_prometheus
 [[ $STAGE != fonts ]] || setup_fonts

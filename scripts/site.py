@@ -1,8 +1,9 @@
 """Builds the site of the documents into build/pages: ``make docs``.
 
 The documents are copied to build/site-source under their paths in the repository, so that links between them stay as
-they are. A link to a file that is no document, such as a source file, becomes plain text. MkDocs then checks all links
-and headings: a broken one ends the build.
+they are. A link to a file that is no document, such as a source file, becomes plain text. JSON schemas of all bodies
+are written into docs/schemas, and topics link to them. MkDocs then checks all links and headings: a broken one ends
+the build.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from halimede.contract.render import schemas, write_files
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, CONFIG = "build/site-source", "build/mkdocs.yml"
 #: files that documents show or offer
-SHOWN = frozenset({".png", ".svg", ".css"})
+SHOWN = frozenset({".png", ".svg", ".css", ".json"})
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?!\w+:)[^)#\s]+)((?:#[^)]*)?)\)")
+#: a file below docs/schemas, which only the site has; the heading of a topic
+SCHEMA, TOPIC = re.compile(r"`docs/(schemas/[\w-]+\.json)`"), re.compile(r"^### ([a-z-]+)$", re.MULTILINE)
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -39,7 +44,9 @@ def staged(text: str, path: Path, known: set[Path]) -> str:
         on_site = target.is_relative_to(ROOT) and target.relative_to(ROOT) in known
         return found[2] if target.exists() and not on_site else found[0]
 
-    parts = FENCE.split(text)
+    if path.name == "topics.md":
+        text = TOPIC.sub(r"\g<0>\n\nJSON Schema: [\1.json](docs/schemas/\1.json)", text)
+    parts = FENCE.split(SCHEMA.sub(r"[\1](\1)", text))
     return "".join(part if part.lstrip().startswith("```") else LINK.sub(link, part) for part in parts)
 
 
@@ -73,6 +80,7 @@ def main() -> int:
             target.write_text(staged((ROOT / path).read_text(), path, known))
         else:
             shutil.copyfile(ROOT / path, target)
+    write_files(schemas(), (), ROOT / SOURCE / "docs" / "schemas")
     (ROOT / CONFIG).write_text(config(known))
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", CONFIG]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of another program

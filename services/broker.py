@@ -1,6 +1,7 @@
-"""The embedded broker: Mosquitto as a child process, for the system on one machine and for tests.
+"""The embedded broker: Mosquitto as a child process (``MosquittoProcess``), for ``halimede up`` and for tests.
 
-It ends with its parent, even if that is killed. It is not bound to an event loop, so that any loop may call it.
+Mosquitto ends with its parent process, even if the parent is killed. The object is not bound to an event loop: methods
+may be called from different loops.
 """
 
 from __future__ import annotations
@@ -11,46 +12,49 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from halimede.access.mosquitto import ENVIRONMENT, LIMITS
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.system.child_process import exited, spawn
+from halimede.system.child_process import reap, spawn
 from services.processes import usable
 
+#: MQTT's usual port
 DEFAULT_PORT = 1883
-#: how many ports from there are tried if none is given
+#: number of ports that are tried if none is given, from DEFAULT_PORT on
 PORTS = 200
+#: the address on which the broker listens
 HOST = "127.0.0.1"
-#: seconds
+#: seconds until the broker must accept connections after its start, and until it is killed after SIGTERM
 START_TIMEOUT, STOP_TIMEOUT = 10.0, 5.0
+#: lines of Mosquitto's configuration that give any client all rights
 ANONYMOUS = ("allow_anonymous true",)
+#: text in Mosquitto's log if another process has the port
 IN_USE = "Address already in use"
-#: before each entry of its log
+#: the time before each entry of Mosquitto's log, in seconds since 1970
 TIME = re.compile(r"^\d+: ")
 
 
 class MosquittoProcess:
-    """A Mosquitto on loopback, from ``async with`` or between ``start`` and ``stop``.
+    """A Mosquitto on loopback. It runs inside ``async with``, or between ``start`` and ``stop``.
 
     Attributes:
-        port: its port; known after its start.
+        port: the TCP port; 0 before the first start, if the constructor got none.
 
     """
 
     def __init__(
         self, folder: Path, *, port: int | None = None, access: Sequence[str] = ANONYMOUS, secure: bool = False
     ) -> None:
-        """Prepare a broker that keeps ``mosquitto.conf`` and ``mosquitto.log`` in ``folder``.
+        """Start nothing yet. ``folder`` gets ``mosquitto.conf`` and ``mosquitto.log``.
 
-        Without ``port`` the first free one from 1883 on is used, and kept for later starts. ``access`` are the
-        configuration's lines on access rights; ``secure``: those lines require TLS.
+        Without ``port``, the first start takes the first free port from 1883 on, and later starts take the same one.
+        ``access``: the configuration's lines on access rights. ``secure``: whether these lines require TLS.
         """
         self.port = port or 0
-        #: None: the next start takes the first free one
+        #: the port of each start; None: the next start takes the first free port
         self._fixed_port = port
         self._folder = folder
         self._access = access
@@ -61,41 +65,40 @@ class MosquittoProcess:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The address for clients, such as ``mqtt://127.0.0.1:1883``; ``mqtts://`` with TLS."""
         return f"{'mqtts' if self._secure else 'mqtt'}://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The process id, None if it does not run."""
+        """The process id; None: the broker does not run."""
         return self._process.pid if self._process else None
 
     @property
     def log(self) -> Path:
-        """The file that Mosquitto appends to."""
+        """The log file. Mosquitto appends to it at each start."""
         return self._folder / "mosquitto.log"
 
     async def __aenter__(self) -> Self:
-        """Start it and wait until it accepts connections."""
+        """Start the broker; ``start`` has the errors."""
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop it."""
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the broker."""
         await self.stop()
 
     async def start(self) -> None:
-        """Start it and wait until it accepts connections.
+        """Start Mosquitto, and wait at most 10 s until it accepts connections.
 
-        Raises InvalidFieldError if the given port is taken, HalimedeError if Mosquitto is missing or fails.
+        Raises InvalidFieldError if the given port is taken; HalimedeError if Mosquitto is not installed or does not
+        start, if the folder cannot be written, or if no port is free; RuntimeError if the broker runs already.
         """
         if self._process:
             raise RuntimeError("the broker runs already")
         binary = find_mosquitto()
         with usable(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-        for port in self._candidates():
+        for port in [self._fixed_port] if self._fixed_port else range(DEFAULT_PORT, DEFAULT_PORT + PORTS):
             if not self._can_use(port):
                 continue
             with usable(self._folder):
@@ -117,14 +120,14 @@ class MosquittoProcess:
         raise HalimedeError(f"no free port from {DEFAULT_PORT} to {DEFAULT_PORT + PORTS - 1} on {HOST}")
 
     async def stop(self) -> None:
-        """End it with SIGTERM, and with SIGKILL if it takes longer than a few seconds."""
+        """End Mosquitto with SIGTERM, and after 5 s with SIGKILL. Does nothing if it does not run."""
         process = self._process
         if process is None:
             return
         process.terminate()
         try:
             async with asyncio.timeout(STOP_TIMEOUT):
-                await exited(process)
+                await reap(process)
         except TimeoutError:
             pass  # a stopped or hanging process takes no SIGTERM
         finally:
@@ -133,55 +136,61 @@ class MosquittoProcess:
             self._process = None
 
     async def kill(self) -> None:
-        """Kill it like a crash: retained messages, queues and sessions are lost."""
+        """End Mosquitto with SIGKILL, like a crash: retained messages, queues and sessions are lost."""
         process, self._process = self._process, None
         if process:
             process.kill()
             process.wait()
 
     async def restart(self) -> None:
-        """Kill it and start it again, empty, on the same port."""
+        """Kill the broker, and start it again on the same port, without its messages. Raises as ``start`` does."""
         await self.kill()
         await self.start()
 
     async def wait(self) -> int:
-        """Wait until it exits by itself; return its exit code (negative: the signal). Reap it."""
+        """Wait until Mosquitto ends by itself, without a deadline; return the exit code (-9: signal 9 ended it).
+
+        Raises RuntimeError if the broker does not run.
+        """
         if self._process is None:
             raise RuntimeError("the broker does not run")
-        code = await exited(self._process)
+        code = await reap(self._process)
         self._process = None
         return code
 
-    def _candidates(self) -> Iterable[int]:
-        return [self._fixed_port] if self._fixed_port else range(DEFAULT_PORT, DEFAULT_PORT + PORTS)
-
     def _can_use(self, port: int) -> bool:
-        return _is_free(port)
+        """Whether no process listens on a port of loopback."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                return False
+        return True
 
     def _spawn(self, binary: str, port: int) -> None:
+        """Write the configuration, and start Mosquitto with it. Raises OSError."""
         configuration = self._folder / "mosquitto.conf"
         configuration.write_text("\n".join(self._configuration(port)) + "\n")
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._process = spawn([binary, "-c", str(configuration)], self.log, ENVIRONMENT)
 
     def _configuration(self, port: int) -> list[str]:
+        """Return the lines of ``mosquitto.conf``."""
         lines = [
             f"listener {port} {HOST}",
             *self._access,
             *LIMITS,
             # a pipe that is not read would block it
             f"log_dest file {self.log}",
-            "log_type error",
-            "log_type warning",
-            "log_type notice",
-            "log_type information",
+            *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
         ]
         if os.geteuid() == 0:
             lines.append("user root")  # otherwise it could not read a folder of root
         return lines
 
     async def _came_up(self, port: int) -> str:
-        """Wait until it has accepted a connection; return the error, empty if none."""
+        """Wait until Mosquitto accepts a connection; return why it does not within 10 s, empty if it does."""
         process = self._process
         assert process is not None, "spawned"  # noqa: S101 - for the type checker
         try:
@@ -195,7 +204,7 @@ class MosquittoProcess:
         return _failure(self._read_log()) or f"exit code {process.returncode}"
 
     async def _accepts(self, port: int, process: subprocess.Popen[bytes]) -> bool:
-        """Whether this process, and no other one that has taken the port, accepts a connection: its log names it."""
+        """Whether ``process`` accepts a connection: its log names the connection. Another process may have the port."""
         try:
             _, writer = await asyncio.open_connection(HOST, port)
         except OSError:
@@ -211,12 +220,12 @@ class MosquittoProcess:
         return False
 
     def _read_log(self) -> str:
-        """Return its log since the last start."""
+        """Return Mosquitto's log since the last start; empty without a log file."""
         return self.log.read_bytes()[self._log_start :].decode(errors="replace") if self.log.exists() else ""
 
 
 def find_mosquitto() -> str:
-    """Return the path of the binary; raise HalimedeError with what to install."""
+    """Return the path of Mosquitto's binary. Raises HalimedeError, with what to install, if there is none."""
     # Debian installs it outside the PATH of a plain user
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
     binary = shutil.which("mosquitto", path=path)
@@ -229,18 +238,8 @@ def find_mosquitto() -> str:
 
 
 def _failure(log: str) -> str:
-    """Return the errors in a log of a start that failed, without their times; else its last entry."""
+    """Return the entries with "Error" in the log of a failed start, without their times; else its last entry."""
     entries = [TIME.sub("", entry) for entry in log.strip().splitlines()]
     if any(IN_USE in entry for entry in entries):
         return IN_USE
     return " ".join(entry for entry in entries if "Error" in entry) or (entries[-1] if entries else "")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

@@ -1,4 +1,4 @@
-"""``halimede up``: the whole system on one machine, until Ctrl-C."""
+"""``halimede up``: the command line of the whole system on one machine. ``services.system`` runs it until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from services.broker import find_mosquitto
 from services.site import Security
 from services.system import DEFAULT_NODES, SystemLayout, parse_nodes, run
 
+#: exit codes: the system cannot run, and the user must change something
 FAILED, USER_ERROR = 1, 2
-#: a user with a whole system on one machine keeps models there and near by
+#: default of ``--fetch-allow``: who runs the whole system on one machine keeps models on it, or on its network
 DEFAULT_ALLOW = "loopback,private"
+#: the end of the help
 EXAMPLES = """\
 Examples:
   halimede up
@@ -31,7 +33,10 @@ exit code: 0 after Ctrl-C; 1 when it cannot run; 2 after a mistake that you can 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM; return the exit code: 2 if the user must change something."""
+    """Run the system until SIGINT or SIGTERM; return the exit code (0, FAILED or USER_ERROR).
+
+    Errors are printed to stderr. ``arguments``: of the command line; None: those of this process.
+    """
     try:
         layout = _layout(arguments)
         find_mosquitto()
@@ -46,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's definition."""
+    """Return the definition of the command line, from which the documents are made as well."""
     command = argparse.ArgumentParser(
         prog="halimede up",
         description="Run a broker, the global manager and one local controller for each node, until Ctrl-C.",
@@ -87,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _layout(arguments: Sequence[str] | None) -> SystemLayout:
+    """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
     options = parser().parse_args(arguments)
     if options.port is not None and not 0 < options.port < 65536:
         raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
@@ -96,7 +102,7 @@ def _layout(arguments: Sequence[str] | None) -> SystemLayout:
 
 
 def _print(text: str) -> None:
-    """Print for the user; a closed output (``| head``) must not prevent an orderly stop."""
+    """Print a text and flush. An output that is closed (``| head``) raises nothing: the system must stop in order."""
     try:
         print(text, flush=True)
     except OSError:
@@ -105,5 +111,6 @@ def _print(text: str) -> None:
 
 
 def _fail(error: HalimedeError, code: int) -> int:
+    """Print an error to stderr; return ``code``."""
     print(f"Error: {error}", file=sys.stderr)
     return code

@@ -1,8 +1,8 @@
-"""The site of the system on one machine: access rights on its broker, in files below its home.
+"""The site of ``halimede up``: the users of its broker with their credentials and rights, as files below its home.
 
 Passwords are the default: they exclude clients of other systems and other users. Certificates (TLS) also protect
-messages and identities from a process that listens on loopback or takes the port. No secret is on a command line:
-processes receive folders.
+messages and identities from a process that listens on loopback or takes the port. No secret is on a command line: each
+process gets the path of a folder with its credentials.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from halimede.access.site import Principal, Site
 from halimede.topic import Role
 from services.broker import ANONYMOUS
 
-#: users in addition to GM and the nodes: the user of the system, and one of each other kind for trials
+#: names of the users besides GM and the nodes: an operator, and for trials a consumer and a camera
 OPERATOR, CONSUMER, CAMERA = "admin", "viewer", "cam0"
-#: Mosquitto's own tools read their options from files of these names
+#: tools of Mosquitto: each reads its options from a file of its name
 TOOLS = ("mosquitto_sub", "mosquitto_pub", "mosquitto_rr")
+#: options of these tools, and the file in a user's folder with the value (of TLS: the path of the file is the value)
 TLS_OPTIONS = (("--cafile", "ca.crt"), ("--cert", "tls.crt"), ("--key", "tls.key"))
 LOGIN_OPTIONS = (("-u", "username"), ("-P", "password"))
 
 
 class Security(StrEnum):
-    """How the broker of a system is protected."""
+    """How the broker is protected: by passwords, by TLS certificates, or not at all."""
 
     PASSWORDS = "passwords"
     TLS = "tls"
@@ -37,7 +38,7 @@ class Security(StrEnum):
 
     @property
     def description(self) -> str:
-        """The text for the user."""
+        """What the user reads about it when the system is up."""
         return {
             Security.PASSWORDS: "passwords and access rules",
             Security.TLS: "TLS: certificates and access rules",
@@ -46,12 +47,15 @@ class Security(StrEnum):
 
 
 class LocalSite:
-    """The files of one system's users, below ``home``."""
+    """The credentials of the users of one system: GM, the nodes, an operator, a consumer and a camera."""
 
     def __init__(self, home: Path, nodes: Sequence[str], security: Security) -> None:
         self.security = security
+        #: the folder of the users' credentials
         self.folder = home / "site"
+        #: the folder of options files for Mosquitto's tools
         self.clients = home / "clients"
+        #: names of the nodes
         self._nodes = nodes
 
     @property
@@ -61,28 +65,28 @@ class LocalSite:
 
     @property
     def access(self) -> Sequence[str]:
-        """The lines of the broker's configuration on access rights."""
+        """The lines of Mosquitto's configuration on access rights, for ``MosquittoProcess``."""
         if self.security is Security.INSECURE:
             return ANONYMOUS
         return listener_lines(self.folder, tls=self.secure)
 
     @property
     def operator(self) -> Path | None:
-        """The folder of the system's user; None without credentials, as below."""
+        """The folder with the operator's credentials; None: the broker requires none."""
         return self._of(Principal(Role.OPERATOR, OPERATOR))
 
     @property
     def gm(self) -> Path | None:
-        """The folder of the global manager."""
+        """The folder with the global manager's credentials; None: the broker requires none."""
         return self._of(Principal(Role.GM))
 
     def node(self, name: str) -> Path | None:
-        """Return the folder of a node, with those of its LC and of its workers."""
+        """Return the folder with the folders of a node's LC and workers; None: the broker requires no credentials."""
         own = self._of(Principal(Role.LC, name))
         return own.parent if own else None
 
     def make(self) -> None:
-        """Make missing files, keep existing ones, and remove nodes that are no longer run."""
+        """Make missing files, keep existing ones, and remove those of nodes that are no longer run. Raises OSError."""
         if self.security is Security.INSECURE:
             return
         site = Site(nodes=list(self._nodes), operators=[OPERATOR], consumers=[CONSUMER], cameras=[CAMERA])
@@ -94,7 +98,7 @@ class LocalSite:
             make_passwords(site, self.folder)
 
     def write_clients(self, host: str, port: int) -> None:
-        """Write options files for Mosquitto's tools, so that they act as the operator."""
+        """Write options files with which Mosquitto's tools connect to ``host`` as the operator. Raises OSError."""
         lines = [f"-h {host}", f"-p {port}"]
         if self.operator and self.secure:
             lines += [f"{option} {self.operator / name}" for option, name in TLS_OPTIONS]
@@ -105,9 +109,10 @@ class LocalSite:
             files.write(self.clients / tool, "\n".join(lines) + "\n", files.SECRET)
 
     def forget_clients(self) -> None:
-        """Remove these files: another process that later uses the port must not receive a password."""
+        """Remove the files of ``write_clients``: a process that takes the port later must not get the password."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.clients)
 
     def _of(self, principal: Principal) -> Path | None:
+        """Return the folder of a user; None: the broker requires no credentials."""
         return None if self.security is Security.INSECURE else self.folder / principal.folder

@@ -1,7 +1,7 @@
-"""The whole system on one machine: a broker, GM and one LC for each node as supervised child processes.
+"""The whole system on one machine (``System``): a broker, GM and one LC for each node, as child processes.
 
-A process that dies is restarted after a short pause. The stop is ordered: LCs first, because they let their workers
-finish; then GM; then the broker that all of them need for that.
+A process that dies is restarted after a short pause. The stop has an order: LCs first, because they let their workers
+finish; then GM; then the broker, which the others need until they end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from halimede import home_folder, programs, topics
@@ -33,43 +32,47 @@ from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
 from services.processes import USER_ERROR, Child, Exit, usable
 from services.site import LocalSite, Security
 
-#: seconds: until all are up, and for each step of stopping. An LC gives each worker the grace that its user set
-UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 120.0, 120.0, 10.0, 15.0
+#: seconds until GM and all nodes must be up after the start
+UP_TIMEOUT = 120.0
+#: seconds until SIGKILL at the stop: of LCs (each gives its workers the grace that their users set), of GM, of workers
+LC_STOP, GM_STOP, ORPHAN_STOP = 120.0, 10.0, 15.0
 #: seconds between two reports of whom the stop waits for, and between two checks of the logs' sizes
 REMAINING_REPORT_S, LOG_CHECK_S = 5.0, 5.0
-#: most deaths of a service while the system starts
+#: deaths of a service while the system starts, after which the system gives up
 START_ATTEMPTS = 3
-#: seconds until a restart of the broker: the first pause, the longest, and the length of a good run
+#: seconds: pause before the broker's first restart, the longest pause, and the run time after which pauses begin anew
 BROKER_PAUSE, BROKER_LONGEST_PAUSE, BROKER_GOOD_RUN = 0.2, 10.0, 30.0
+#: the label of a node whose name begins with a word
 ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
-#: port of GM's page if the broker has its usual port; otherwise the next free one
+#: port of GM's page if the broker has port 1883; of another broker port the same number of ports above or below
 PAGE_PORT = 8686
+#: names of the nodes of ``halimede up``, by default
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
+#: shows a text to the user
 Report = Callable[[str], None]
 
 
 class RunFile:
-    """``run.json`` in ``home``, by which the CLI finds the broker, and its lock: one system per folder.
+    """``run.json`` in ``home``, by which the CLI finds the broker. Inside ``with`` the folder is locked for one system.
 
-    It is held inside ``with``; the lock dies with its holder.
+    The kernel releases the lock when its process ends.
     """
 
     def __init__(self, home: Path) -> None:
         self.path = home / "run.json"
         self._home = home
+        #: file descriptor of the lock file while it is locked
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
-        """Lock the folder. Raises HalimedeError if it cannot be used, is foreign, or another process holds it."""
+        """Lock the folder. Raises HalimedeError if it cannot be used, has another's files, or another system runs."""
         self._handle = home_folder.lock(self._home)
         with usable(self.path):
             self.path.unlink(missing_ok=True)  # of a killed system
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the file, then unlock the folder. The lock file stays: removing it would admit two systems."""
+    def __exit__(self, *_: object) -> None:
+        """Remove ``run.json``, then unlock the folder. The lock file stays: its removal would admit two systems."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         if self._handle is not None:
@@ -77,7 +80,10 @@ class RunFile:
             self._handle = None
 
     def write(self, broker: str, nodes: list[str], credentials: Path | None = None) -> None:
-        """Write the broker's address and the credentials' folder; a reader sees the whole file or none."""
+        """Write the broker's URL, the names of nodes and the folder of the operator's credentials (None: none needed).
+
+        A reader sees the whole file or none. Raises HalimedeError if it cannot be written.
+        """
         content: dict[str, Any] = {"broker": broker}
         if credentials:
             content["credentials"] = str(credentials)
@@ -87,26 +93,29 @@ class RunFile:
 
 
 class ReadinessWaiter:
-    """Waits for the presence of GM and of every node."""
+    """Collects the presences (retained messages of who is online) of GM and of each node, until none is missing."""
 
     def __init__(self, nodes: Sequence[str]) -> None:
+        #: who is not online yet, as texts for the user
         self.missing = {"global manager", *(f"node {node}" for node in nodes)}
+        #: set once nobody is missing
         self.complete = asyncio.Event()
-        #: address of GM's page
+        #: URL of GM's page; empty until GM is online
         self.page = ""
 
     async def gm(self, delivery: Delivery[GmPresence]) -> None:
-        """Receive GM's presence."""
+        """Receive GM's presence: a handler for a subscription."""
         if delivery.body.online:
             self.page = delivery.body.http
-            self._here("global manager")
+            self._remove("global manager")
 
     async def node(self, delivery: Delivery[Presence]) -> None:
-        """Receive a node's presence."""
+        """Receive a node's presence: a handler for a subscription."""
         if delivery.body.online:
-            self._here(f"node {delivery.names['node']}")
+            self._remove(f"node {delivery.names['node']}")
 
-    def _here(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
+        """Record that one of the missing is online."""
         self.missing.discard(name)
         if not self.missing:
             self.complete.set()
@@ -114,9 +123,16 @@ class ReadinessWaiter:
 
 @dataclass(frozen=True, slots=True)
 class SystemLayout:
-    """What to run, the folder of its files, and how it is protected. ``port`` None: the first free one.
+    """What ``halimede up`` runs.
 
-    ``fetch_allow``: addresses for models in addition to public ones, in the form of an LC's option.
+    Attributes:
+        home: the folder of all files.
+        nodes: names of the nodes, each with one LC.
+        port: of the broker; None: the first free one from 1883 on.
+        security: how the broker is protected.
+        fetch_allow: addresses that models may come from besides public ones, as in the option ``--fetch-allow`` of an
+            LC, such as ``loopback,private``.
+
     """
 
     home: Path
@@ -127,7 +143,7 @@ class SystemLayout:
 
 
 def parse_nodes(text: str) -> list[str]:
-    """Parse ``edge0,cloud0``; raise InvalidFieldError for a bad, empty or repeated name."""
+    """Return the names in a text such as ``edge0,cloud0``. Raises InvalidFieldError for a bad or repeated name."""
     names = [check_name("--nodes", name.strip()) for name in text.split(",")]
     for name in names:
         if names.count(name) > 1:
@@ -136,12 +152,15 @@ def parse_nodes(text: str) -> list[str]:
 
 
 def labels(node: str) -> dict[str, str]:
-    """Return a node's labels: its role, derived from its name."""
+    """Return a node's labels by its name: ``edge0`` has that of edge nodes, with an empty value."""
     return {label: "" for role, label in ROLE_LABELS.items() if node.startswith(role)}
 
 
 async def run(layout: SystemLayout, report: Report) -> None:
-    """Run the system until SIGINT or SIGTERM; a second one hurries. Raises HalimedeError if it cannot start."""
+    """Run the system until SIGINT or SIGTERM; a second signal ends the waits of the stop.
+
+    ``report`` gets the texts for the user. Raises HalimedeError if the system cannot start.
+    """
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def stop_or_hurry() -> None:
@@ -162,7 +181,7 @@ async def run(layout: SystemLayout, report: Report) -> None:
 
 
 class System:
-    """The processes of one machine."""
+    """The processes of one machine: ``run`` starts them, restarts them and stops them."""
 
     def __init__(self, layout: SystemLayout, run_file: RunFile, report: Report) -> None:
         self._layout = layout
@@ -181,7 +200,10 @@ class System:
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Start all processes, report their addresses, wait for ``stop``, stop all."""
+        """Start all processes, report their addresses, wait for ``stop``, and stop all; ``hurry`` ends the waits.
+
+        Raises HalimedeError if a process cannot start, or if not all are up within 120 s.
+        """
         with usable(self._site.folder):
             await asyncio.to_thread(self._site.make)
         await self._broker.start()
@@ -202,10 +224,11 @@ class System:
             self._site.forget_clients()
 
     def reap(self) -> None:
-        """Reap ended orphans; other code waits for direct children."""
+        """Reap workers that have ended without an LC. Called at each SIGCHLD."""
         processes.reap_orphans(self._own_pids())
 
     async def _live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Wait until all are up, publish the addresses, and stop all once ``stop`` is set or the start has failed."""
         try:
             came_up = asyncio.ensure_future(self._wait_up())
             stopped = asyncio.ensure_future(stop.wait())
@@ -225,6 +248,7 @@ class System:
             await self._stop(hurry)
 
     async def _stop(self, hurry: asyncio.Event) -> None:
+        """Stop LCs with their workers, then GM, then the broker."""
         self._stopping.set()
         self._report("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again: at once)")
         reporter = asyncio.create_task(self._report_remaining(), name="waiting")
@@ -240,12 +264,14 @@ class System:
         self._report("stopped: all processes have ended")
 
     async def _report_remaining(self) -> None:
+        """Report periodically which LCs still run, until cancelled."""
         while True:
             await asyncio.sleep(REMAINING_REPORT_S)
             names = ", ".join(lc.name for lc in self._lcs if lc.pid)
             self._report(f"waiting for {names}: workers answer what they accepted (Ctrl-C again ends them now)")
 
     async def _rotate_logs(self) -> None:
+        """Rotate logs of the broker, GM and LCs that are too large, until the stop."""
         while not await self._is_stopped_within(LOG_CHECK_S):
             for log in (self._broker.log, *(child.log for child in self._all())):
                 with contextlib.suppress(OSError):
@@ -253,6 +279,7 @@ class System:
                         rotate(log)
 
     def _make_children(self) -> None:
+        """Make the children for GM and the LCs, not started yet. Raises HalimedeError if logs cannot be written."""
         home, url = self._layout.home, self._broker.url
         logs = home / "logs"
         with usable(logs):  # check now, not when the first service starts
@@ -271,17 +298,17 @@ class System:
             self._lcs.append(Child(f"lc {node}", command, logs / f"lc-{node}.log", self._died))
 
     def _died(self, child: Child, exit_: Exit) -> None:
+        """Report the end of a child. While the system starts, give up if a restart cannot help."""
         self._report(str(exit_))
-        if self._gave_up and not self._gave_up.done():
-            hopeless = exit_.code == USER_ERROR or child.restarts >= START_ATTEMPTS
-            if hopeless:
-                reason = child.log_tail() or "its log is empty"
-                self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {reason} (see {child.log})"))
+        is_hopeless = exit_.code == USER_ERROR or child.restarts >= START_ATTEMPTS
+        if is_hopeless and self._gave_up and not self._gave_up.done():
+            reason = child.log_tail() or "its log is empty"
+            self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {reason} (see {child.log})"))
 
     async def _keep_broker(self) -> None:
-        """Restart the broker on its port when it dies, and keep trying: meanwhile edges answer without it.
+        """Restart the broker on its port when it dies, and repeat that until it starts; returns at the stop.
 
-        The new broker is empty: all clients publish their state again.
+        Meanwhile edge workers answer without it. The new broker is empty: all clients publish their state again.
         """
         loop = asyncio.get_running_loop()
         backoff = Backoff(BROKER_PAUSE, BROKER_LONGEST_PAUSE)
@@ -303,20 +330,21 @@ class System:
                     message = f"the broker did not start ({error}); retrying"
 
     async def _is_stopped_within(self, seconds: float) -> bool:
+        """Wait for the stop, at most so long; return whether it has begun."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
         return self._stopping.is_set()
 
     async def _wait_up(self) -> None:
-        """Wait until GM and all nodes have published their presence; raise HalimedeError with the missing ones."""
+        """Wait until GM and all nodes are online. Raises HalimedeError with the missing ones after 120 s."""
         self._gave_up = asyncio.get_running_loop().create_future()
-        roll = ReadinessWaiter(self._layout.nodes)
+        waiter = ReadinessWaiter(self._layout.nodes)
         settings = MqttSettings.from_url(self._broker.url, credentials=self._site.operator)
         async with MqttBus(f"system-{os.getpid()}", settings) as bus:
-            await bus.subscribe(topics.GM_PRESENCE.filter(), roll.gm)
-            await bus.subscribe(topics.PRESENCE.filter(), roll.node)
-            complete = asyncio.ensure_future(roll.complete.wait())
+            await bus.subscribe(topics.GM_PRESENCE.filter(), waiter.gm)
+            await bus.subscribe(topics.PRESENCE.filter(), waiter.node)
+            complete = asyncio.ensure_future(waiter.complete.wait())
             either: list[asyncio.Future[Any]] = [complete, self._gave_up]
             try:
                 await asyncio.wait(either, timeout=UP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -325,18 +353,21 @@ class System:
             finally:
                 complete.cancel()
                 self._gave_up = None
-        self._page = roll.page
-        if roll.missing:
+        self._page = waiter.page
+        if waiter.missing:
             logs = self._layout.home / "logs"
-            raise HalimedeError(f"not up after {UP_TIMEOUT:g} s: {', '.join(sorted(roll.missing))} (see {logs})")
+            raise HalimedeError(f"not up after {UP_TIMEOUT:g} s: {', '.join(sorted(waiter.missing))} (see {logs})")
 
     def _all(self) -> list[Child]:
+        """Return GM and the LCs."""
         return [*([self._gm] if self._gm else []), *self._lcs]
 
     def _own_pids(self) -> set[int | None]:
+        """Return the pids that are no orphans: broker, GM, LCs, and what ran before (None: one does not run)."""
         return {self._broker.pid, *(child.pid for child in self._all()), *self._before}
 
     def _where(self) -> str:
+        """Return the text for the user when the system is up: addresses, files and next commands, one a line."""
         home = self._layout.home
         rows = [
             ("broker", f"{self._broker.url} ({self._site.security.description})"),
@@ -356,15 +387,15 @@ class System:
 
 
 def earlier(home: Path, nodes: Collection[str]) -> list[tuple[str, str]]:
-    """Return how to forget the nodes of earlier runs in this folder, which are offline now."""
+    """Return a row (name, text) for each node of an earlier run in this folder: how to make GM forget it."""
     names = sorted(path.name for path in (home / "nodes").glob("*/") if path.name not in nodes)
     return [("earlier", f"{name} does not run now; to forget it: halimede delete node {name}") for name in names]
 
 
 def example(home: Path) -> list[tuple[str, str]]:
-    """Return the commands that run the example in another terminal, where only the default home is known.
+    """Return rows (name, command) to run the example in another terminal. Only the default home is known there.
 
-    In a checkout the example is there, an installed wheel writes it.
+    In a checkout the example's files are there; an installed wheel writes them first.
     """
     folder, first = (
         ("examples/digits", "make train") if programs.CHECKOUT else ("digits", "halimede demo --files digits")
@@ -372,10 +403,9 @@ def example(home: Path) -> list[tuple[str, str]]:
     applied, published = f"halimede apply -f {folder} --wait", f"halimede publish {folder}/pictures --camera cam0"
     is_default = home == Path(home_folder.DEFAULT_HOME).expanduser()
     exported = [] if is_default else [f"export HALIMEDE_HOME={shlex.quote(str(home))}"]
-    commands = [*exported, first, applied, published]
-    return [("" if i else "try", command) for i, command in enumerate(commands)]
+    return [("" if i else "try", command) for i, command in enumerate([*exported, first, applied, published])]
 
 
 def _credentials(folder: Path | None) -> list[str]:
-    """Return the option. Without credentials it is empty, to override the caller's environment."""
+    """Return the option ``--credentials``; with None an empty value, which overrides the caller's environment."""
     return ["--credentials", str(folder or "")]

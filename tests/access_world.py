@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from services.broker import MosquittoProcess
 from tests.brokers.installation import make_site, may_do_everything, under_test
 from tests.brokers.process import of_site
 from tests.ports import free_port
-from tests.waiting import eventually, patience
+from tests.waiting import patience
 
 AUDITOR = Principal(Role.OPERATOR, "auditor")
 SITE = Site(nodes=["edge0", "edge1"], cameras=["cam0", "cam1"], operators=["admin", "auditor"], consumers=["viewer"])
@@ -87,13 +87,5 @@ async def access_world(folder: Path) -> AsyncIterator[AccessWorld]:
     site = msgspec.structs.replace(SITE, port=free_port())
     make_site(site, folder)
     may_do_everything(AUDITOR, site, folder)
-    async with (
-        of_site(under_test(), site, folder, folder / "run") as broker,
-        contextlib.AsyncExitStack() as stack,
-    ):
+    async with of_site(under_test(), site, folder, folder / "run") as broker, contextlib.AsyncExitStack() as stack:
         yield AccessWorld(folder, broker, stack)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something to become so."""
-    await eventually(true, PATIENCE)

@@ -52,14 +52,13 @@ class Slow(Perceptron):
         graph = model.graph
         graph.node[-1].output[0] = "answers"
         inputs = graph.input[0].type.tensor_type.shape.dim[1].dim_value
-        graph.initializer.extend(
-            [
-                numpy_helper.from_array(np.zeros((inputs, UNITS), np.float32), "zeros0"),
-                numpy_helper.from_array(np.zeros((UNITS, UNITS), np.float32), "zeros"),
-                numpy_helper.from_array(np.zeros(1, np.int64), "first"),
-                numpy_helper.from_array(np.ones(1, np.int64), "second"),
-            ]
-        )
+        constants = {
+            "zeros0": np.zeros((inputs, UNITS), np.float32),
+            "zeros": np.zeros((UNITS, UNITS), np.float32),
+            "first": np.zeros(1, np.int64),
+            "second": np.ones(1, np.int64),
+        }
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
         # of the first sample alone, so that a batch takes no longer
         graph.node.append(helper.make_node("Slice", ["samples", "first", "second", "first"], ["sample"]))
         graph.node.append(helper.make_node("MatMul", ["sample", "zeros0"], ["idle0"]))

@@ -146,7 +146,6 @@ class Site:
         self.ms.append(said.total_ms)
 
     def forget(self) -> None:
-        """Count anew from here on."""
         for each in (self.answered, self.by, self.ids, self.ms):
             each.clear()
         self.skipped = 0

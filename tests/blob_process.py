@@ -28,12 +28,10 @@ ROOT = Path(__file__).parents[1]
 
 
 async def give(broker: str, node: str, cache: Path) -> None:
-    """Give until killed."""
     await NodeBlobs(node, MqttBus(client_id(node), broker), Cache(cache)).run()
 
 
 async def take(broker: str, node: str, cache: Path, url: str) -> None:
-    """Fetch one file."""
     blobs = NodeBlobs(node, MqttBus(client_id(node), broker), Cache(cache))
     work = asyncio.create_task(blobs.run())
     first: int | None = None

@@ -23,7 +23,7 @@ from halimede.topic import Role
 from services.broker import MosquittoProcess, find_mosquitto
 from tests.ports import free_port
 from tests.proxy import Proxy
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 PATIENCE = 30
 HERE = frozenset({"lc.edge0", "edge-worker.edge0", "cloud-worker.edge0", "camera.cam0", "consumer.gate"})
@@ -51,14 +51,16 @@ class Place:
             stderr=subprocess.DEVNULL,
             preexec_fn=lambda: libc.prctl(1, signal.SIGTERM),  # noqa: PLW1509 - one system call, safe after a fork
         )
-        async with asyncio.timeout(patience(PATIENCE)):
-            while True:
-                assert self.process.poll() is None, self.conf.read_text()
-                with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                    writer.close()
-                    return
-                await asyncio.sleep(0.05)
+        await eventually(self._listens, PATIENCE, 0.05)
+
+    async def _listens(self) -> bool:
+        assert self.process
+        assert self.process.poll() is None, self.conf.read_text()
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            writer.close()
+            return True
+        return False
 
     async def stop(self) -> None:
         if self.process:
@@ -90,10 +92,8 @@ class Bridged:
     async def client(self, principal: Principal, *, here: bool | None = None) -> MqttBus:
         """Connect somebody: those of the place to its broker, all others to the site's."""
         near = principal.username in HERE if here is None else here
-        settings = self.settings(principal, here=near)
-        bus = await self.stack.enter_async_context(
-            MqttBus(f"t-{principal.username}-{'here' if near else 'there'}", settings)
-        )
+        name = f"t-{principal.username}-{'here' if near else 'there'}"
+        bus = await self.stack.enter_async_context(MqttBus(name, self.settings(principal, here=near)))
         await bus.wait_connected(patience(PATIENCE))
         return bus
 

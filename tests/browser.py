@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 PATIENCE = 30.0
 FLAGS = (
@@ -62,10 +62,7 @@ class Tab:
 
     async def until(self, script: str) -> Any:
         """Wait until a script gives something true, and return it."""
-        async with asyncio.timeout(patience(PATIENCE)):
-            while not (value := await self.evaluate(script)):
-                await asyncio.sleep(0.1)
-        return value
+        return await eventually(lambda: self.evaluate(script), PATIENCE, 0.1)
 
     async def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
@@ -105,8 +102,9 @@ async def browser(folder: Path) -> AsyncIterator[Tab]:
         process = await asyncio.create_subprocess_exec(
             chromium(), *FLAGS, f"--user-data-dir={folder}", "about:blank", stdout=log, stderr=log
         )
+    ports = folder / "DevToolsActivePort"
     try:
-        port = await _port(folder / "DevToolsActivePort")
+        port = (await eventually(lambda: ports.exists() and ports.read_text().split(), PATIENCE))[0]
         async with aiohttp.ClientSession(trust_env=False) as session:
             tabs = await (await session.get(f"http://127.0.0.1:{port}/json/list")).json(content_type=None)
             address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
@@ -126,10 +124,3 @@ async def browser(folder: Path) -> AsyncIterator[Tab]:
         except TimeoutError:
             process.kill()
             await process.wait()
-
-
-async def _port(file: Path) -> int:
-    async with asyncio.timeout(patience(PATIENCE)):
-        while not (file.exists() and file.read_text().strip()):
-            await asyncio.sleep(0.05)
-    return int(file.read_text().split()[0])

@@ -50,14 +50,10 @@ class Seen:
     async def says(self, name: str, **fields: Any) -> CameraStatus:
         """Wait until a camera's status has these values."""
 
-        def fits() -> bool:
-            return any(all(getattr(s, k) == v for k, v in fields.items()) for s in self.said[name])
+        def fitting() -> list[CameraStatus]:
+            return [s for s in self.said[name] if all(getattr(s, k) == v for k, v in fields.items())]
 
-        try:
-            await eventually(fits, PATIENCE_S)
-        except (AssertionError, TimeoutError):
-            raise AssertionError(f"{name} never said {fields}: {self.said[name][-4:]}") from None
-        return next(s for s in reversed(self.said[name]) if all(getattr(s, k) == v for k, v in fields.items()))
+        return (await eventually(fitting, PATIENCE_S, shown=lambda: f"{name}: {self.said[name][-4:]}"))[-1]
 
     async def more(self, name: str, count: int = 5) -> None:
         """Wait until so many frames more have come."""
@@ -67,7 +63,6 @@ class Seen:
 
 @contextlib.asynccontextmanager
 async def watching(broker: MosquittoProcess, namespace: str) -> AsyncIterator[Seen]:
-    """See what is said in a namespace."""
     seen = Seen()
     async with MqttBus(f"watch.{namespace}", broker.url) as bus:
         await bus.wait_connected(patience(PATIENCE_S))
@@ -80,7 +75,6 @@ async def watching(broker: MosquittoProcess, namespace: str) -> AsyncIterator[Se
 async def cameras(
     broker: MosquittoProcess, namespace: str, urls: Mapping[str, str], **changes: Any
 ) -> AsyncIterator[Seen]:
-    """Run cameras, and see what they do."""
     bare = changes.pop("bare", False)
     chosen = [CameraSettings(name=name, address=parse(url), **changes) for name, url in urls.items()]
     settings = ProcessSettings(namespace=namespace, cameras=chosen, broker=broker.url, bare=bare)

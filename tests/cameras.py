@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import io
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 from PIL import Image
 
 from examples.real_pairs.rtsp_camera import USER, Camera, RtspCamera, Show, Viewer, requests
+from halimede.cameras.ipc_messages import CapturedPicture, ReaderCounts
 
 __all__ = ["USER", "Camera", "RtspCamera", "Viewer"]  # of the demos, and used by tests beside those below
 PASSWORD = "s3cr3t-p4ss"
@@ -27,8 +30,25 @@ def jpeg(number: int = 0, width: int = 64, height: int = 48) -> bytes:
     return out.getvalue()
 
 
+def captured(data: bytes, **changes: Any) -> CapturedPicture:
+    """Return a picture as a reader gives it."""
+    picture = CapturedPicture(
+        taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=ReaderCounts(), data=data
+    )  # fmt: skip
+    return msgspec.structs.replace(picture, **changes)
+
+
+def without_tables(data: bytes) -> bytes:
+    """Return a JPEG without its Huffman tables, as some cameras send it."""
+    at, stripped = 2, b"\xff\xd8"
+    while data[at + 1] != 0xDA:
+        length = int.from_bytes(data[at + 2 : at + 4])
+        stripped += b"" if data[at + 1] == 0xC4 else data[at : at + 2 + length]
+        at += 2 + length
+    return stripped + data[at:]
+
+
 def number_of(data: bytes) -> int:
-    """Return the number that a picture carries."""
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert("L"))
     return int(pixels[:, : pixels.shape[1] // 4].mean()) // 16
 

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.ports import free_port
+from tests.ports import serve_app
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Span:
 class Collector:
     """What came in, and where to send it."""
 
-    url: str
+    url: str = ""
     spans: list[Span] = field(default_factory=list)
 
     def of(self, trace: str) -> list[Span]:
@@ -62,14 +62,8 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def collector() -> AsyncIterator[Collector]:
-    port = free_port()
-    made = Collector(f"http://127.0.0.1:{port}")
-    app = web.Application(client_max_size=64 * 1024 * 1024)
+    made, app = Collector(), web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/traces", made.take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+    async with serve_app(app) as address:
+        made.url = f"http://{address}"
         yield made
-    finally:
-        await runner.cleanup()

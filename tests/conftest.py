@@ -7,7 +7,7 @@ import gc
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AsyncExitStack
 from typing import get_args
 
@@ -22,13 +22,15 @@ from tests.brokers.installation import UNDER_TEST, under_test
 from tests.brokers.process import without_users
 from tests.digits import Digits
 from tests.ports import free_port
+from tests.properties import ALL, QUICK
+from tests.simulated import SimulatedLoop
 from tests.waiting import patience
-from tests.worlds import MemoryWorld, MqttWorld, World
+from tests.worlds import MqttWorld, World
 
 # how fast examples are made says something about the machine and its load, nothing about the code
-settings.register_profile("halimede", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("halimede", max_examples=ALL, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 #: of `make test`
-settings.register_profile("quick", settings.get_profile("halimede"), max_examples=12)
+settings.register_profile("quick", settings.get_profile("halimede"), max_examples=QUICK)
 settings.load_profile("halimede")
 
 #: seconds after which a test that hangs is ended on a slow machine, unless its own limit is longer
@@ -42,6 +44,7 @@ LONGEST = (
     "test_removal",
     "test_fault_02_broker_stopped",
     "test_fault_05_a_narrow_way",
+    "test_monitoring",
     "test_end_to_end",
     "test_fault_16_disk_full",
     "test_operator",
@@ -59,16 +62,15 @@ LONGEST = (
     "test_observability",
     "test_serve_router",
     "test_main_job",
-    "test_fault_13_a_leader_that_sleeps",
+    "test_fault_13_two_gms_one_lease",
     "test_model_swaps",
     "test_fault_12_gm_killed_between_writes",
     "test_images",
     "test_fault_03_lc_cut_off",
     "test_fault_14_api_server_faults",
     "test_documentation",
-    "test_calibration_documentation",
+    "test_typed_pages",
     "test_install",
-    "test_commands_documentation",
     "test_serve_process",
     "test_multi_edge_documentation",
     "test_attack_10_compression_bombs",
@@ -106,6 +108,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run the async tests and fixtures that are marked with ``simulated`` in simulated time."""
+    return {"loop": SimulatedLoop if item.get_closest_marker("simulated") else asyncio.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
@@ -149,13 +156,18 @@ def _broker_of_world(request: pytest.FixtureRequest) -> tuple[str, MemoryBroker 
 
 @pytest.fixture
 async def world(_broker_of_world: tuple[str, MemoryBroker | MosquittoProcess]) -> AsyncIterator[World]:
-    """Buses of each adapter in turn: a test that asks for it runs three times."""
+    """Buses of each adapter in turn: a test that asks for it runs three times. No callback of the loop may fail."""
     client, broker = _broker_of_world
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: failed.append(context) if "handle" in context else loop.default_exception_handler(context)
+    )
     async with AsyncExitStack() as stack:
         if isinstance(broker, MemoryBroker):
-            yield MemoryWorld(broker, stack)
+            yield World(broker, stack)
         else:
             yield MqttWorld(broker, stack, "lean" if client == "lean" else "paho")
+    assert not failed
 
 
 @pytest.fixture(params=get_args(Client))

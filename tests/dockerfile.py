@@ -49,7 +49,6 @@ class Stage:
 
 
 def stages() -> dict[str, Stage]:
-    """Return all stages by name."""
     text = re.sub(r"^#.*\n", "", FILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     found: dict[str, Stage] = {}
     for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
@@ -66,6 +65,5 @@ def tags() -> dict[str, str]:
 
 
 def images() -> dict[str, Stage]:
-    """Return the stages that are images."""
     every = stages()
     return {target: every[target] for target in tags()}

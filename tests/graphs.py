@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,14 @@ from onnx import TensorProto, helper
 
 FLOAT = TensorProto.FLOAT
 Node = tuple[str, list[str], list[str], dict[str, Any]]
+Ports = Mapping[str, tuple[int, Sequence[Any] | None]]
 
 
 def write_graph(
-    path: Path,
-    nodes: list[Node],
-    inputs: dict[str, tuple[int, list[Any]]],
-    outputs: dict[str, tuple[int, list[Any] | None]],
-    constants: dict[str, np.ndarray] | None = None,
+    path: Path, nodes: Sequence[Node], inputs: Ports, outputs: Ports, constants: Mapping[str, np.ndarray] | None = None
 ) -> Path:
     """Write a graph of ``(op, inputs, outputs, attributes)``; ports are ``{name: (type, shape)}``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     graph = helper.make_graph(
         [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],
         "small",
@@ -61,12 +60,8 @@ def write_spotter(path: Path) -> Path:
         ("Unsqueeze", ["row", "last"], ["boxes"], {}),
         ("Transpose", ["boxes"], ["out"], {"perm": [0, 2, 1]}),
     ]
-    constants = {
-        "half": np.array(0.5, np.float32),
-        "one": np.array(1, np.float32),
-        "zero": np.array(0, np.float32),
-        "last": np.array([-1], np.int64),
-    }
+    constants = {name: np.array(value, np.float32) for name, value in {"half": 0.5, "one": 1, "zero": 0}.items()}
+    constants["last"] = np.array([-1], np.int64)
     return write_graph(path, nodes, {"x": (FLOAT, ["N", "H", "W", 1])}, {"out": (FLOAT, ["N", 1, 6])}, constants)
 
 

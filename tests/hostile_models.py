@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,17 @@ ROW: tuple[int, list[Any]] = (FLOAT, ["N", 4])
 def save(
     path: Path,
     nodes: list[onnx.NodeProto],
-    weights: list[onnx.TensorProto] | None = None,
+    weights: Sequence[onnx.TensorProto] = (),
     *,
-    domains: dict[str, int] | None = None,
-    functions: list[onnx.FunctionProto] | None = None,
-    sparse: list[onnx.SparseTensorProto] | None = None,
+    functions: Sequence[onnx.FunctionProto] = (),
+    sparse: Sequence[onnx.SparseTensorProto] = (),
 ) -> Path:
     """Write a model from ``x`` to ``y``, rows of four floats each."""
-    graph = helper.make_graph(
-        nodes,
-        "hostile",
-        [helper.make_tensor_value_info("x", *ROW)],
-        [helper.make_tensor_value_info("y", *ROW)],
-        weights or [],
-        sparse_initializer=sparse,
-    )
-    imports = [helper.make_opsetid(name, version) for name, version in {"": 17, **(domains or {})}.items()]
-    model = helper.make_model(graph, opset_imports=imports, functions=functions or [], ir_version=8)
+    x, y = (helper.make_tensor_value_info(name, *ROW) for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "hostile", [x], [y], weights, sparse_initializer=sparse)
+    domains = dict.fromkeys([*(n.domain for n in nodes), *(f.domain for f in functions)], 1) | {"": 17}
+    imports = [helper.make_opsetid(name, version) for name, version in domains.items()]
+    model = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.SerializeToString())
     return path
@@ -69,9 +64,8 @@ def in_subgraph(path: Path, tensor: onnx.TensorProto) -> Path:
     """Likewise, with the tensor in a branch of a branch."""
     value = helper.make_tensor_value_info("out", *ROW)
     inner = helper.make_graph([helper.make_node("Add", ["x", "w"], ["out"])], "inner", [], [value], [tensor])
-    middle = helper.make_graph(
-        [helper.make_node("If", ["c"], ["out"], then_branch=inner, else_branch=inner)], "middle", [], [value]
-    )
+    branch = helper.make_node("If", ["c"], ["out"], then_branch=inner, else_branch=inner)
+    middle = helper.make_graph([branch], "middle", [], [value])
     choice = helper.make_node("If", ["c"], ["y"], then_branch=middle, else_branch=middle)
     return save(path, [choice], [numpy_helper.from_array(np.array(True), "c")])
 
@@ -82,7 +76,7 @@ def in_function(path: Path, tensor: onnx.TensorProto) -> Path:
     add = helper.make_node("Add", ["a", "w"], ["b"])
     mine = helper.make_function("mine", "Shift", ["a"], ["b"], [constant, add], [helper.make_opsetid("", 17)])
     call = helper.make_node("Shift", ["x"], ["y"], domain="mine")
-    return save(path, [call], domains={"mine": 1}, functions=[mine])
+    return save(path, [call], functions=[mine])
 
 
 def in_sparse(path: Path, tensor: onnx.TensorProto) -> Path:
@@ -96,12 +90,10 @@ def huge(path: Path, *, folded: bool) -> Path:
     """Write a model of a few bytes that wants a gigabyte: when it is loaded (``folded``), or when it answers."""
     one = helper.make_tensor("v", FLOAT, [1], [1.0])
     size = numpy_helper.from_array(np.array([1 << 28], np.int64), "size")
-    first = [] if folded else [helper.make_node("Shape", ["x"], ["n"], start=0, end=1)]
-    wanted = "size" if folded else "wanted"
+    shape = helper.make_node("Shape", ["x"], ["n"], start=0, end=1)
     nodes = [
-        *first,
-        *([] if folded else [helper.make_node("Mul", ["n", "size"], ["wanted"])]),
-        helper.make_node("ConstantOfShape", [wanted], ["big"], value=one),
+        *([] if folded else [shape, helper.make_node("Mul", ["n", "size"], ["shape"])]),
+        helper.make_node("ConstantOfShape", ["size" if folded else "shape"], ["big"], value=one),
         helper.make_node("ReduceMax", ["big"], ["most"], keepdims=0),
         helper.make_node("Add", ["x", "most"], ["y"]),
     ]
@@ -109,16 +101,12 @@ def huge(path: Path, *, folded: bool) -> Path:
 
 
 def endless(path: Path) -> Path:
-    """Write a model whose loop never ends."""
+    value, row = helper.make_tensor_value_info, [None, 4]
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Add", ["a", "one"], ["b"])],
         "body",
-        [
-            helper.make_tensor_value_info("i", INT64, []),
-            helper.make_tensor_value_info("go", BOOL, []),
-            helper.make_tensor_value_info("a", FLOAT, [None, 4]),
-        ],
-        [helper.make_tensor_value_info("goes", BOOL, []), helper.make_tensor_value_info("b", FLOAT, [None, 4])],
+        [value("i", INT64, []), value("go", BOOL, []), value("a", FLOAT, row)],
+        [value("goes", BOOL, []), value("b", FLOAT, row)],
         [numpy_helper.from_array(np.ones(1, np.float32), "one")],
     )
     loop = helper.make_node("Loop", ["", "ever", "x"], ["y"], body=body)
@@ -149,7 +137,6 @@ def strangers(trap: Path) -> dict[str, bytes]:
 
 
 def zipped(members: dict[str, bytes]) -> bytes:
-    """Return a zip archive."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         for name, content in members.items():

@@ -1,12 +1,14 @@
-"""A handler that keeps what it gets, and can be held up."""
+"""Handlers that keep what they get, and one that can be held up; and a client that keeps the packets of all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from halimede.bus import Delivery
+from halimede.bus import Delivery, Packet
+from halimede.bus.memory import MemoryBroker, MemoryBus
 from tests.simulated import eventually
 
 M = TypeVar("M")
@@ -36,6 +38,10 @@ class Inbox(Generic[M]):
     def release(self) -> None:
         self._free.set()
 
+    @property
+    def bodies(self) -> list[M]:
+        return [delivery.body for delivery in self.deliveries]
+
     def read(self, field: Callable[[M], Any]) -> list[Any]:
         return [field(delivery.body) for delivery in self.deliveries]
 
@@ -43,3 +49,29 @@ class Inbox(Generic[M]):
         """Wait until that many were handled, and fail if there are more."""
         await eventually(lambda: len(self.deliveries) >= count)
         assert len(self.deliveries) == count
+
+
+class Packets(list[Packet]):
+    """Collects packets. ``times``: when each came, by the loop's clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    async def __call__(self, packet: Packet) -> None:
+        self.append(packet)
+        self.times.append(asyncio.get_running_loop().time())
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [bytes(packet.payload) for packet in self]
+
+
+@asynccontextmanager
+async def spying(broker: MemoryBroker, topics: str = "#") -> AsyncIterator[Packets]:
+    """Collect the packets of a broker in memory."""
+    packets = Packets()
+    async with MemoryBus("spy", broker) as bus:
+        await bus.wait_connected(10)
+        await bus.listen(topics, 1, packets, 10_000)
+        yield packets

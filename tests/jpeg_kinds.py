@@ -48,7 +48,6 @@ def adobe(data: bytes, transform: int) -> bytes:
 
 
 def kinds() -> dict[str, bytes]:
-    """Return a JPEG of each kind."""
     upside_down = Image.Exif()
     upside_down[0x0112] = 3
     files = {

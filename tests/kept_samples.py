@@ -14,7 +14,7 @@ from halimede.frames import new_frame
 from halimede.hard_samples.store import HardSampleStore, describe, picture
 from halimede.hard_samples.stream_counts import MiningSettings, StreamCounts, write_mining
 from halimede.inference.file_model import FileModel, open_file
-from halimede.messages import Prediction, Result
+from halimede.messages import Frame, Prediction, Result
 from halimede.mining import create, judge
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
@@ -50,6 +50,35 @@ def sure(label: str, confidence: float = 0.97) -> Prediction:
     return Prediction(label=label, score=confidence, probabilities=rows)
 
 
+class KeptStore:
+    """A store of kept samples, and the counts of the stream that they come from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.samples, self.stream = HardSampleStore(folder, 10**9, 100_000), StreamCounts(folder)
+
+    def add(
+        self,
+        frame: Frame,
+        answer: Prediction,
+        now_ns: int,
+        *,
+        edge: Prediction | None = None,
+        version: str = "v1",
+        audit: bool = False,
+        by: Any = "cloud",
+    ) -> None:
+        """Store the next tier's answer to a hard frame, or to an audited easy one."""
+        result = Result(
+            id=frame.id.hex(), service="s", camera="cam", by=by, hard=not audit, audit=audit, label=answer.label,
+            score=answer.score, prediction=answer, worker="c", model="big",
+        )  # fmt: skip
+        sample = describe(
+            result, edge or answer, namespace="default", now_ns=now_ns, model=version, digest="", audit_share=SHARE
+        )
+        sample.image, data = picture(frame)
+        self.samples.add(sample, data)
+
+
 def keep(
     folder: Path,
     small: FileModel,
@@ -61,27 +90,19 @@ def keep(
     cloud: Any = sure,
 ) -> dict[str, int]:
     """Answer rows as a worker does, and store the hard ones and a share of the easy ones; return the counts."""
-    store, stream = HardSampleStore(folder, 10**9, 100_000), StreamCounts(folder)
+    store = KeptStore(folder)
     miner, chance = create(MINING.rule, MINING.parameters), np.random.default_rng(0)
     found = {"hard": 0, "easy": 0, "audited": 0}
     for i, (row, label, edge) in enumerate(zip(rows, labels, small.predict(list(rows)), strict=True)):
         hard = judge(miner, edge).hard
-        stream.observe(version, SHARE, first_ns / 1e9 + i, hard=hard)
+        store.stream.observe(version, SHARE, first_ns / 1e9 + i, hard=hard)
         found["hard" if hard else "easy"] += 1
         if not hard and chance.random() >= SHARE:
             continue
         found["audited"] += not hard
         frame, answer = new_frame(row, camera="cam"), cloud(LABELS[label])
-        result = Result(
-            id=frame.id.hex(), service="s", camera="cam", by="cloud", hard=hard, audit=not hard, label=answer.label,
-            score=answer.score, prediction=answer, worker="c", model="big",
-        )  # fmt: skip
-        sample = describe(
-            result, edge, namespace="default", now_ns=first_ns + i * 10**9, model=version, digest="", audit_share=SHARE
-        )
-        sample.image, data = picture(frame)
-        store.add(sample, data)
-    stream.save()
+        store.add(frame, answer, first_ns + i * 10**9, edge=edge, version=version, audit=not hard)
+    store.stream.save()
     write_mining(folder, MINING)
     return found
 

@@ -39,7 +39,6 @@ class Builder:
         return len(self.graph.tensors) - 1
 
     def constant(self, name: str, values: np.ndarray) -> int:
-        """Add a constant of float32."""
         at = self.tensor(name, values.shape)
         self.model.buffers.append(schema.BufferT())
         self.model.buffers[-1].data = np.frombuffer(values.astype(np.float32).tobytes(), np.uint8)
@@ -70,7 +69,6 @@ class Builder:
         self.model.signatureDefs = [*(self.model.signatureDefs or []), made]
 
     def write(self, path: Path, inputs: list[int], outputs: list[int]) -> Path:
-        """Write the file."""
         self.graph.inputs, self.graph.outputs = inputs, outputs
         packed = flatbuffers.Builder(1024)
         packed.Finish(self.model.Pack(packed), b"TFL3")

@@ -1,7 +1,8 @@
 """A simulated service for the learning loop: models are numbers, frames are drawn at random, time is an argument.
 
 A model has an accuracy for each kind of stream. The world gives the loop what nodes would report, and does what
-``desired`` requires: it trains, compares, and serves a canary. All decisions are those of ``halimede.learning_loop``.
+``desired_loop`` requires: it trains, compares, and serves a canary. All decisions are made by
+``halimede.learning_loop``.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ class LoopWorld:
                 self.passed.append(self.loop.state)
 
     def until(self, state: str, steps: int = 2000) -> None:
-        """Run until the loop is in a state."""
         for _ in range(steps):
             if self.loop.state == state:
                 return
@@ -85,7 +85,6 @@ class LoopWorld:
         raise AssertionError(f"{self.loop.state}, not {state}: {self.loop.message}")
 
     def facts(self) -> LoopFacts:
-        """Return what nodes report."""
         canary = self.canary
         return LoopFacts(
             drifting=self.drifting,
@@ -102,7 +101,7 @@ class LoopWorld:
         )
 
     def _frames(self) -> None:
-        wanted = states.desired(self.loop, self.settings)
+        wanted = states.desired_loop(self.loop, self.settings)
         part = wanted.percent / 100 if self.canary else 0.0
         self.canary_share.append(part)
         tried = round(FRAMES * part)
@@ -125,7 +124,7 @@ class LoopWorld:
 
     def _nodes(self) -> None:
         """Do what should run now."""
-        wanted = states.desired(self.loop, self.settings)
+        wanted = states.desired_loop(self.loop, self.settings)
         if wanted.train and (self.training is None or self.training.round != wanted.train):
             model = self.train(wanted.train, self.kinds)
             if isinstance(model, str):

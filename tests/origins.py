@@ -28,6 +28,7 @@ class Origin(ThreadingHTTPServer):
         #: the date of the content, for servers without ETags
         self.modified = ""
         self.ranges = True
+        self.status, self.headers = 200, dict[str, str]()
         #: called with the position in the body before each block is sent
         self.before: Callable[[int], None] = lambda _: None
         self.answers: dict[str, Answer] = {}
@@ -64,21 +65,21 @@ class Handler(BaseHTTPRequestHandler):
             self.file()
 
     def file(self) -> None:
-        """Answer as a server of files does."""
         origin, size = self.server, len(self.server.body)
-        if origin.etag and self.headers.get("If-None-Match") == origin.etag:
-            self.head(304)
+        if origin.status != 200:
+            self.head(origin.status, {"Content-Length": "0"})
             return
-        if origin.modified and self.headers.get("If-Modified-Since") == origin.modified:
+        fresh = (("If-None-Match", origin.etag), ("If-Modified-Since", origin.modified))
+        if any(value and self.headers.get(name) == value for name, value in fresh):
             self.head(304)
             return
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        fresh = self.headers.get("If-Range") in {None, origin.etag}
-        offset = int(asked[1]) if asked and fresh and origin.ranges else 0
-        if offset >= size:
+        is_same = self.headers.get("If-Range") in {None, origin.etag}
+        offset = int(asked[1]) if asked and is_same and origin.ranges else 0
+        if offset and offset >= size:
             self.head(416, {"Content-Range": f"bytes */{size}", "Content-Length": "0"})
             return
-        headers = {"Content-Length": str(size - offset)}
+        headers = {**origin.headers, "Content-Length": str(size - offset)}
         if offset:
             headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
         self.head(206 if offset else 200, headers)
@@ -105,7 +106,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(body: bytes = b"a model", host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Origin]:
-    """Run a server for the length of a block."""
     origin = Origin(body, host, tls)
     thread = threading.Thread(target=origin.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -117,8 +117,6 @@ def serving(body: bytes = b"a model", host: str = "127.0.0.1", tls: ssl.SSLConte
 
 
 def redirect(to: str, status: int = 302) -> Answer:
-    """Return an answer that sends elsewhere."""
-
     def answer(handler: Handler) -> bool:
         handler.head(status, {"Location": to, "Content-Length": "0"})
         return True

@@ -29,7 +29,6 @@ class PasswordBroker:
 
 @contextlib.contextmanager
 def password_broker(folder: Path) -> Iterator[PasswordBroker]:
-    """Run a broker whose files are below a folder."""
     site = LocalSite(folder / "home", ["edge0"], Security.PASSWORDS)
     site.make()
     assert site.operator

@@ -6,10 +6,14 @@ which it takes one after the other: what was given out is not given out again be
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
 import socket
+from collections.abc import AsyncIterator
+
+from aiohttp import web
 
 FIRST, PART = 20_000, 1500
 _turns = itertools.cycle(random.sample(range(PART), PART))
@@ -26,3 +30,15 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+@contextlib.asynccontextmanager
+async def serve_app(app: web.Application) -> AsyncIterator[str]:
+    """Serve an application on a port that the system chooses; yield host and port."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -14,8 +14,9 @@ import contextlib
 import random
 from collections import deque
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
+from typing import Any
+
+from tests.listener import Listener
 
 CHUNK = 64 * 1024
 #: bytes in one TCP segment: what is lost at a time
@@ -30,8 +31,8 @@ RTO_S = 0.2
 class Road:
     """How bytes travel now. Delays are seconds one way, ``loss`` is a share of segments, ``rate`` bytes a second.
 
-    ``shared``: the rate is that of all connections together. ``window``: bytes that one direction of one connection
-    has under way at most. ``once``: what is sent again arrives.
+    The rate is that of all connections together; 0: any. ``window``: bytes that one direction of one connection has
+    under way at most. ``once``: what is sent again arrives.
     """
 
     up_s: float = 0.0
@@ -40,7 +41,6 @@ class Road:
     rto_s: float = RTO_S
     once: bool = False
     rate: float = 0.0
-    shared: bool = False
     window: int = MOST_UNDER_WAY
 
     @property
@@ -48,7 +48,7 @@ class Road:
         return not (self.up_s or self.down_s or self.loss or self.rate)
 
 
-class Proxy:
+class Proxy(Listener):
     """Forwards ``port`` to ``target``. Every fault can be switched at any time; all end with ``heal``.
 
     Attributes:
@@ -59,7 +59,7 @@ class Proxy:
     """
 
     def __init__(self, target: int, host: str = "127.0.0.1", *, seed: int = 0) -> None:
-        self.port = 0
+        super().__init__(host)
         self.accepted = self.forwarded = self.under_way = 0
         self.road = Road()
         self.chance = random.Random(seed)
@@ -67,24 +67,9 @@ class Proxy:
         #: when a shared line is free again, up and down
         self.line = {True: 0.0, False: 0.0}
         self._target = target
-        self._host = host
         self._open = True
         self._half_open = False
-        self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self._host, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server
-        self._server.close()
-        self.cut()
-        await self._server.wait_closed()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -96,16 +81,12 @@ class Proxy:
         """Lose that share of segments: each stalls its direction for one timeout, twice that if it is lost again."""
         self._travel(replace(self.road, loss=share, rto_s=rto_s, once=once))
 
-    def throttle(self, bytes_per_s: float) -> None:
-        """Let no more than that through, in each direction of each connection."""
-        self._travel(replace(self.road, rate=bytes_per_s, shared=False))
-
     def share(self, bytes_per_s: float, window: int) -> None:
         """Let no more than that through in each direction of all connections together, in the order of its coming.
 
         ``window``: bytes that each connection has on the line at most, in each direction, as TCP's does.
         """
-        self._travel(replace(self.road, rate=bytes_per_s, shared=True, window=window))
+        self._travel(replace(self.road, rate=bytes_per_s, window=window))
 
     def cut(self) -> None:
         """Break every connection and refuse new ones."""
@@ -139,7 +120,7 @@ class Proxy:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._open:
             writer.transport.abort()
             return
@@ -159,8 +140,7 @@ class _Connection:
     def __init__(
         self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, stranded: bool
     ) -> None:
-        self.stranded = stranded
-        self._proxy = proxy
+        self.stranded, self._proxy = stranded, proxy
         self._near = reader, writer
         self._writers = [writer]
         self._over = asyncio.Event()
@@ -180,14 +160,13 @@ class _Connection:
         lanes = asyncio.gather(*work)
         try:
             with contextlib.suppress(OSError):
-                await asyncio.wait([lanes, over], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(list[asyncio.Future[Any]]([lanes, over]), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (over, *work):
                 task.cancel()
             await asyncio.gather(over, *work, lanes, return_exceptions=True)
 
     async def over(self) -> None:
-        """Wait for the end of the connection."""
         await self._over.wait()
 
     def abort(self) -> None:
@@ -236,7 +215,6 @@ class _Lane:
                 await self._moved.wait()
 
     async def give(self) -> None:
-        """Write each chunk when it is due."""
         while True:
             while not self._chunks:
                 self._moved.clear()
@@ -267,13 +245,13 @@ class _Lane:
             wait *= 2
             if road.once:
                 break
-        if road.shared:
+        if road.rate:
             # what is lost while another segment is waited for is sent again beside it, as selective
             # acknowledgements let TCP do it
             line = self._proxy.line[self._is_up] = max(now, self._proxy.line[self._is_up]) + size / road.rate
             due = max(self._last, line + delay + stall)
         else:
-            due = max(self._last, now + delay) + stall + (size / road.rate if road.rate else 0.0)
+            due = max(self._last, now + delay) + stall
         self._last = due
         return due
 

@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from halimede.bus.topic_filter import split_shared
-from tests.faults.hostile_broker import read_packet
+from tests.listener import Listener
+from tests.scripted import read_packet
 
 HOST = "127.0.0.1"
 CONNECT, PUBLISH, SUBSCRIBE = 0x10, 0x30, 0x82
@@ -31,7 +30,7 @@ SHARED, RETAINED_BY_WILDCARD, ABSENCE, EMPTY_WILL = "shared", "retained by wildc
 Refuses = Callable[[str, str], bool]
 
 
-class RefusingBroker:
+class RefusingBroker(Listener):
     """Forwards ``port`` to the broker at ``target`` between ``async with`` and its end.
 
     Attributes:
@@ -48,7 +47,7 @@ class RefusingBroker:
     """
 
     def __init__(self, target: int) -> None:
-        self.port = 0
+        super().__init__()
         self.refuses: Refuses = lambda _client, _topic: False
         self.loses: Refuses = lambda _client, _topic: False
         self.retains = True
@@ -59,24 +58,13 @@ class RefusingBroker:
         self._target = target
         self._open = True
         self._refuse_until = 0.0
-        self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server
-        self._server.close()
-        self.close()
-        await self._server.wait_closed()
 
     def close(self) -> None:
         """End all connections and accept none, until ``open``."""
+        self.cut()
+
+    def cut(self) -> None:
         self._open = False
         for writer in self._writers:
             writer.transport.abort()

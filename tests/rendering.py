@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tests.waiting import patience
+from tests.programs import run_program
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -28,38 +27,28 @@ CRD = "kind: CustomResourceDefinition\n"
 
 def renderer() -> list[str] | None:
     """Return a command that renders a folder: kustomize, or a kubectl that has one of version 5; None without."""
-    if shutil.which("kustomize"):
-        said = subprocess.run(
-            ["kustomize", "version"], capture_output=True, text=True, timeout=patience(30), check=False
-        )
-        if re.search(r"v5\.", said.stdout):
-            return ["kustomize", "build"]
+    if shutil.which("kustomize") and re.search(r"v5\.", run_program("kustomize", "version").stdout):
+        return ["kustomize", "build"]
     if shutil.which("kubectl"):
-        said = subprocess.run(
-            ["kubectl", "version", "--client"], capture_output=True, text=True, timeout=patience(30), check=False
-        )
-        if re.search(r"Kustomize Version: v5\.", said.stdout):
-            return ["kubectl", "kustomize"]
+        version = run_program("kubectl", "version", "--client").stdout
+        return ["kubectl", "kustomize"] if re.search(r"Kustomize Version: v5\.", version) else None
     return None
 
 
 def render(folder: Path) -> str:
-    """Return what a folder renders to."""
     command = renderer()
     assert command
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=patience(60), check=False)
+    done = run_program(*command, folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def overlay(name: str) -> str:
-    """Return an overlay's copy as it should be."""
     found = [text for text in render(DEPLOY / "overlays" / name).split("\n---\n") if CRD not in text]
     return HEAD.format(name=name) + "\n---\n".join(found)
 
 
 def copy(name: str) -> Path:
-    """Return the path of an overlay's copy."""
     return DEPLOY / f"{name}.yaml"
 
 

@@ -86,6 +86,11 @@ class Table:
         if not report.passed:
             self.others[report.outcome] += 1
 
+    def listed(self) -> list[tuple[str, Row]]:
+        """Return the rows by their names: those of faults first."""
+        ordered = sorted(self.rows.items(), key=lambda item: (item[0][0] != "fault", item[0]))
+        return [(f"{kind} {number:02}", row) for (kind, number), row in ordered]
+
     @property
     def bad(self) -> int:
         rows = sum(row.total(outcome) for row in self.rows.values() for outcome in ("failed", "skipped"))
@@ -103,11 +108,11 @@ class Table:
         say = terminalreporter.write_line
         terminalreporter.section(f"rows, each test {self._repeat} times")
         say(f"{'row':<11}{'passed':>7}{'failed':>7}{'skipped':>8}  tests")
-        for (kind, number), row in sorted(self.rows.items(), key=lambda item: (item[0][0] != "fault", item[0])):
+        for row_name, row in self.listed():
             counts = [row.total(outcome) for outcome in OUTCOMES]
             first, *more = [_described(name, counted) for name, counted in sorted(row.tests.items())]
             bad = {"red": True} if counts[1] or counts[2] else {}
-            say(f"{kind} {number:02}".ljust(11) + f"{counts[0]:>7}{counts[1]:>7}{counts[2]:>8}  {first}", **bad)
+            say(row_name.ljust(11) + f"{counts[0]:>7}{counts[1]:>7}{counts[2]:>8}  {first}", **bad)
             for line in more:
                 say(" " * 35 + line, **bad)
         if self.others:
@@ -117,11 +122,11 @@ class Table:
     def _document(self) -> dict[str, object]:
         rows = [
             {
-                "row": f"{kind} {number:02}",
+                "row": row_name,
                 **{outcome: row.total(outcome) for outcome in OUTCOMES},
                 "tests": {name: {o: counted[o] for o in OUTCOMES} for name, counted in sorted(row.tests.items())},
             }
-            for (kind, number), row in sorted(self.rows.items(), key=lambda item: (item[0][0] != "fault", item[0]))
+            for row_name, row in self.listed()
         ]
         return {"repeat": self._repeat, "bad": self.bad, "rows": rows}
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.waiting import eventually
 
 #: the last words of a metric's name say what is counted or measured
 UNITS = re.compile(
     r"_(seconds|bytes|info|frames|answers|samples|batches|uploads|replies|errors|results|credits|state|connected|connects"
     r"|messages|handlers|epoch|nodes|nodes_online|nodes_drained|resources|depth|calls|failures|repeats|workers|restarts"
     r"|preparations|acknowledgements|syncs|writes|letters|reports|removals|complete|waiting|overtaken|dropped"
-    r"|requests|rollouts|sessions|versions|updates|metric|ratio|hardness|index|rounds|candidates)$"
+    r"|requests|rollouts|sessions|versions|updates|metric|ratio|hardness|index|rounds|candidates|events|objects|leading)$"
 )
 Families = dict[str, Any]
 
@@ -46,3 +49,14 @@ async def asked(session: aiohttp.ClientSession, url: str, path: str) -> tuple[in
     """Return the status and the checks of ``/healthz`` or ``/readyz``."""
     async with session.get(f"{url}/{path}") as answer:
         return answer.status, (await answer.json())["checks"]
+
+
+async def reaches(session: aiohttp.ClientSession, url: Callable[[], str], path: str, status: int) -> dict[str, str]:
+    """Wait for a status of ``/healthz`` or ``/readyz``, and return its checks."""
+
+    async def answer() -> tuple[dict[str, str]] | None:
+        now, checks = await asked(session, url(), path)
+        return (checks,) if now == status else None
+
+    [checks] = await eventually(answer, 30.0, 0.05)
+    return dict(checks)

@@ -6,15 +6,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from halimede.bus.addresses import SocketAddress
-from halimede.bus.message import Packet
+from halimede.bus.message import Announce, Packet
+from halimede.bus.mqtt import MqttBus
 from halimede.bus.mqtt5.connect import connect
 from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.mqtt5.encoder import varint
-from halimede.bus.settings import MqttSettings
+from halimede.bus.settings import Client, MqttSettings
+from tests.listener import Listener
 from tests.waiting import patience
 
 HOST = "127.0.0.1"
@@ -40,6 +41,19 @@ def puback(identifier: int, reason: int = 0) -> bytes:
     return packet(PUBACK, identifier.to_bytes(2) + bytes((reason, 0)))
 
 
+async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
+    """Read one packet; return its first byte, its body, and all of its bytes."""
+    head, size, shift = await reader.readexactly(1), 0, 0
+    while True:
+        byte = await reader.readexactly(1)
+        head += byte
+        size |= (byte[0] & 0x7F) << shift
+        shift += 7
+        if byte[0] < 0x80:
+            body = await reader.readexactly(size)
+            return head[0], body, head + body
+
+
 class Peer:
     """The broker's end of one connection."""
 
@@ -49,19 +63,20 @@ class Peer:
     async def take(self) -> tuple[int, bytes]:
         """Return the first byte and the body of the next packet."""
         async with asyncio.timeout(patience(PATIENCE)):
-            [first] = await self.reader.readexactly(1)
-            length = shift = 0
-            while True:
-                [byte] = await self.reader.readexactly(1)
-                length |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    return first, await self.reader.readexactly(length)
+            first, body, _ = await read_packet(self.reader)
+        return first, body
 
     async def takes(self, first: int) -> bytes:
         """Insist on the kind of the next packet; return its body."""
         kind, body = await self.take()
         assert kind & 0xF0 == first & 0xF0, f"{kind:#x}"
+        return body
+
+    async def takes_message(self, reason: int = 0) -> bytes:
+        """Acknowledge the next message, which is a PUBLISH at QoS 1; return its body."""
+        body = await self.takes(PUBLISH)
+        at = 2 + int.from_bytes(body[:2])
+        self.say(puback(int.from_bytes(body[at : at + 2]), reason))
         return body
 
     async def silent(self, seconds: float) -> bool:
@@ -77,44 +92,33 @@ class Peer:
         self.writer.write(b"".join(packets))
 
 
-class Scripted:
+class Scripted(Listener):
     """Listens on ``port``. Of what is not read the system keeps about ``buffer`` bytes, and a peer ``limit``."""
 
     def __init__(self, buffer: int = 0, limit: int = 4096) -> None:
-        self.port = 0
+        super().__init__()
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()
-        self._sock = socket.socket()
-        if buffer:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self._sock.bind((HOST, 0))
-        self._limit = limit
         self._writers: list[asyncio.StreamWriter] = []
+        sock = socket.socket()
+        if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        sock.bind((HOST, 0))
+        self._options = {"sock": sock, "limit": limit}
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, sock=self._sock, limit=self._limit)
-        self.port = self._sock.getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
+    def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
-        await self._server.wait_closed()
 
     async def peer(self) -> Peer:
-        """Return the next connection."""
         async with asyncio.timeout(patience(PATIENCE)):
             return await self.peers.get()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         self.peers.put_nowait(Peer(reader, writer))
 
 
 def loopback(settings: MqttSettings) -> SocketAddress:
-    """Return the address of a broker on loopback."""
     target = (settings.host, settings.port)
     return SocketAddress(settings.endpoints[0], socket.AF_INET, target, settings.connect_timeout_s)
 
@@ -138,3 +142,25 @@ async def linked(
             yield link, peer, came
         finally:
             link.abort("the test is over")
+
+
+@asynccontextmanager
+async def dialled(
+    client: Client, announce: Announce | None = None, **options: Any
+) -> AsyncIterator[tuple[MqttBus, Peer, bytes]]:
+    """A bus with either client, the broker's end of its connection, and the body of its CONNECT, not yet answered."""
+    async with Scripted() as broker:
+        settings = MqttSettings(HOST, broker.port, client=client, **options)
+        async with MqttBus("me", settings, announce) as bus:
+            peer = await broker.peer()
+            yield bus, peer, await peer.takes(CONNECT)
+            peer.writer.close()
+
+
+@asynccontextmanager
+async def accepted(client: Client, properties: bytes = b"", **options: Any) -> AsyncIterator[tuple[MqttBus, Peer]]:
+    """A bus with either client that is connected, and the broker's end of its connection."""
+    async with dialled(client, **options) as (bus, peer, _):
+        peer.say(connack(properties=properties))
+        await bus.wait_connected(patience(PATIENCE))
+        yield bus, peer

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +23,25 @@ from halimede.messages.file_facts import Trial
 from halimede.models.desired_state import DesiredModel
 from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.tensors import Tensor
+from tests.graphs import FLOAT, write_graph
+from tests.programs import started
 from tests.simulated import eventually
 from tests.waiting import patience
 
 ROOT = Path(__file__).parents[1]
 START_S = 60.0
-FLOAT = TensorProto.FLOAT
-Declared = Mapping[str, tuple[int, Sequence[Any]]]
-
-
-def graph(
-    path: Path,
-    nodes: Sequence[tuple[str, Sequence[str], Sequence[str], dict[str, Any]]],
-    inputs: Declared,
-    outputs: Declared,
-    constants: Mapping[str, np.ndarray] | None = None,
-) -> Path:
-    """Write a graph of a few nodes."""
-    made = helper.make_graph(
-        [helper.make_node(op, list(ins), list(outs), **attributes) for op, ins, outs, attributes in nodes],
-        "small",
-        [helper.make_tensor_value_info(name, kind, list(shape)) for name, (kind, shape) in inputs.items()],
-        [helper.make_tensor_value_info(name, kind, list(shape)) for name, (kind, shape) in outputs.items()],
-        [onnx.numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
-    )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString())
-    return path
 
 
 def adds(path: Path, number: float, columns: int = 2) -> Path:
     """Write a model that adds a number: y = x + number, rows of two."""
     shape = ["N", columns]
     constant = {"c": np.full(columns, number, np.float32)}
-    return graph(path, [("Add", ["x", "c"], ["y"], {})], {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)}, constant)
+    return write_graph(path, [("Add", ["x", "c"], ["y"], {})], {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)}, constant)
 
 
 def echo(path: Path, kind: int, shape: Sequence[Any] = ("N", 2)) -> Path:
     """Write a model that answers with its input, of any element type."""
-    return graph(path, [("Identity", ["x"], ["y"], {})], {"x": (kind, shape)}, {"y": (kind, shape)})
+    return write_graph(path, [("Identity", ["x"], ["y"], {})], {"x": (kind, shape)}, {"y": (kind, shape)})
 
 
 def counts(path: Path) -> Path:
@@ -75,17 +54,12 @@ def counts(path: Path) -> Path:
         [value("on", flag, []), value("z", FLOAT, [])],
         [onnx.numpy_helper.from_array(np.array(1, np.float32), "one")],
     )
-    return graph(
-        path,
-        [("Loop", ["n", "", "zero"], ["y_"], {"body": body})],
-        {"n": (TensorProto.INT64, [])},
-        {"y_": (FLOAT, [])},
-        {"zero": np.array(0, np.float32)},
-    )
+    loop = ("Loop", ["n", "", "zero"], ["y_"], {"body": body})
+    zero = {"zero": np.array(0, np.float32)}
+    return write_graph(path, [loop], {"n": (TensorProto.INT64, [])}, {"y_": (FLOAT, [])}, zero)
 
 
 def wish(path: Path, name: str = "m", version: str = "", percent: int = 100, **more: Any) -> DesiredModel:
-    """Return a wish for a model."""
     return DesiredModel(name=name, path=str(path), version=version, canary_percent=percent, **more)
 
 
@@ -101,25 +75,17 @@ async def untried(_: Path, __: str) -> Trial:
 
 @contextlib.asynccontextmanager
 async def repository(*, tried: bool = False, **settings: Any) -> AsyncIterator[Repository]:
-    """Return a repository of this process."""
-    made = (
-        Repository(RepositorySettings(**settings))
-        if tried
-        else Repository(RepositorySettings(**settings), attempt=untried)
-    )
-    async with made as running:
+    attempt = {} if tried else {"attempt": untried}
+    async with Repository(RepositorySettings(**settings), **attempt) as running:
         yield running
 
 
 class Server:
-    """A server's process."""
-
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self.log = process, log
         self.http = self.grpc = ""
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        """Return its log lines of one event."""
         lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [line for line in lines if line["event"] == event]
 
@@ -131,18 +97,16 @@ class Server:
         return bool(said)
 
     async def ready(self, path: str = "/readyz") -> None:
-        """Wait until it can answer."""
         async with aiohttp.ClientSession() as session:
-            async with asyncio.timeout(patience(START_S)):
-                while True:
-                    assert self.process.poll() is None, self.log.read_text()
-                    async with session.get(f"{self.http}{path}") as answer:
-                        if answer.status == 200:
-                            return
-                    await asyncio.sleep(0.1)
+
+            async def is_ready() -> bool:
+                assert self.process.poll() is None, self.log.read_text()
+                async with session.get(f"{self.http}{path}") as answer:
+                    return answer.status == 200
+
+            await eventually(is_ready, START_S, 0.1)
 
     async def terminate(self) -> int:
-        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, patience(START_S))
 
@@ -158,25 +122,14 @@ async def server(
     own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "SSL_CERT_FILE": os.devnull}
     environment = {**own, "HALIMEDE_LOG": "json", "GRACE_S": "10", **told}
     ports = ["--http", "127.0.0.1:0", *([] if event == "routing" else ["--grpc", "127.0.0.1:0"])]
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "halimede", program, *arguments, *ports],
-            cwd=ROOT,
-            env=environment,
-            stdout=file,
-            stderr=file,
-        )
-    made = Server(process, log)
-    try:
+    command = (sys.executable, "-m", "halimede", program, *arguments, *ports)
+    with started(*command, log=log, cwd=ROOT, env=environment) as process:
+        made = Server(process, log)
         await eventually(lambda: made.listens(event), START_S)
         yield made
-    finally:
-        process.kill()
-        process.wait()
 
 
 def port_of(url: str) -> int:
-    """Return the port of an address."""
     found = re.search(r":(\d+)$", url)
     assert found, url
     return int(found[1])

@@ -2,22 +2,25 @@
 
 Nothing ever sleeps. When no callback is ready the clock moves on to the next timer. Work in threads (SQLite, hashing)
 still takes the time that it takes: while some is under way the clock stands.
+
+``pytest.mark.simulated`` runs the async tests and fixtures of a file, or one test, on it (``tests/conftest.py``).
+``simulate`` runs a coroutine within a test that is no coroutine itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import selectors
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 from tests.waiting import eventually as eventually  # noqa: PLC0414 - tests of either kind of time wait by it
 from tests.waiting import patience
 
 T = TypeVar("T")
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 #: turns of the loop, and simulated seconds, that one simulation may take
 MAX_STEPS = 2_000_000
@@ -70,7 +73,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Let time pass in which nothing runs, as for a process that is stopped."""
         self._jumping.now += seconds
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
         self._jumping.busy_threads += 1
         future.add_done_callback(self._thread_done)
@@ -96,16 +99,6 @@ def simulate(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in simulated time; raise SimulationError if it cannot or may not go on."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(main)
-
-
-def simulated(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make an async test run in simulated time. Its fixtures must not be async ones: those run on another loop."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return simulate(test(*args, **kwargs))
-
-    return run
 
 
 async def eventually_in_real_time(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

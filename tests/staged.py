@@ -28,7 +28,6 @@ def a_picture(*things: Place, size: tuple[int, int] = (48, 64)) -> Array:
 
 
 def an_item(*things: Place, camera: str = "cam0") -> Item:
-    """Return a frame of such a picture."""
     return Item(a_picture(*things), camera=camera)
 
 

@@ -21,14 +21,27 @@ from halimede.bus import Delivery, Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import TrainerState, TrainingRound, WorkerInfo
 from services.broker import MosquittoProcess
-from tests.simulated import eventually
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 ROOT = Path(__file__).parents[1]
 #: seconds: for a job to do some rounds, on a busy machine
 JOB_S = 120.0
 LABELS = [str(digit) for digit in range(10)]
 AGGREGATOR = "aggregator"
+
+
+def slow_trainer(folder: Path, seconds: float) -> str:
+    """Write a trainer whose every step takes so many seconds; return its entry."""
+    (folder / "slow_trainer.py").write_text(f"""
+import time
+from halimede.training.trainers.perceptron import Perceptron
+
+class Slow(Perceptron):
+    def train(self, data, weights):
+        time.sleep({seconds})
+        return super().train(data, weights)
+""")
+    return "slow_trainer:Slow"
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -39,7 +52,6 @@ def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def write(path: Path, rows: NDArray[np.float32], classes: NDArray[np.int64]) -> Path:
-    """Write samples as a file of arrays."""
     np.savez(path, x=rows, y=classes)
     return path
 
@@ -102,7 +114,6 @@ class TrainingWorld:
         self.trainers = {self.name(each): f"node-{self.job}-{each}" for each in trainers}
 
     def start(self, program: str, worker: str, data: Path | None = None, **changes: str) -> None:
-        """Start a worker's process."""
         name = self.name(worker)
         model = {"url": "/none", "format": "onnx", "labels": LABELS}
         told = {
@@ -127,7 +138,6 @@ class TrainingWorld:
             )  # fmt: skip
 
     def kill(self, worker: str) -> None:
-        """End a process with SIGKILL."""
         self.processes[worker].kill()
         self.processes[worker].wait()
 
@@ -137,11 +147,12 @@ class TrainingWorld:
 
     async def until(self, condition: Any, timeout_s: float = JOB_S) -> None:
         """Wait for a condition of the present round; show the logs if it does not come."""
-        try:
-            await eventually(lambda: self.round is not None and condition(self.round), timeout_s)
-        except AssertionError:
+
+        def shown() -> str:
             logs = "".join(f"{path.name}\n{path.read_text()[-3000:]}\n" for path in self.folder.glob("*.log"))
-            raise AssertionError(f"{self.round}\n{self.states}\n{logs}") from None
+            return f"{self.round}\n{self.states}\n{logs}"
+
+        await eventually(lambda: self.round is not None and condition(self.round), timeout_s, shown=shown)
 
     async def done(self, timeout_s: float = JOB_S) -> TrainingRound:
         """Wait for the end of the job; return its last state."""
@@ -169,9 +180,9 @@ async def run_job(world: TrainingWorld, data: Mapping[str, Path]) -> TrainingRou
     return await world.done()
 
 
-def begin(world: TrainingWorld, data: Mapping[str, Path]) -> None:
-    """Start the aggregator, and a trainer for each file of samples."""
-    world.plan(*data)
+def begin(world: TrainingWorld, data: Mapping[str, Path], *absent: str) -> None:
+    """Start the aggregator, and a trainer for each file of samples; ``absent`` are trainers that do not start."""
+    world.plan(*data, *absent)
     world.start("aggregator", AGGREGATOR)
     for name, path in data.items():
         world.start("trainer", name, path)

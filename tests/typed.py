@@ -18,6 +18,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from click.testing import Result
+from typer.testing import CliRunner
+
+from halimede.cli.app import app
+
 ROOT = Path(__file__).parents[1]
 TURN = threading.Lock()
 SERVER = """
@@ -71,6 +76,13 @@ def _server() -> subprocess.Popen[str]:
     made = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(made.kill)
     return made
+
+
+def typed(*words: object, code: int = 0) -> Result:
+    """Run ``halimede`` with these words in this process; it has to end with this code."""
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return done
 
 
 def halimede(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,19 +22,35 @@ def patience(seconds: float) -> float:
     return SLOWEST * seconds
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.01) -> None:
-    """Wait until ``condition()``, which may be async, is true, on either kind of loop; fail at the deadline."""
+async def eventually(
+    condition: Callable[[], Any], timeout_s: float = 20.0, every_s: float = 0.01, shown: Callable[[], object] = str
+) -> Any:
+    """Wait until ``condition()``, which may be async, is true, on either kind of loop, and return its value.
+
+    Fail at the deadline, with what ``shown()`` gives.
+    """
     loop = asyncio.get_running_loop()
     is_simulated = type(loop).time is not asyncio.BaseEventLoop.time
     within_s = timeout_s if is_simulated else patience(timeout_s)
     deadline = loop.time() + within_s
     while True:
-        holds = condition()
-        if await holds if inspect.isawaitable(holds) else holds:
-            return
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
         if loop.time() >= deadline:
-            raise AssertionError(f"did not come true within {within_s:g} s")
+            raise AssertionError(f"did not come true within {within_s:g} s {shown()}".rstrip())
         await asyncio.sleep(every_s)
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 20.0, every_s: float = 0.01) -> Any:
+    """Wait without a loop, as ``eventually`` does on one."""
+    deadline = time.monotonic() + patience(timeout_s)
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not come true within {patience(timeout_s):g} s"
+        time.sleep(every_s)
+    return value
 
 
 async def output_of(process: asyncio.subprocess.Process, silence_s: float = 120.0) -> str:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.waiting import patience
+from tests.programs import run_python
 
 
 def build(kind: str, root: Path, folder: Path) -> Path:
     """Build what ``root`` describes (``kind``: wheel or sdist) into a new folder below ``folder``; return its path."""
     made = folder / f"{kind}-{len(list(folder.iterdir()))}"
-    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(made)]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=patience(120), check=False)
+    done = run_python("-m", "hatchling", "build", "-t", kind, "-d", made, cwd=root, timeout_s=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = made.iterdir()
     return found
 
 
 def build_wheel(root: Path, folder: Path) -> Path:
-    """Build the wheel of ``root``; return its path."""
     return build("wheel", root, folder)

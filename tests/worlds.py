@@ -5,8 +5,9 @@ Mosquitto is a world with the stock client, and another one with the lean client
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 from halimede.bus import Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -19,76 +20,70 @@ from tests.waiting import patience
 
 CONNECT_S = 10.0
 
+B = TypeVar("B", bound=MemoryBus)
 
-class World(Protocol):
-    """A broker and its clients. Buses made here end with the test."""
+
+@asynccontextmanager
+async def connected(bus: B) -> AsyncIterator[B]:
+    """Enter a bus in memory, and yield it with its connection."""
+    async with bus:
+        await bus.wait_connected(patience(CONNECT_S))
+        yield bus
+
+
+class World:
+    """A broker and its clients, here in memory. Buses made here end with the test."""
+
+    def __init__(self, broker: Any, stack: AsyncExitStack) -> None:
+        self.broker, self._stack = broker, stack
 
     def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
         """Return a bus that is not entered yet."""
+        broker: MemoryBroker = self.broker
+        return MemoryBus(client_id, broker, announce, **options)
 
     async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
         """Return a bus that is connected."""
+        bus = await self._stack.enter_async_context(self.make(client_id, announce, **options))
+        await bus.wait_connected(patience(CONNECT_S))
+        return bus
 
     def cut(self, bus: Bus) -> None:
         """Take its network away."""
+        self._network(bus).cut()
 
     def heal(self, bus: Bus) -> None:
         """Give it back."""
+        self._network(bus).heal()
+
+    def _network(self, bus: Bus) -> Any:
+        return bus
 
     async def restart(self) -> None:
         """Kill the broker and start it empty."""
-
-
-class MemoryWorld:
-    def __init__(self, broker: MemoryBroker, stack: AsyncExitStack) -> None:
-        self.broker = broker
-        self._stack = stack
-
-    def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
-        return MemoryBus(client_id, self.broker, announce, **options)
-
-    async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
-        return await _entered(self._stack, self.make(client_id, announce, **options))
-
-    def cut(self, bus: Bus) -> None:
-        assert isinstance(bus, MemoryBus)
-        bus.cut()
-
-    def heal(self, bus: Bus) -> None:
-        assert isinstance(bus, MemoryBus)
-        bus.heal()
-
-    async def restart(self) -> None:
         self.broker.restart()
 
 
-class MqttWorld:
+class MqttWorld(World):
+    """Mosquitto, and a proxy for each bus that is connected."""
+
     def __init__(self, broker: MosquittoProcess, stack: AsyncExitStack, client: Client) -> None:
-        self.broker = broker
-        self._stack = stack
+        super().__init__(broker, stack)
         self._client: Client = client
         self._proxies: dict[Bus, Proxy] = {}
 
-    def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
-        return MqttBus(client_id, MqttSettings("127.0.0.1", self.broker.port, client=self._client, **options), announce)
+    def make(self, client_id: str, announce: Announce | None = None, port: int | None = None, **options: Any) -> Bus:
+        settings = MqttSettings("127.0.0.1", port or self.broker.port, client=self._client, **options)
+        return MqttBus(client_id, settings, announce)
 
     async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
         proxy = await self._stack.enter_async_context(Proxy(self.broker.port))
-        bus = MqttBus(client_id, MqttSettings("127.0.0.1", proxy.port, client=self._client, **options), announce)
+        bus = await super().connect(client_id, announce, port=proxy.port, **options)
         self._proxies[bus] = proxy
-        return await _entered(self._stack, bus)
+        return bus
 
-    def cut(self, bus: Bus) -> None:
-        self._proxies[bus].cut()
-
-    def heal(self, bus: Bus) -> None:
-        self._proxies[bus].heal()
+    def _network(self, bus: Bus) -> Proxy:
+        return self._proxies[bus]
 
     async def restart(self) -> None:
         await self.broker.restart()
-
-
-async def _entered(stack: AsyncExitStack, bus: Bus) -> Bus:
-    await stack.enter_async_context(bus)
-    await bus.wait_connected(patience(CONNECT_S))
-    return bus

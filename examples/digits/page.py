@@ -140,7 +140,7 @@ def _cost(found: Mapping[str, Any]) -> str:
         levels={f"budget {budget:.0%}": (budget, "var(--ink)")},
     )  # fmt: skip
     rates = {name: [count / step for count in over[name]] for name in BY}
-    answered = charts.stacked(rates, BY, step=step, unit="answers a second, by who answered")
+    answered = charts.stacked_bars(rates, BY, step=step, unit="answers a second, by who answered")
     verdict = "within" if ratio <= budget else "over"
     audits = (
         f" {found['audited']} easy samples were audits; {found['audit_agreed']} agreed." if found["audited"] else ""

@@ -75,11 +75,11 @@ def simulate(nodes: Sequence[TrainingData], job: JobParameters) -> JobResult:
             part, seed = nodes[index], job.seed * 1_000_003 + number * 1000 + index
             result.weights_bytes += len(change if index in held else encode(weights))
             data = replace(part, seed=seed, parameters=aggregation.trainer_parameters())
-            trained, metrics = trainer.train(data, weights)
+            trained, _ = trainer.train(data, weights)
             content, feedback[index].residual = feedback[index].compress(difference(trained, weights))
             result.update_bytes += len(content)
             delta = decode(content, specs_of(weights))
-            if update := job.arriving(Update(f"trainer{index}", len(part), delta, dict(metrics))):
+            if update := job.arriving(Update(f"trainer{index}", len(part), delta)):
                 updates.append(update)
         aggregated = aggregation.aggregate(weights, clip(updates)[0] if job.clip else updates)
         if job.compression.is_lossy:

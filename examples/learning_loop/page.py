@@ -75,7 +75,7 @@ def _curves(run: FinishedRun) -> str:
         ("Share of uploads", report.uploads, "var(--orange)"),
     ):
         across, up = ChartAxis(0, run.end_s, "{:g} s", "time"), ChartAxis(0, 1, "{:.1f}", name.lower())
-        chart = charts.curve(course(run, measure), colour, across, up, levels={}, marks=_marks(run.marks))
+        chart = charts.curve(course(run, measure), colour, across, up, levels={}, verticals=_marks(run.marks))
         drawn.append(f"<div><h3>{html.escape(name)}</h3>{chart}</div>")
     return "".join(drawn)
 

@@ -210,7 +210,7 @@ def _instants(told: Told) -> str:
 def _rates(told: Told) -> str:
     run = told.runs["full"]
     seconds = len(run.sent) / 3 / run.fps + 2
-    return charts.stacked(rates(run, list(NODES), seconds, 0.5), NODES, step=0.5, unit="answers a second, by node")
+    return charts.stacked_bars(rates(run, list(NODES), seconds, 0.5), NODES, step=0.5, unit="answers a second, by node")
 
 
 def _waits(told: Told) -> str:

@@ -40,8 +40,8 @@ from halimede import log, programs
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.progress import stages
 from halimede.errors import HalimedeError, first_error
-from halimede.evaluation.data import LabelledPicture, read_labelled
-from halimede.evaluation.service import answers, read_chain
+from halimede.evaluation.data import LabelledSamples, read_labelled
+from halimede.evaluation.service import answer_all, read_chain
 from halimede.messages import Prediction
 
 NODES = ("edge0", "cloud0")
@@ -60,7 +60,7 @@ class Frames:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.data: LabelledPicture = read_labelled(folder)
+        self.data: LabelledSamples = read_labelled(folder)
         self.pictures = {name: (folder / name).read_bytes() for name in self.data.names}
 
     @property
@@ -242,7 +242,7 @@ def run(
     )
     console.print(f"{pair.big} answers all frames alone, for the comparison")
     with stages() as report_stage:
-        predictions = answers(read_chain([calibrated]).cloud, frames.data, partial(report_stage, pair.big))
+        predictions = answer_all(read_chain([calibrated]).cloud, frames.data, partial(report_stage, pair.big))
     cloud = dict(zip(frames.data.names, predictions, strict=True))
     return _write(pair, demo, frames, cloud, calibration=calibration, out=out, console=console)
 

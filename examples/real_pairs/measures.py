@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from halimede.calibration.measurement import RESAMPLES_OF_BOXES, SEED, bootstrap_ends, draw_times, share
 from halimede.evaluation.curves import steps
 from halimede.evaluation.detection import Detection, match
-from halimede.evaluation.quality import SURE, edits
+from halimede.evaluation.quality import OBJECT_SCORE, edits
 from halimede.messages import Box, Prediction
 from halimede.stats.agreement import Estimate
 
@@ -45,7 +45,7 @@ class Measure(Protocol):
 
 
 class BoxMeasure:
-    """Boxes: F1 counts the boxes of a score of at least ``SURE``; of an object they overlap by half or more."""
+    """Boxes: F1 counts the boxes of a score of at least ``OBJECT_SCORE``; of an object they overlap by half or more."""
 
     accuracy = "f1"
     names = {"f1": "F1 at IoU 0.5", "map_50": "mAP at IoU 0.5"}
@@ -57,7 +57,7 @@ class BoxMeasure:
         """Return the boxes that are right, those that are wrong, and the objects not found: ``[samples, 3]``."""
         rows = []
         for objects, answer in zip(self._truths, answers, strict=True):
-            sure = sorted((box for box in answer.boxes or () if box.score >= SURE), key=lambda box: -box.score)
+            sure = sorted((box for box in answer.boxes or () if box.score >= OBJECT_SCORE), key=lambda box: -box.score)
             right = int(match(sure, objects)[:, 0].sum())
             rows.append((right, len(sure) - right, len(objects) - right))
         return np.array(rows, np.float64).reshape(-1, 3)

@@ -10,7 +10,7 @@ from examples.real_pairs import report
 from examples.real_pairs.pairs import Pair
 from examples.real_pairs.report import Answer, Run
 from halimede.answer_text import count_text
-from halimede.evaluation.quality import SURE
+from halimede.evaluation.quality import OBJECT_SCORE
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR, TRUTH_COLOUR, Layer, draw_jpeg, truth_layer
 from halimede.frames.encodings import decode
 from halimede.frames.payloads import open_payload
@@ -107,7 +107,7 @@ def accuracy_charts(pair: Pair, fields: Mapping[str, Any]) -> tuple[str, str]:
         ChartAxis(min(heights) - rim, max(heights) + rim, "{:.2f}", fields["measures"][accuracy]),
         levels={names[key]: (fields[key][accuracy]["value"], COLOURS[key]) for key in ("edge", "cloud")},
         dot=(fields["upload_share"]["value"], fields["joint"][accuracy]["value"], "this run"),
-        marks={fields["upload_budget"]: "budget"},
+        verticals={fields["upload_budget"]: "budget"},
         baseline=fields["chance"],
     )  # fmt: skip
     return bars, curve
@@ -151,7 +151,7 @@ def _legend(pair: Pair, truths: Truths) -> str:
     if not truths or isinstance(truths[0], str):
         return ""
     colours = keys({pair.small: EDGE_COLOUR, pair.big: FINAL_COLOUR, "truth, dashed": TRUTH_COLOUR})
-    return f"{colours}<p>Boxes with a score below {SURE} are drawn, and do not count.</p>"
+    return f"{colours}<p>Boxes with a score below {OBJECT_SCORE} are drawn, and do not count.</p>"
 
 
 def _shot(pair: Pair, answer: Answer, truth: Sequence[Box] | str) -> str:

@@ -1,6 +1,7 @@
-"""Certificates of a site's own authority. Only this module imports the `cryptography` package.
+"""Certificates of a site's own authority: made, checked, read and written as PEM. ``certs.py`` keeps the files.
 
-Elliptic curve P-256 and SHA-256: small, fast on edge machines, and supported by every TLS 1.2 stack.
+Elliptic curve P-256 and SHA-256: small, fast on edge machines, and supported by every TLS 1.2 stack. Only this module
+imports the `cryptography` package.
 """
 
 from __future__ import annotations
@@ -17,52 +18,60 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+#: days for which an authority is valid
 CA_DAYS = 3650
 #: a certificate is valid from a day before it was made, because clocks of edge machines may be wrong
-BEFORE = timedelta(days=1)
+VALID_BEFORE = timedelta(days=1)
 #: a certificate is renewed by the next command when this share of its time, or at most this time, is left
-RENEW_SHARE, MAX_RENEW = 1 / 3, timedelta(days=30)
+RENEW_SHARE, MAX_RENEW_TIME = 1 / 3, timedelta(days=30)
 #: the longest common name that the standard allows
-LONGEST_NAME = 64
+MAX_NAME_CHARACTERS = 64
+#: a certificate of any kind, and a private key on P-256
 Certificate = x509.Certificate
 Key = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate with its key."""
+    """A certificate with its private key."""
 
     certificate: Certificate
     key: Key
 
 
 def new_authority(days: int = CA_DAYS) -> Pair:
-    """Return a new authority. It may sign certificates of users, but not of other authorities."""
+    """Return a new authority, valid for ``days``. It may sign certificates of users, but not of other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     # a unique name: while one authority replaces another, both are trusted
     name = _name(f"halimede site {secrets.token_hex(4)}")
     builder = _builder(name, name, key, days).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
-    builder = builder.add_extension(_usage(signs=True), critical=True)
+    builder = builder.add_extension(_usage(is_authority=True), critical=True)
     return Pair(builder.sign(key, hashes.SHA256()), key)
 
 
 def new_client(authority: Pair, username: str, days: int) -> Pair:
-    """Return a certificate with which a user authenticates at the broker."""
+    """Return a certificate, valid for ``days``, with which a user authenticates at the broker.
+
+    ``username``: the common name, at most ``MAX_NAME_CHARACTERS``; ValueError for a longer one.
+    """
     return _leaf(authority, username, days, ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
 
 def new_server(authority: Pair, hosts: Sequence[str], days: int) -> Pair:
-    """Return a broker's certificate for these host names and addresses."""
+    """Return a broker's certificate, valid for ``days``, for host names and IP addresses."""
     names = x509.SubjectAlternativeName([_host(host) for host in hosts])
     return _leaf(authority, "halimede broker", days, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
 
 def is_current(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = ()) -> bool:
-    """Whether a certificate is as ``new_client`` or ``new_server`` would make it, and has enough time left."""
+    """Whether a certificate is as ``new_client`` or ``new_server`` would make it, and is not due for renewal.
+
+    ``name``: the user of a client's certificate; ``hosts``, without a name: those of a broker's.
+    """
     end, begin = certificate.not_valid_after_utc, certificate.not_valid_before_utc
-    if end - datetime.now(UTC) <= min((end - begin - BEFORE) * RENEW_SHARE, MAX_RENEW):
+    if end - datetime.now(UTC) <= min((end - begin - VALID_BEFORE) * RENEW_SHARE, MAX_RENEW_TIME):
         return False
     if name:
         return common_name(certificate) == name
@@ -74,13 +83,13 @@ def is_current(certificate: Certificate, *, name: str = "", hosts: Sequence[str]
 
 
 def common_name(certificate: Certificate) -> str:
-    """Return the common name of a certificate."""
+    """Return the common name of a certificate, empty if it has none."""
     attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(attributes[0].value) if attributes else ""
 
 
 def signer(certificate: Certificate, bundle: Sequence[Certificate]) -> Certificate | None:
-    """Return the authority of a bundle that signed a certificate, or None."""
+    """Return the authority of a bundle that signed a certificate, None if none of them did."""
     for authority in bundle:
         try:
             certificate.verify_directly_issued_by(authority)
@@ -90,18 +99,18 @@ def signer(certificate: Certificate, bundle: Sequence[Certificate]) -> Certifica
     return None
 
 
-def matches(key: Key, certificate: Certificate) -> bool:
-    """Whether a key belongs to a certificate."""
+def is_key_of(key: Key, certificate: Certificate) -> bool:
+    """Whether a private key belongs to a certificate."""
     return key.public_key() == certificate.public_key()
 
 
 def write_bundle(bundle: Sequence[Certificate]) -> bytes:
-    """Return certificates as PEM."""
+    """Return certificates as PEM, in their order."""
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in bundle)
 
 
 def write_key(key: Key) -> bytes:
-    """Return a key as PEM, without a password: the file's mode protects it."""
+    """Return a key as PEM (PKCS #8), without a password: the file's mode protects it."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -127,10 +136,11 @@ def read_key(pem: bytes) -> Key | None:
 def _leaf(
     authority: Pair, name: str, days: int, purpose: x509.ObjectIdentifier, hosts: x509.SubjectAlternativeName | None
 ) -> Pair:
+    """Return a certificate for a user or a broker, signed by the authority; ``hosts``: those of a broker, else None."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(name), authority.certificate.subject, key, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(_usage(is_authority=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
     identifier = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     builder = builder.add_extension(
@@ -142,6 +152,7 @@ def _leaf(
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
+    """Return the fields that all certificates have, to be completed and signed."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -149,17 +160,18 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BEFORE)
+        .not_valid_before(now - VALID_BEFORE)
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    """Return what the key may do: sign certificates, or only authenticate."""
     return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
@@ -174,6 +186,7 @@ def _name(common: str) -> x509.Name:
 
 
 def _host(host: str) -> x509.GeneralName:
+    """Return an IP address or else a host name as certificates have it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -1,4 +1,8 @@
-"""Files of a site: written atomically, secret from their creation on, by one command at a time."""
+"""Files and folders of a site's credentials: written atomically, by one command at a time, folders for the owner only.
+
+A site's folder has ``broker``, ``gm``, and below ``nodes``, ``pools``, ``cameras``, ``operators``, ``consumers`` and
+``bridges`` a folder for each user.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from halimede.errors import HalimedeError
 from halimede.system.files import write_atomic
 from halimede.topic import Role
 
+#: modes of a secret file, of any other file, and of a folder
 SECRET, PUBLIC, OWN_FOLDER = 0o600, 0o644, 0o700
-#: all files that halimede may write into a user's folder
+#: all files that halimede may write into a user's folder: with passwords, and with certificates
 LOGIN_FILES = ("username", "password")
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 #: the files of a place's own broker
@@ -23,7 +28,10 @@ BRIDGE_FILES = (*TLS_FILES, "passwords", "acl", "mosquitto.conf")
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Make a site's folder and lock it: two commands at once would revert each other's changes."""
+    """Make a site's folder and lock it until the block ends: two commands at once would revert each other's changes.
+
+    Raises HalimedeError at once if another command has the lock, OSError.
+    """
     make_folder(folder)
     handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET)
     try:
@@ -43,7 +51,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_folders(folder: Path, below: PurePath) -> Path:
-    """Make a folder some levels below another, each level readable only by its owner; return it."""
+    """Make the folder ``folder/below``, each level of ``below`` readable only by its owner; return it."""
     for part in below.parts:
         folder /= part
         make_folder(folder)
@@ -51,9 +59,9 @@ def make_folders(folder: Path, below: PurePath) -> Path:
 
 
 def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool = False) -> bool:
-    """Replace a file by one with this content and mode, atomically. Returns False if it is unchanged.
+    """Replace a file atomically by one with this content and mode; return whether that was necessary.
 
-    ``lasting``: it survives a power cut; files that can be made again need not wait for the disk.
+    ``lasting``: wait until the file is on disk, so that it survives a power cut. Others can be made again.
     """
     data = content.encode() if isinstance(content, str) else content
     with contextlib.suppress(FileNotFoundError):
@@ -64,7 +72,7 @@ def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool
 
 
 def text(path: Path) -> str | None:
-    """Return a small file's text; None if it does not exist or is not text."""
+    """Return a small file's text without white space around it; None if it does not exist or is not UTF-8."""
     try:
         return path.read_text().strip()
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
@@ -72,7 +80,7 @@ def text(path: Path) -> str | None:
 
 
 def remove(path: Path, names: tuple[str, ...]) -> bool:
-    """Remove these files from a folder; return whether one existed."""
+    """Remove the files with these names from the folder ``path``; return whether one of them existed."""
     existed = False
     for name in names:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -82,7 +90,7 @@ def remove(path: Path, names: tuple[str, ...]) -> bool:
 
 
 def remove_others(site: Site, folder: Path) -> tuple[str, ...]:
-    """Remove the credentials of users that are no longer in the site; return their names."""
+    """Remove the credentials below ``folder`` of users that are no longer in the site; return their user names."""
     usernames = {principal.username for principal in site.principals()}
     removed_users = [user for user in _existing_users(folder) if user.username not in usernames]
     removed = []
@@ -92,14 +100,14 @@ def remove_others(site: Site, folder: Path) -> tuple[str, ...]:
         had_broker_files = principal.role is Role.BRIDGE and remove(broker_folder, BRIDGE_FILES)
         if remove(path, LOGIN_FILES + TLS_FILES) or had_broker_files:
             removed.append(principal.username)
-        for empty in (broker_folder, path, path.parent):
+        for emptied in (broker_folder, path, path.parent):
             with contextlib.suppress(OSError):  # the folder has other files, which must stay
-                empty.rmdir()
+                emptied.rmdir()
     return tuple(removed)
 
 
 def _existing_users(folder: Path) -> Iterator[Principal]:
-    """Yield the users whose folders exist."""
+    """Yield the users whose folders exist below ``folder``."""
     for node in _children(folder / "nodes"):
         names = {path.name for path in _children(node)}
         yield from (Principal(role, node.name) for role in NODE_ROLES if role_name(role) in names)
@@ -112,6 +120,7 @@ def _existing_users(folder: Path) -> Iterator[Principal]:
 
 
 def _children(folder: Path) -> list[Path]:
+    """Return the folders in a folder, sorted; empty if it does not exist."""
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     except (FileNotFoundError, NotADirectoryError):

@@ -14,27 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from halimede.access import files
-from halimede.access.emqx import cookie, users_file
+from halimede.access.emqx import node_cookie, users_csv
 from halimede.access.site import POOLS, Principal, Site, role_name
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import check_label
 from halimede.topic import Role
 
-#: the API server's limit
-MAX_BYTES = 1024 * 1024
+#: the API server's limit of one Secret
+MAX_SECRET_BYTES = 1024 * 1024
+#: names of the Secrets, that of a place's broker with ``-<bridge>`` behind it
 GM, LC, BROKER, BRIDGE_BROKER = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
-LOGIN = {True: files.LOGIN_FILES, False: files.TLS_FILES}
+#: files of one user, by whether the site has passwords
+FILES_BY_PASSWORDS = {True: files.LOGIN_FILES, False: files.TLS_FILES}
+#: names of the Secrets of workers
 WORKERS = {role: f"halimede-{role_name(role)}" for role in POOLS}
 
+#: a resource of Kubernetes as plain data
 Manifest = dict[str, Any]
 
 
 def secrets_of(
     site: Site, folder: Path, *, namespace: str, workers_in: Sequence[str], emqx: bool = False
 ) -> Iterator[Manifest]:
-    """Yield the Secrets of a site, with the rules for Mosquitto or for EMQX.
+    """Yield the Secrets of a site, from the files in its folder, with the rules for Mosquitto, or for EMQX (``emqx``).
 
-    Raises InvalidFieldError, HalimedeError for a missing file, OSError.
+    ``namespace``: that of GM, LC and broker; ``workers_in``: namespaces with workers. Raises InvalidFieldError for
+    these, HalimedeError for a missing file or too many bytes, OSError.
     """
     check_label("--namespace", namespace)
     if workers_in and not site.pools:
@@ -42,49 +47,54 @@ def secrets_of(
             "site.pools", site.pools, "pods need users of any node: write `pools: true` into site.yaml, then `halimede "
             "certs init` with this folder"
         )  # fmt: skip
-    yield _secret(GM, namespace, _of(site, folder / Principal(Role.GM).folder))
-    yield _secret(LC, namespace, _nodes(site, folder))
-    yield _secret(BROKER, namespace, _broker(site, folder, emqx=emqx))
+    yield _secret(GM, namespace, _login_files(site, folder / Principal(Role.GM).folder))
+    yield _secret(LC, namespace, _node_files(site, folder))
+    yield _secret(BROKER, namespace, _broker_files(site, folder, emqx=emqx))
     for bridge in site.bridges:
-        yield _secret(f"{BRIDGE_BROKER}-{bridge.name}", namespace, _folder(site, folder / "bridges" / bridge.name))
+        bridge_files = _bridge_files(site, folder / "bridges" / bridge.name)
+        yield _secret(f"{BRIDGE_BROKER}-{bridge.name}", namespace, bridge_files)
     for worker_namespace in dict.fromkeys(workers_in):
         check_label("--workers-in", worker_namespace)
         for role, name in WORKERS.items():
-            yield _secret(name, worker_namespace, _of(site, folder / Principal(role).folder))
+            yield _secret(name, worker_namespace, _login_files(site, folder / Principal(role).folder))
 
 
-def _nodes(site: Site, folder: Path) -> dict[str, bytes]:
-    """Return the nodes' files under names with the node; the authority's certificate is contained once."""
+def _node_files(site: Site, folder: Path) -> dict[str, bytes]:
+    """Return the files of all nodes' LCs as ``<node>.<file>``; ``ca.crt``, which is common, once."""
     contents = {}
     for node in site.nodes:
-        for name, data in _of(site, folder / Principal(Role.LC, node).folder).items():
+        for name, data in _login_files(site, folder / Principal(Role.LC, node).folder).items():
             contents["ca.crt" if name == "ca.crt" else f"{node}.{name}"] = data
     return contents
 
 
-def _broker(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
+def _broker_files(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
+    """Return the files of the site's broker by name."""
     data = {} if site.passwords else {name: _read(folder / "broker" / name) for name in files.TLS_FILES}
     if emqx:
         data["acl.conf"] = _read(folder / "emqx" / "acl.conf")
-        data["cookie"] = cookie(folder).encode()
-        return {**data, "users.csv": users_file(site, folder).encode()} if site.passwords else data
+        data["cookie"] = node_cookie(folder).encode()
+        return {**data, "users.csv": users_csv(site, folder).encode()} if site.passwords else data
     names = ("acl", "passwords") if site.passwords else ("acl",)
     return {**data, **{name: _read(folder / "broker" / name) for name in names}}
 
 
-def _folder(site: Site, folder: Path) -> dict[str, bytes]:
+def _bridge_files(site: Site, folder: Path) -> dict[str, bytes]:
+    """Return the files of a place's broker as ``broker.<file>``, and of its bridge as ``link.<file>``."""
     names = ("mosquitto.conf", "acl", *(("passwords",) if site.passwords else files.TLS_FILES))
     # with passwords, mosquitto.conf contains the bridge's own
-    own = {} if site.passwords else _of(site, folder / "link")
-    link = {f"link.{name}": data for name, data in own.items()}
+    login_files = {} if site.passwords else _login_files(site, folder / "link")
+    link = {f"link.{name}": data for name, data in login_files.items()}
     return {**link, **{f"broker.{name}": _read(folder / "broker" / name) for name in names}}
 
 
-def _of(site: Site, folder: Path) -> dict[str, bytes]:
-    return {name: _read(folder / name) for name in LOGIN[site.passwords]}
+def _login_files(site: Site, folder: Path) -> dict[str, bytes]:
+    """Return the files of the user whose folder this is, by name."""
+    return {name: _read(folder / name) for name in FILES_BY_PASSWORDS[site.passwords]}
 
 
 def _read(path: Path) -> bytes:
+    """Return a file's content. Raises HalimedeError if it does not exist."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -92,10 +102,11 @@ def _read(path: Path) -> bytes:
 
 
 def _secret(name: str, namespace: str, data: dict[str, bytes]) -> Manifest:
+    """Return a Secret with these files. Raises HalimedeError if they are too large."""
     size = sum(map(len, data.values()))
-    if size > MAX_BYTES:
+    if size > MAX_SECRET_BYTES:
         raise HalimedeError(
-            f"Secret {name} would have {size} bytes, and Kubernetes takes {MAX_BYTES}: let nodes keep their "
+            f"Secret {name} would have {size} bytes, and Kubernetes takes {MAX_SECRET_BYTES}: let nodes keep their "
             "credentials themselves (deploy/components/host-credentials)"
         )
     return {

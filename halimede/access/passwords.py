@@ -15,13 +15,14 @@ import secrets
 from pathlib import Path
 
 from halimede.access import files
-from halimede.access.grants import behind
+from halimede.access.grants import users_behind
 from halimede.access.mosquitto import make_bridge_folder, write_rules
 from halimede.access.site import Site, SiteReport, SiteUser, SiteUserState
 
+#: bytes of a random password before base64, of its salt, and of its hash
 PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
-#: Mosquitto's default. More rounds would not protect passwords of 256 random bits better, and the broker's only thread
-#: computes them for each client that tries to connect
+#: rounds of PBKDF2: Mosquitto's default. More would not protect passwords of 256 random bits better, and the broker's
+#: only thread computes them for each client that tries to connect
 ITERATIONS = 101
 
 
@@ -33,39 +34,35 @@ def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> SiteRep
     runs.
     """
     with files.lock(folder):
-        return _make(site, folder, rotate=rotate)
-
-
-def _make(site: Site, folder: Path, *, rotate: bool) -> SiteReport:
-    broker = folder / "broker"
-    files.make_folder(broker)
-    hashes = _password_hashes(files.text(broker / "passwords") or "")
-    lines: dict[str, str] = {}
-    created: list[str] = []
-    unchanged: list[str] = []
-    removed = files.remove_others(site, folder)
-    for principal in site.principals():
-        user_folder = files.make_folders(folder, principal.folder)
-        files.remove(user_folder, files.TLS_FILES)
-        password = None if rotate else files.text(user_folder / "password")
-        (unchanged if password else created).append(principal.username)
-        password = password or secrets.token_urlsafe(PASSWORD_BYTES)
-        files.write(user_folder / "username", principal.username + "\n", files.SECRET)
-        files.write(user_folder / "password", password + "\n", files.SECRET)
-        old_hash = hashes.get(principal.username, "")
-        name = principal.username
-        lines[name] = f"{name}:{old_hash if _matches(password, old_hash) else hash_password(password)}\n"
-    files.write(broker / "passwords", "".join(lines.values()), files.SECRET)
-    for bridge in site.bridges:
-        bridge_lines = "".join(lines[user.username] for user in behind(site, bridge))
-        files.write(make_bridge_folder(folder, bridge) / "passwords", bridge_lines, files.SECRET)
-        files.remove(make_bridge_folder(folder, bridge), files.TLS_FILES)
-    write_rules(site, folder)
-    return SiteReport(tuple(created), tuple(unchanged), removed)
+        broker = folder / "broker"
+        files.make_folder(broker)
+        hashes = _password_hashes(files.text(broker / "passwords") or "")
+        lines: dict[str, str] = {}
+        created: list[str] = []
+        unchanged: list[str] = []
+        removed = files.remove_others(site, folder)
+        for principal in site.principals():
+            user_folder = files.make_folders(folder, principal.folder)
+            files.remove(user_folder, files.TLS_FILES)
+            password = None if rotate else files.text(user_folder / "password")
+            (unchanged if password else created).append(principal.username)
+            password = password or secrets.token_urlsafe(PASSWORD_BYTES)
+            files.write(user_folder / "username", principal.username + "\n", files.SECRET)
+            files.write(user_folder / "password", password + "\n", files.SECRET)
+            old_hash = hashes.get(principal.username, "")
+            name = principal.username
+            lines[name] = f"{name}:{old_hash if _matches(password, old_hash) else hash_password(password)}\n"
+        files.write(broker / "passwords", "".join(lines.values()), files.SECRET)
+        for bridge in site.bridges:
+            bridge_lines = "".join(lines[user.username] for user in users_behind(site, bridge))
+            files.write(make_bridge_folder(folder, bridge) / "passwords", bridge_lines, files.SECRET)
+            files.remove(make_bridge_folder(folder, bridge), files.TLS_FILES)
+        write_rules(site, folder)
+        return SiteReport(tuple(created), tuple(unchanged), removed)
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
-    """Return every user of the site, and whether it has a password that the broker's file contains."""
+    """Return every user of the site; one is usable if it has a password that the broker's file contains."""
     hashes = _password_hashes(files.text(folder / "broker" / "passwords") or "")
     rows = []
     for principal in site.principals():
@@ -78,19 +75,20 @@ def states(site: Site, folder: Path) -> list[SiteUserState]:
 
 
 def hash_password(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> str:
-    """Return a password in the form of Mosquitto's password file."""
+    """Return a password in the form of Mosquitto's password file; without ``salt``, with a random one."""
     salt = salt or secrets.token_bytes(SALT_BYTES)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations, HASH_BYTES)
     return f"$7${iterations}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
 
 
 def _password_hashes(content: str) -> dict[str, str]:
+    """Return the hashes in a password file by user name."""
     pairs = (line.partition(":") for line in content.splitlines())
     return {name: value for name, _, value in pairs if value}
 
 
 def _matches(password: str, line: str) -> bool:
-    """Whether a line of the file matches this password: it is then kept, so that the file does not change."""
+    """Whether a hash of the file is that of this password: it is then kept, so that the file does not change."""
     parts = line.split("$")
     if len(parts) != 5 or parts[1] != "7" or parts[2] != str(ITERATIONS):
         return False

@@ -1,5 +1,6 @@
 """A site: the nodes, cameras, operators and consumers that may connect to a broker, and their user names.
 
+``read_site`` checks ``site.yaml``; ``certs.py`` and ``passwords.py`` make the credentials, and report ``SiteReport``.
 Each process that connects has its own user: a node has three, because its local controller may do what its workers may
 not. The name is in the certificate (common name) or with the password, and in the broker's access rules.
 """
@@ -22,27 +23,31 @@ from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
 from halimede.topic import Role
 
+#: most names in one list of a site
 MAX_NAMES = 10_000
+#: types of fields: names of clients, host names and addresses, a port
 Names = Annotated[list[str], Meta(max_length=MAX_NAMES)]
+Hosts = Annotated[list[str], Meta(min_length=1, max_length=64)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
+#: the roles of a node's three users
 NODE_ROLES = (Role.LC, Role.EDGE, Role.CLOUD)
 #: folders of a site for other users than those of nodes
-FOLDERS = {
-    Role.CAMERA: "cameras",
-    Role.OPERATOR: "operators",
-    Role.CONSUMER: "consumers",
-    Role.BRIDGE: "bridges",
-}
+FOLDERS = {Role.CAMERA: "cameras", Role.OPERATOR: "operators", Role.CONSUMER: "consumers", Role.BRIDGE: "bridges"}
 #: roles with a user for all their workers: pods of one Deployment share one Secret, on any node
 POOLS = (Role.EDGE, Role.CLOUD)
 #: names that distributions write into /etc/hosts for the machine itself
-SELF = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
+OWN_NAMES = frozenset(
+    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
+)
 _host = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """One user of the broker. ``name`` is the node's, the camera's, or the person's; empty for GM and for pools."""
+    """One user of the broker: its role there, and its name.
+
+    ``name``: of the node, camera, person or bridge; empty for GM and for pools.
+    """
 
     role: Role
     name: str = ""
@@ -71,6 +76,7 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
     """A place with its own broker, which passes on the messages of the place (``halimede.access.bridge``).
 
     Attributes:
+        name: its name, a label, from which its user name is made.
         nodes, cameras, consumers: the clients of that broker. They are named in the site as well.
         broker: host names and addresses of that broker for them.
         namespaces: whose samples it passes on; all, if none is named.
@@ -84,9 +90,7 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
     nodes: Annotated[list[str], Meta(min_length=1, max_length=MAX_NAMES)]
     cameras: Names = []
     consumers: Names = []
-    broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = field(
-        default_factory=lambda: ["localhost", "127.0.0.1"]
-    )
+    broker: Hosts = field(default_factory=lambda: ["localhost", "127.0.0.1"])
     namespaces: Annotated[list[str], Meta(max_length=64)] = []
     port: Port = 0
     install: Annotated[str, Meta(max_length=1024)] = ""
@@ -94,22 +98,21 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Site(Struct, kw_only=True, forbid_unknown_fields=True):
-    """All users of a broker.
+    """All users of a broker: the content of ``site.yaml``.
 
     Attributes:
         broker: host names and addresses for clients. Bridges of places use the first.
+        nodes, cameras, operators, consumers: their names; each is one user, and a node three.
         port: the broker's port for clients and bridges, such as a NodePort; 0: 8883, or 1883 with passwords.
         pools: whether there are users for workers of any node (``edge-worker``, ``cloud-worker``), as pods need them.
         passwords: whether users have passwords instead of certificates.
         bridges: brokers of places that must work without a connection to this one.
-        prefix: levels before every topic, if systems share a broker; as in ``mqtt://host/prefix``.
+        prefix: levels before every topic (``a/b``), if several systems share the broker; empty: none.
         install: the absolute path of the folder ``broker`` on the broker's machine, if that is another one.
 
     """
 
-    broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = field(
-        default_factory=lambda: ["localhost", "127.0.0.1"]
-    )
+    broker: Hosts = field(default_factory=lambda: ["localhost", "127.0.0.1"])
     port: Port = 0
     nodes: Names = []
     cameras: Names = []
@@ -125,6 +128,11 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
     def levels(self) -> list[str]:
         """The prefix, level by level."""
         return [level for level in self.prefix.strip("/").split("/") if level]
+
+    @property
+    def topic_prefix(self) -> str:
+        """The prefix as it stands before a topic: ``a/b/``; empty without one."""
+        return "".join(f"{level}/" for level in self.levels)
 
     def principals(self) -> Iterator[Principal]:
         """Yield every user of the broker, GM first."""
@@ -143,15 +151,15 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def role_name(role: Role) -> str:
-    """Return a role's name in user names and folders."""
+    """Return a role's name in user names and folders, such as ``edge-worker``."""
     return role.value.replace(" ", "-")
 
 
 def read_site(value: object) -> Site:
-    """Check a site that was read from YAML or JSON. Raises InvalidFieldError that names the field."""
+    """Return the site in plain data that was read from YAML or JSON. Raises InvalidFieldError."""
     site = convert(value, Site, "site")
-    for list_, check in (("nodes", check_name), ("cameras", check_label), ("operators", check_name)):
-        _check(list_, getattr(site, list_), check)
+    for list_name, check in (("nodes", check_name), ("cameras", check_label), ("operators", check_name)):
+        _check(list_name, getattr(site, list_name), check)
     _check("consumers", site.consumers, check_name)
     _check_hosts("site.broker", site.broker)
     _check_bridges(site)
@@ -162,17 +170,23 @@ def read_site(value: object) -> Site:
 
 
 def _check_hosts(field: str, hosts: list[str]) -> None:
+    """Check a list of host names and addresses at the path ``field``. Raises InvalidFieldError."""
     for index, host in enumerate(hosts):
         if not _is_host(host):
             raise InvalidFieldError(f"{field}[{index}]", host, "write a host name or an address, without a port")
 
 
 def _check_path(field: str, path: str) -> None:
+    """Check a path on another machine, unless it is empty. Raises InvalidFieldError."""
     if path and (not path.startswith("/") or any(not c.isprintable() for c in path)):
         raise InvalidFieldError(field, path, "write an absolute path on the broker's machine")
 
 
 def _check_bridges(site: Site) -> None:
+    """Check that the clients of each bridge are in the site, and no node behind two bridges.
+
+    Raises InvalidFieldError.
+    """
     if site.bridges and _is_loopback(site.broker[0]):
         raise InvalidFieldError(
             "site.broker[0]",
@@ -189,16 +203,17 @@ def _check_bridges(site: Site) -> None:
         _check_path(f"{field}.data", bridge.data)
         for namespace in bridge.namespaces:
             check_label(f"{field}.namespaces", namespace)
-        for list_ in ("nodes", "cameras", "consumers"):
-            for name in getattr(bridge, list_):
-                if name not in getattr(site, list_):
-                    raise InvalidFieldError(f"{field}.{list_}", name, f"name it in site.{list_} as well")
+        for list_name in ("nodes", "cameras", "consumers"):
+            for name in getattr(bridge, list_name):
+                if name not in getattr(site, list_name):
+                    raise InvalidFieldError(f"{field}.{list_name}", name, f"name it in site.{list_name} as well")
         for node in bridge.nodes:
             if owners.setdefault(node, bridge.name) != bridge.name:
                 raise InvalidFieldError(f"{field}.nodes", node, f"it is behind the bridge {owners[node]} already")
 
 
 def _is_host(text: str) -> bool:
+    """Whether a text is an IP address, or has the form of a host name."""
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(text))
     return len(text) <= 253 and _host.fullmatch(text) is not None
@@ -210,13 +225,14 @@ def _is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         name = host.lower()
-        return name in SELF or name.endswith(".localhost")
+        return name in OWN_NAMES or name.endswith(".localhost")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     return address.is_loopback or address.is_unspecified
 
 
 def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> None:
+    """Check the names in a list of the site: each by ``check``, called with its path and the name, and none twice."""
     listed: set[str] = set()
     for index, name in enumerate(names):
         check(f"site.{field}[{index}]", name)
@@ -227,8 +243,10 @@ def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> No
 
 @dataclass(frozen=True, slots=True)
 class SiteUser:
-    """One user of a site, or one certificate. ``folder`` is below the site's; ``username`` is ``ca``, ``broker`` and
-    ``broker.<bridge>`` for these.
+    """One user of a site, or one certificate, with its ``folder`` below the site's.
+
+    The ``username`` of the authority is ``ca``, and that of a broker ``broker`` or ``broker.<bridge>``. ``hosts``:
+    names and addresses in a broker's certificate; empty: a client's.
     """
 
     username: str
@@ -238,7 +256,10 @@ class SiteUser:
 
 @dataclass(frozen=True, slots=True)
 class SiteUserState:
-    """The state of a site's entry. ``problem`` is the reason why it is not usable, empty if it is."""
+    """The state of the credentials of one ``entry``. ``problem``: why they are not usable, empty if they are.
+
+    ``path``: the certificate or password file. ``expires``: None with passwords, or without a usable certificate.
+    """
 
     entry: SiteUser
     path: Path
@@ -248,7 +269,11 @@ class SiteUserState:
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """Names of changed users, including ``ca`` and ``broker``. ``expires``: the first expiry of their certificates."""
+    """What a command did with credentials: names of users, and ``ca`` and ``broker``.
+
+    ``created``, ``unchanged``, ``removed``: whose it made, kept and removed. ``expires``: the first expiry of a
+    certificate; None with passwords.
+    """
 
     created: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
@@ -257,5 +282,5 @@ class SiteReport:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was changed."""
+        """Whether any credentials were made or removed."""
         return bool(self.created or self.removed)

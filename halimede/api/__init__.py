@@ -1,6 +1,7 @@
-"""The resources: typed, one file for each kind. A new kind is one new file with ``@register``.
+"""The resources (what users want: documents with ``kind``, ``metadata``, ``spec``), typed, one file for each kind.
 
-Only ``parse`` creates resources: it checks them field by field. ``admit`` checks those that a user writes further.
+Only ``parse`` creates resources: it checks them field by field. ``admit`` checks those that a user writes further. A
+new kind is one new file with ``@register``.
 """
 
 from halimede.api import (

@@ -1,4 +1,4 @@
-"""The built-in aggregation algorithms as a spec sets them: names and parameters.
+"""The built-in aggregation algorithms, which make new weights of trainers' updates: names and parameters in a spec.
 
 ``halimede.training.aggregation`` derives its algorithms from these types. So ``halimede apply`` and GM refuse what an
 aggregator would refuse, without its packages.
@@ -15,6 +15,7 @@ from msgspec import Meta
 from halimede.api import mining
 from halimede.errors import InvalidFieldError
 
+#: the field of a TrainingModel with the aggregation
 FIELD = "spec.aggregation"
 
 Factor = Annotated[float, Meta(gt=0, le=1e6, description="a number over 0, at most 1e6")]
@@ -25,7 +26,7 @@ TrimmedShare = Annotated[float, Meta(ge=0, lt=0.5, description="a number from 0,
 
 @dataclass(slots=True)
 class FedAvgParameters:
-    """FedAvg has none."""
+    """FedAvg, the mean of the updates, has no parameters."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,11 @@ class FedProxParameters:
 
 @dataclass(slots=True)
 class FedAdamParameters:
-    """Parameters of FedAdam: ``rate`` is the length of a step; ``tau`` bounds it where the second moment is small."""
+    """Parameters of FedAdam, an optimizer with Adam's moments on the mean of the updates.
+
+    ``rate``: the length of a step. ``beta1``, ``beta2``: how much of the first and second moment each round keeps.
+    ``tau``: a lower bound on the divisor, where the second moment is small.
+    """
 
     rate: Factor = 0.05
     beta1: Decay = 0.9
@@ -47,14 +52,14 @@ class FedAdamParameters:
 
 @dataclass(slots=True)
 class TrimmedMeanParameters:
-    """Parameters of TrimmedMean: the share of updates that is left out at each end."""
+    """Parameters of TrimmedMean: ``trim`` is the share of updates that is left out at each end."""
 
     trim: TrimmedShare = 0.2
 
 
 @dataclass(slots=True)
 class MedianParameters:
-    """Median has none."""
+    """Median, of each number of the updates, has no parameters."""
 
 
 #: the parameters of all built-in algorithms, by name
@@ -67,16 +72,22 @@ BUILT_IN: Mapping[str, type[Any]] = {
 }
 
 
-def read_parameters(declared: type[Any], given: Mapping[str, str], at: str = FIELD) -> dict[str, Any]:
-    """Return the arguments of an algorithm from the text in a spec. Raises InvalidFieldError below ``at``."""
+def read_parameters(declared: type[Any], texts: Mapping[str, str], at: str = FIELD) -> dict[str, Any]:
+    """Return the arguments of an algorithm from the texts in a spec: ``{"mu": "0.1"}`` becomes ``{"mu": 0.1}``.
+
+    ``declared``: a class of ``BUILT_IN``, or a user's dataclass. Raises InvalidFieldError for fields below ``at``.
+    """
     try:
-        return mining.read_parameters(declared, given)
+        return mining.read_parameters(declared, texts)
     except InvalidFieldError as error:
-        raise error.moved(mining.FIELD, at) from error
+        raise error.replace_prefix(mining.FIELD, at) from error
 
 
 def check_aggregation(name: str, parameters: Mapping[str, str], at: str = FIELD) -> None:
-    """Check a spec's aggregation as the aggregator does. Raises InvalidFieldError below ``at``."""
+    """Check that a spec's aggregation is built in and takes the parameters.
+
+    Raises InvalidFieldError for fields below ``at``.
+    """
     if name not in BUILT_IN:
-        raise InvalidFieldError(f"{at}.name", name, mining.instead(name, BUILT_IN))
+        raise InvalidFieldError(f"{at}.name", name, mining.name_fix(name, BUILT_IN))
     read_parameters(BUILT_IN[name], parameters, at)

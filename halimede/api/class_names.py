@@ -1,6 +1,8 @@
-"""The names that the Models of a service give to classes, by their specs alone: without ``labels``, they are numbers.
+"""Warnings about the names that the Models of a service give to classes, by their specs alone.
 
-What a script or a user's own code answers is not in a spec, so nothing is claimed of it.
+Without ``spec.labels`` a model answers numbers of classes. Answers of two models of a service are compared by name, so
+different names would make each answer wrong. What a script or a user's own code answers is not in a spec, so nothing is
+claimed of it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from halimede.api.model_formats import format_of
 from halimede.api.podtemplate import may_run_own_code
 from halimede.api.processing import Postprocess
 
-#: tasks whose answers have classes, and what the classes are of
-CLASSES_OF = {"classification": "classes", "detection": "boxes"}
+#: tasks whose answers have classes, and the things that the classes name
+CLASSIFIED = {"classification": "classes", "detection": "boxes"}
 #: most names of classes in a message
-MAX_NAMES = 5
-NUMBERS = "numbers of classes (it has no spec.labels)"
+MAX_SHOWN_CLASSES = 5
+#: text in place of the names of a Model without labels
+NUMBERED_CLASSES = "numbers of classes (it has no spec.labels)"
 AnsweringWorker: TypeAlias = EdgeWorkerSpec | TierWorker | CloudWorkerSpec
 
 
@@ -29,15 +32,15 @@ def unnamed_classes(spec: ModelSpec) -> str:
     if not task or spec.labels:
         return ""
     return (
-        f"there are no names of classes, so {CLASSES_OF[task]} are numbered: write spec.labels in the model's order, "
+        f"there are no names of classes, so {CLASSIFIED[task]} are numbered: write spec.labels in the model's order, "
         "the same names in both Models of a service"
     )
 
 
 def different_names(service: JointInferenceServiceSpec, models: Mapping[str, ModelSpec]) -> str:
-    """Return why no answer of one model of a service can equal one of the next tier; empty if none is known.
+    """Return why no answer of one model of a service can equal an answer of the next tier; empty: no reason is known.
 
-    ``models``: specs of Models of the service's namespace by name; of missing ones nothing is claimed.
+    ``models``: specs of Models of the service's namespace by name; a missing Model is not judged.
     """
     for lower, upper in pairwise(_chain(service)):
         low, up = models.get(lower.model.name), models.get(upper.model.name)
@@ -49,13 +52,13 @@ def different_names(service: JointInferenceServiceSpec, models: Mapping[str, Mod
 
 
 def model_names(service: JointInferenceServiceSpec) -> set[str]:
-    """Return the names of the Models that a service names; one that it selects by its fields has none."""
+    """Return the names of the Models that a service names; a Model that it selects by its fields is not among them."""
     return {worker.model.name for worker in _chain(service)} - {""}
 
 
 def describe_difference(lower: str, names: Collection[str], upper: str, upper_names: Collection[str]) -> str:
-    """Return what follows if two models have no name of a class in common. Without names, classes are numbers."""
-    low, up = (", ".join(sorted(names)[:MAX_NAMES]) or NUMBERS for names in (names, upper_names))
+    """Return the note that two models have no name of a class in common. Without names, classes are numbers."""
+    low, up = (", ".join(sorted(names)[:MAX_SHOWN_CLASSES]) or NUMBERED_CLASSES for names in (names, upper_names))
     return (
         f"{lower} answers {low}, and {upper} {up}: no answer of one counts as right for the other. "
         "If these are the same things, set spec.labels of both Models to the same names"
@@ -63,13 +66,14 @@ def describe_difference(lower: str, names: Collection[str], upper: str, upper_na
 
 
 def _chain(service: JointInferenceServiceSpec) -> tuple[AnsweringWorker, ...]:
+    """Return the workers of a service that answer samples: the edge worker, the tiers in order, the cloud worker."""
     return service.edge_worker, *service.tiers, service.cloud_worker
 
 
 def _task(spec: ModelSpec) -> str:
-    """Return the task of a Model whose answers have classes with the names of its spec; empty for others."""
+    """Return the task of a Model whose answers have classes with the names of its spec; empty for other Models."""
     postprocess = spec.postprocess or Postprocess()
-    if format_of(spec.format) is None or postprocess.script or postprocess.task not in CLASSES_OF:
+    if format_of(spec.format) is None or postprocess.script or postprocess.task not in CLASSIFIED:
         return ""
     return postprocess.task
 

@@ -1,4 +1,7 @@
-"""Dataset: where data is, on which nodes, and which other nodes copy it."""
+"""Dataset: where samples are, on which nodes, and which other nodes copy them.
+
+Models use ``check_sync`` and ``is_copy`` as well: their files are copied in the same way.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from halimede.api.schema import AGE, PHASE, OptionalName, PrinterColumn, Validat
 from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.names import check_name
 
+#: the kind's name in commands and topics
 PLURAL = "datasets"
+#: columns of ``kubectl get``
 NODE = PrinterColumn("Node", ".spec.nodeName", "The node that has the data.")
 SAMPLES = PrinterColumn("Samples", ".status.numberOfSamples", "The number of samples.", type="integer")
 
 
+#: text of an error: what to write
 SYNC_FIX = "set spec.nodeName as well: the node whose files the other nodes copy"
-#: of a Model or a Dataset
+#: the rule of a Model and of a Dataset
 SYNC_RULE = ValidationRule(
     "!has(self.syncTo) || size(self.syncTo) == 0 || (has(self.nodeName) && self.nodeName != '')", SYNC_FIX, ".syncTo"
 )
@@ -30,13 +36,16 @@ SyncTo = Annotated[
 
 
 def check_sync(node_name: str, sync_to: dict[str, str]) -> None:
-    """Check the node that has the files, and that nodes which copy them have one to copy from."""
-    found = [] if node_name or not sync_to else [InvalidFieldError("spec.syncTo", sync_to, SYNC_FIX)]
-    check_all(partial(refuse, found), *([partial(check_name, "spec.nodeName", node_name)] if node_name else []))
+    """Check ``nodeName``, the node that has the files, and that it is set if ``syncTo`` has other nodes copy them.
+
+    Raises InvalidFieldError.
+    """
+    errors = [] if node_name or not sync_to else [InvalidFieldError("spec.syncTo", sync_to, SYNC_FIX)]
+    check_all(partial(refuse, errors), *([partial(check_name, "spec.nodeName", node_name)] if node_name else []))
 
 
 class _Synced(Protocol):
-    """A Model or a Dataset."""
+    """The fields of a Model's or a Dataset's spec that say who copies the files."""
 
     node_name: str
     sync_to: dict[str, str]
@@ -48,7 +57,7 @@ def is_copy(spec: _Synced, node: str) -> bool:
 
 
 def check(spec: DatasetSpec) -> None:
-    """Check what types cannot express."""
+    """Check who copies the files. Raises InvalidFieldError."""
     check_sync(spec.node_name, spec.sync_to)
 
 
@@ -61,8 +70,7 @@ class DatasetSpec(Spec, kw_only=True):
     rules: ClassVar[tuple[ValidationRule, ...]] = (SYNC_RULE,)
 
     url: Annotated[
-        str,
-        Meta(min_length=1, max_length=4096, description="The samples: a file or folder on the node, or a URL."),
+        str, Meta(min_length=1, max_length=4096, description="The samples: a file or folder on the node, or a URL.")
     ]
     format: Annotated[
         str,

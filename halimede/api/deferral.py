@@ -1,4 +1,4 @@
-"""When a worker requests the next tier: mining, budget, audits, and how both answers are combined.
+"""When a worker requests the next tier: mining (which samples are hard), budget, audits, and how answers are combined.
 
 Used by the edge worker of a joint inference service and by each tier between it and the cloud.
 """
@@ -11,11 +11,12 @@ from msgspec import Meta
 
 from halimede.api.base import Spec
 from halimede.api.mining import AFTER, Mode, check_mining
-from halimede.api.podtemplate import brings_code
+from halimede.api.podtemplate import may_run_foreign_code
 from halimede.api.schema import ObjectName, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
+#: the encodings of uploaded samples; as it came: unchanged
 UploadEncoding = Literal["as-it-came", "raw", "jpeg", "png"]
 #: what is uploaded of a hard frame
 UploadContent = Literal["frame", "regions"]
@@ -23,7 +24,9 @@ AS_IT_CAME: UploadEncoding = "as-it-came"
 #: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables
 LEAST_BYTES, MOST_BYTES = 1024, 268_435_455
 
+#: most of each cost, in the user's unit
 MOST_COST = 1e9
+#: text of an error: what to write
 MIXTURE_FIX = "set calibration (`halimede calibrate` writes one), or leave fusion at cloud"
 
 
@@ -34,7 +37,7 @@ class ModelRef(Spec, kw_only=True):
 
 
 class Parameter(Spec, kw_only=True):
-    """A key and a value, both text as in Sedna."""
+    """A key and a value, both text."""
 
     key: Annotated[str, Meta(min_length=1, max_length=128, description="The parameter's name.")]
     value: Annotated[str, Meta(max_length=4096, description="The value: a string, so put numbers in quotes.")]
@@ -58,6 +61,7 @@ class HardExampleMining(Spec, kw_only=True):
 
 
 Price = Annotated[float, Meta(ge=0, le=MOST_COST)]
+#: texts of errors: what to write
 ERRORS_FIX = "give miss or falseAlarm a cost over 0: if no error costs anything, no sample needs an upload"
 BUDGET_FIX = "costs decide how many samples go up: remove targetUploadRatio, or raise costs.upload instead"
 
@@ -92,7 +96,7 @@ class Costs(Spec, kw_only=True):
 
     @property
     def alarm(self) -> float:
-        """The cost of a false alarm."""
+        """The cost of a false alarm: its own, else that of a miss."""
         return self.miss if self.false_alarm is None else self.false_alarm
 
 
@@ -114,8 +118,7 @@ class Deferral(Spec, kw_only=True):
 
     hard_example_mining: Annotated[HardExampleMining, Meta(description="The algorithm that finds hard samples.")]
     calibration: Annotated[
-        ModelRef | None,
-        Meta(description="The Model with the file of halimede calibrate; its format is calibration."),
+        ModelRef | None, Meta(description="The Model with the file of halimede calibrate; its format is calibration.")
     ] = None
     target_upload_ratio: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
@@ -126,16 +129,14 @@ class Deferral(Spec, kw_only=True):
         Meta(description="Costs of errors and uploads: halimede calibrate looks for the least sum of them."),
     ] = None
     audit_share: Annotated[
-        float,
-        Meta(ge=0, le=1, description="Share of easy samples to upload as well, to measure the edge's accuracy."),
+        float, Meta(ge=0, le=1, description="Share of easy samples to upload as well, to measure the edge's accuracy.")
     ] = 0.0
     fusion: Annotated[
         Literal["cloud", "mixture"],
         Meta(description="The final answer if both models answered: the big model's, or a calibrated mixture."),
     ] = "cloud"
     encoding: Annotated[
-        UploadEncoding,
-        Meta(description="The encoding of uploads: unchanged, or all raw, JPEG or PNG."),
+        UploadEncoding, Meta(description="The encoding of uploads: unchanged, or all raw, JPEG or PNG.")
     ] = AS_IT_CAME
     max_bytes: Annotated[
         Annotated[int, Meta(ge=LEAST_BYTES, le=MOST_BYTES)] | None,
@@ -144,7 +145,7 @@ class Deferral(Spec, kw_only=True):
 
 
 def check_deferral(at: str, deferral: Deferral) -> None:
-    """Check what types cannot express; ``at`` is the path of the field. Raises InvalidFieldError."""
+    """Check calibration, fusion and costs of a worker at the path ``at``. Raises InvalidFieldError."""
     if deferral.calibration:
         check_name(f"{at}.calibration.name", deferral.calibration.name)
     elif deferral.fusion == "mixture":
@@ -158,19 +159,22 @@ def check_deferral(at: str, deferral: Deferral) -> None:
 
 
 def check_costs(at: str, costs: Costs) -> None:
-    """Refuse costs with which no error costs anything; ``at`` is their path. Raises InvalidFieldError."""
+    """Refuse costs at the path ``at`` with which no error costs anything. Raises InvalidFieldError."""
     if not costs.miss and not costs.alarm:
         raise InvalidFieldError(f"{at}.miss", costs.miss, ERRORS_FIX)
 
 
 def admit_deferral(at: str, deferral: Deferral, template: dict[str, Any]) -> None:
-    """Check mining as the worker of a pod template does; ``at`` is the path of the field. Raises InvalidFieldError."""
+    """Check the mining of a worker at the path ``at``, as the worker of this pod template does.
+
+    Raises InvalidFieldError.
+    """
     mining = deferral.hard_example_mining
     check_mining(
         f"{at}.hardExampleMining",
         mining.name,
         {parameter.key: parameter.value for parameter in mining.parameters},
         mining.mode,
-        own=brings_code(template),
+        own=may_run_foreign_code(template),
         calibrated=deferral.calibration is not None,
     )

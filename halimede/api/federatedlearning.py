@@ -1,7 +1,7 @@
 """FederatedLearningJob: federated training in Sedna's form, translated to a TrainingModel.
 
-Sedna sets rounds and parameters by variables of the containers; those that a TrainingModel has fields for are read from
-there. Containers with a command of their own run it: a script that uses Sedna's SDK, which writes its model itself.
+Sedna sets rounds and parameters by variables of the containers. halimede reads the variables for which a TrainingModel
+has fields. A container with its own command runs that: a script with Sedna's SDK, which writes its model itself.
 """
 
 from __future__ import annotations
@@ -15,29 +15,38 @@ from halimede.api.aggregation import BUILT_IN
 from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import DatasetRef, Template
-from halimede.api.mining import instead
+from halimede.api.mining import name_fix
 from halimede.api.podtemplate import PodTemplate
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn
 from halimede.api.trainingmodel import (
     NAME_LIMIT,
+    ROUND,
+    VERSION,
     AggregationSpec,
     AggregatorSpec,
     TrainerCode,
     TrainerSpec,
     TrainingModelSpec,
     TrainingSpec,
-    brings_program,
     check_pod,
+    has_own_program,
 )
 from halimede.errors import InvalidFieldError, check_all
 from halimede.messages.training import MOST_TRAINERS
 from halimede.names import check_name
 
 PLURAL = "federatedlearningjobs"
-#: variables of the aggregation worker, of training workers with the parameter that each sets, and of the class
-ROUNDS, ALGORITHM, ENTRY = "exit_round", "aggregation_algorithm", "trainer"
+#: plural and short names of the kind, and its columns
+NAMES = (PLURAL, "fl", "federatedlearningjob")
+MODEL = PrinterColumn("Model", ".spec.aggregationWorker.model.name", "The Model that gets a new version.")
+COLUMNS = (PHASE, REASON, MODEL, ROUND, VERSION, AGE, MESSAGE)
+#: variables in lower case: two of the aggregation worker, and the one of training workers that names the trainer's
+#: class
+ROUNDS_VARIABLE, ALGORITHM_VARIABLE, TRAINER_VARIABLE = "exit_round", "aggregation_algorithm", "trainer"
+#: the parameters of the trainer's class by the variables of training workers
 PARAMETERS = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
-SAME_FIX = "give all training workers the same value"
+#: texts of errors: what to write
+SAME_VALUE_FIX = "give all training workers the same value"
 ROUNDS_FIX = "write a whole number from 1 to 10000"
 
 
@@ -74,14 +83,20 @@ class Transmitter(Spec, kw_only=True):
 
 
 def variables(template: dict[str, Any]) -> dict[str, str]:
-    """Return the variables of a worker's container, by their names in lower case."""
+    """Return the variables of a worker's container, by their names in lower case.
+
+    Raises InvalidFieldError for the template.
+    """
     container = convert(template, PodTemplate, "template").spec.containers[0]
-    return {each.name.lower(): each.value for each in container.env}
+    return {variable.name.lower(): variable.value for variable in container.env}
 
 
 def check(spec: FederatedLearningSpec) -> None:
-    """Check what types cannot express: as for a TrainingModel, and the variables that are translated."""
-    workers = {f"spec.trainingWorkers[{i}]": each for i, each in enumerate(spec.training_workers)}
+    """Check pods and names as those of a TrainingModel, and the variables that are translated.
+
+    Raises InvalidFieldError.
+    """
+    workers = {f"spec.trainingWorkers[{i}]": worker for i, worker in enumerate(spec.training_workers)}
     models = {"spec.aggregationWorker.model.name": spec.aggregation_worker.model}
     models |= {"spec.pretrainedModel.name": spec.pretrained_model} if spec.pretrained_model else {}
     check_all(
@@ -94,41 +109,26 @@ def check(spec: FederatedLearningSpec) -> None:
 
 
 def _check_variables(spec: FederatedLearningSpec) -> None:
+    """Check rounds and algorithm, and that all training workers have equal parameters. Raises InvalidFieldError."""
     at = "spec.aggregationWorker.template.spec.containers[0].env"
-    if brings_program(spec.aggregation_worker.template):
-        return  # its script reads them
-    told = variables(spec.aggregation_worker.template)
-    if ROUNDS in told and not (told[ROUNDS].isdecimal() and 0 < int(told[ROUNDS]) <= 10_000):
-        raise InvalidFieldError(f"{at}.{ROUNDS}", told[ROUNDS], ROUNDS_FIX)
-    if told.get(ALGORITHM, "FedAvg") not in BUILT_IN:
-        raise InvalidFieldError(f"{at}.{ALGORITHM}", told[ALGORITHM], instead(told[ALGORITHM], BUILT_IN))
+    if has_own_program(spec.aggregation_worker.template):
+        return  # the script reads its variables
+    settings = variables(spec.aggregation_worker.template)
+    rounds, algorithm = settings.get(ROUNDS_VARIABLE, "1"), settings.get(ALGORITHM_VARIABLE, "FedAvg")
+    if not (rounds.isdecimal() and 0 < int(rounds) <= 10_000):
+        raise InvalidFieldError(f"{at}.{ROUNDS_VARIABLE}", rounds, ROUNDS_FIX)
+    if algorithm not in BUILT_IN:
+        raise InvalidFieldError(f"{at}.{ALGORITHM_VARIABLE}", algorithm, name_fix(algorithm, BUILT_IN))
     first = variables(spec.training_workers[0].template)
     for i, worker in enumerate(spec.training_workers):
         own = variables(worker.template)
-        for name in (*PARAMETERS, ENTRY):
+        for name in (*PARAMETERS, TRAINER_VARIABLE):
             if own.get(name) != first.get(name):
                 field = f"spec.trainingWorkers[{i}].template.spec.containers[0].env.{name}"
-                raise InvalidFieldError(field, own.get(name), SAME_FIX)
+                raise InvalidFieldError(field, own.get(name), SAME_VALUE_FIX)
 
 
-@register(
-    SEDNA,
-    "FederatedLearningJob",
-    PLURAL,
-    "fl",
-    "federatedlearningjob",
-    check=check,
-    columns=(
-        PHASE,
-        REASON,
-        PrinterColumn("Model", ".spec.aggregationWorker.model.name", "The Model that gets a new version."),
-        PrinterColumn("Round", ".status.training.round", "The present round.", "integer"),
-        PrinterColumn("Version", ".status.training.version", "The version that the Model got."),
-        AGE,
-        MESSAGE,
-    ),
-    name_limit=NAME_LIMIT,
-)
+@register(SEDNA, "FederatedLearningJob", *NAMES, check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
 class FederatedLearningSpec(TrainingSpec, kw_only=True):
     """Federated training as Sedna writes it: an aggregation worker, and training workers with their Datasets."""
 
@@ -146,25 +146,28 @@ class FederatedLearningSpec(TrainingSpec, kw_only=True):
 
     def as_training(self) -> TrainingModelSpec:
         """Return the same job as a TrainingModel. Each round needs all training workers, as in Sedna."""
-        told, first = variables(self.aggregation_worker.template), variables(self.training_workers[0].template)
-        found = TrainingModelSpec(
+        training = TrainingModelSpec(
             model=self.aggregation_worker.model,
-            trainer=trainer_of(first),
+            trainer=trainer_code(variables(self.training_workers[0].template)),
             initial=self.pretrained_model,
             aggregator=AggregatorSpec(template=self.aggregation_worker.template),
             trainers=[
-                TrainerSpec(name=f"trainer{i}", dataset=each.dataset, template=each.template)
-                for i, each in enumerate(self.training_workers)
+                TrainerSpec(name=f"trainer{i}", dataset=worker.dataset, template=worker.template)
+                for i, worker in enumerate(self.training_workers)
             ],
             min_clients=len(self.training_workers),
         )
-        if not brings_program(self.aggregation_worker.template):
-            found.aggregation = AggregationSpec(name=told.get(ALGORITHM, "FedAvg"))
-            found.rounds = int(told.get(ROUNDS, found.rounds))
-        return found
+        if not has_own_program(self.aggregation_worker.template):
+            settings = variables(self.aggregation_worker.template)
+            training.aggregation = AggregationSpec(name=settings.get(ALGORITHM_VARIABLE, "FedAvg"))
+            training.rounds = int(settings.get(ROUNDS_VARIABLE, training.rounds))
+        return training
 
 
-def trainer_of(told: dict[str, str]) -> TrainerCode:
-    """Return the trainer that the variables of a training worker set."""
-    given = [Parameter(key=ours, value=told[name]) for name, ours in PARAMETERS.items() if name in told]
-    return TrainerCode(entry=told.get(ENTRY, "Perceptron"), parameters=given)
+def trainer_code(settings: dict[str, str]) -> TrainerCode:
+    """Return the trainer that the variables of a training worker set, Perceptron by default.
+
+    ``settings``: the variables by their names in lower case.
+    """
+    parameters = [Parameter(key=key, value=settings[name]) for name, key in PARAMETERS.items() if name in settings]
+    return TrainerCode(entry=settings.get(TRAINER_VARIABLE, "Perceptron"), parameters=parameters)

@@ -16,33 +16,40 @@ from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.deferral import HardExampleMining, ModelRef
-from halimede.api.federatedlearning import trainer_of, variables
+from halimede.api.federatedlearning import trainer_code, variables
 from halimede.api.jointinference import DatasetRef, Template, check_pods
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, ObjectName, PrinterColumn
 from halimede.api.trainingmodel import (
     NAME_LIMIT,
+    VERSION,
     AggregatorSpec,
     Hours,
     TrainerSpec,
     TrainingLimits,
     TrainingModelSpec,
     TrainingSpec,
-    brings_program,
     check_pod,
+    has_own_program,
 )
 from halimede.errors import InvalidFieldError, check_all
 from halimede.names import FIX, check_name
 
 PLURAL = "incrementallearningjobs"
-#: the metric of the trigger, the end of those of a deployment, and the share of samples that are trained on
-SAMPLES, DELTA, TRAINED_SHARE = "num_of_samples", "_delta", 0.8
+#: plural and short names of the kind, and its columns
+NAMES = (PLURAL, "il", "incrementallearningjob")
+MODEL = PrinterColumn("Model", ".spec.deploySpec.model.name", "The Model that gets a new version.")
+COLUMNS = (PHASE, REASON, MODEL, VERSION, AGE, MESSAGE)
+#: the metric of the training's trigger, the ending of the deployment's metrics, and the share of samples to train on
+SAMPLES_METRIC, DELTA_ENDING, TRAINED_SHARE = "num_of_samples", "_delta", 0.8
+#: texts of errors: what to write
 SHARE_FIX = f"write {TRAINED_SHARE}: one sample of five is held out"
-SAMPLES_FIX = f"write {SAMPLES}: samples of the Dataset"
+SAMPLES_FIX = f"write {SAMPLES_METRIC}: samples of the Dataset"
 DELTA_FIX = (
     "write a metric of the trainer with _delta, such as accuracy_delta: what it gains over spec.metrics of the Model"
 )
 PROGRAM_FIX = "remove it, and the image: halimede trains with Perceptron, or with the class in the variable TRAINER"
-COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+#: functions of a metric's value and the threshold, by operator
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, "==": operator.eq,
 }  # fmt: skip
 Clock = Annotated[
@@ -78,9 +85,9 @@ class TriggerCondition(Spec, kw_only=True):
     threshold: Annotated[float, Meta(ge=-1e12, le=1e12, description="The value.")]
     metric: Annotated[str, Meta(min_length=1, max_length=128, description="The metric.")]
 
-    def holds(self, value: float) -> bool:
-        """Whether a value satisfies it."""
-        return COMPARE[self.operator](value, self.threshold)
+    def is_met_by(self, value: float) -> bool:
+        """Whether a value of the metric satisfies the condition."""
+        return COMPARISONS[self.operator](value, self.threshold)
 
 
 class JobTrigger(Spec, kw_only=True):
@@ -136,7 +143,7 @@ class DeployStep(Spec, kw_only=True):
 
 
 def check(spec: IncrementalLearningSpec) -> None:
-    """Check what types cannot express, and what is not supported."""
+    """Check names and pods, and refuse what is not supported. Raises InvalidFieldError."""
     deploy, train = spec.deploy_spec, spec.train_spec
     names = {"spec.dataset.name": spec.dataset.name, "spec.deploySpec.model.name": deploy.model.name}
     names |= {"spec.initialModel.name": spec.initial_model.name}
@@ -145,43 +152,28 @@ def check(spec: IncrementalLearningSpec) -> None:
         partial(check_pod, "spec.trainSpec", train.template),
         partial(check_pod, "spec.evalSpec", spec.eval_spec.template),
         partial(check_pods, "spec.deploySpec", deploy.template, None),
-        partial(_check_meaning, spec),
+        partial(_check_support, spec),
     )
 
 
-def _check_meaning(spec: IncrementalLearningSpec) -> None:
+def _check_support(spec: IncrementalLearningSpec) -> None:
+    """Refuse metrics, shares and programs that halimede cannot translate. Raises InvalidFieldError."""
     at = "spec.trainSpec.trigger.condition.metric"
     if spec.dataset.train_prob != TRAINED_SHARE:
         raise InvalidFieldError("spec.dataset.trainProb", spec.dataset.train_prob, SHARE_FIX)
-    if spec.train_spec.trigger.condition.metric != SAMPLES:
+    if spec.train_spec.trigger.condition.metric != SAMPLES_METRIC:
         raise InvalidFieldError(at, spec.train_spec.trigger.condition.metric, SAMPLES_FIX)
-    if not spec.deploy_spec.trigger.condition.metric.endswith(DELTA):
+    if not spec.deploy_spec.trigger.condition.metric.endswith(DELTA_ENDING):
         field = "spec.deploySpec.trigger.condition.metric"
         raise InvalidFieldError(field, spec.deploy_spec.trigger.condition.metric, DELTA_FIX)
     for step, template in {"trainSpec": spec.train_spec.template, "evalSpec": spec.eval_spec.template}.items():
-        if brings_program(template):
+        if has_own_program(template):
             container = template["spec"]["containers"][0]
             field = "command" if container.get("command") else "image"
             raise InvalidFieldError(f"spec.{step}.template.spec.containers[0].{field}", container[field], PROGRAM_FIX)
 
 
-@register(
-    SEDNA,
-    "IncrementalLearningJob",
-    PLURAL,
-    "il",
-    "incrementallearningjob",
-    check=check,
-    columns=(
-        PHASE,
-        REASON,
-        PrinterColumn("Model", ".spec.deploySpec.model.name", "The Model that gets a new version."),
-        PrinterColumn("Version", ".status.training.version", "The version that the Model got."),
-        AGE,
-        MESSAGE,
-    ),
-    name_limit=NAME_LIMIT,
-)
+@register(SEDNA, "IncrementalLearningJob", *NAMES, check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
 class IncrementalLearningSpec(TrainingSpec, kw_only=True):
     """Training on new samples as Sedna writes it: train, evaluate, and deploy what is better."""
 
@@ -199,16 +191,13 @@ class IncrementalLearningSpec(TrainingSpec, kw_only=True):
         """Return the same training as a TrainingModel: one trainer, one round."""
         timer = self.train_spec.trigger.timer
         begin, end = (int(text.partition(":")[0]) for text in ((timer.start, timer.end) if timer else ("0:00", "0:00")))
+        dataset, template = DatasetRef(name=self.dataset.name), self.train_spec.template
         return TrainingModelSpec(
             model=ModelRef(name=self.deploy_spec.model.name),
-            trainer=trainer_of(variables(self.train_spec.template)),
+            trainer=trainer_code(variables(template)),
             initial=self.initial_model,
             aggregator=AggregatorSpec(template=self.eval_spec.template),
-            trainers=[
-                TrainerSpec(
-                    name="trainer0", dataset=DatasetRef(name=self.dataset.name), template=self.train_spec.template
-                )
-            ],
+            trainers=[TrainerSpec(name="trainer0", dataset=dataset, template=template)],
             rounds=1,
             limits=TrainingLimits(hours=Hours(begin=begin, end=end)),
         )

@@ -1,4 +1,4 @@
-"""InferenceModel: a model that is served on its own, as the seeds define it, at the edge or in the cloud.
+"""InferenceModel: a model that is served on its own, as the seeds (the defining documents) have it, at edge or cloud.
 
 The seeds define it in two groups, ``sedna.io`` and ``ai.kubeedge.io``; GM translates the second with ``to_sedna``. An
 image overrides manifest and target version. An invalid checksum is stored all the same (the seeds' type is plain text):
@@ -8,14 +8,13 @@ it becomes a condition, and nothing is downloaded for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from halimede.api.base import SEDNA, Resource, Spec, register
+from halimede.api.base import SEDNA, KindOptions, Resource, Spec, register
 from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, RolloutSpec
 from halimede.api.model_formats import format_of
 from halimede.api.neptune import ORIGIN
@@ -34,31 +33,31 @@ from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.messages import ResourceBody
 from halimede.names import check_name
 
+#: the second group of the kind
 KUBEEDGE = "ai.kubeedge.io/v1alpha1"
 PLURAL = "inferencemodels"
+#: plural and short names of the kind
 NAMES = (PLURAL, "im", "inferencemodel")
-#: its only role, in reports and in names of workers
+#: the only role of its workers, in reports and in their names
 ROLE: Literal["serve"] = "serve"
-#: on Kubernetes a Service and labels are named after it
+#: most characters of its name: on Kubernetes a Service and labels are named after it
 NAME_LIMIT = 46
 #: frameworks that halimede's own server serves on Kubernetes; others need an image that an operator configures
-OURS = frozenset({"onnx", "onnxruntime"})
+OWN_FRAMEWORKS = frozenset({"onnx", "onnxruntime"})
 #: node labels for a model that names no node
 LAYER_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
+#: texts of errors: what to write
 CONTENT_FIX = "give an image, or a manifest with at least one version"
 TARGET_FIX = "use one of the manifest's versions"
 PATH_FIX = "start it with /"
+#: a valid checksum
 SHA256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-COLUMNS = (
-    PHASE,
-    REASON,
-    PrinterColumn("Layer", ".spec.deployToLayer", "Where it is served: edge or cloud."),
-    PrinterColumn("Version", ".status.servingVersion", "The version that serves."),
-    PrinterColumn("Ready", ".status.active", "Servers that are ready.", "integer"),
-    PrinterColumn("URL", ".status.url", "Where it is served."),
-    AGE,
-    MESSAGE,
-)
+#: columns of ``kubectl get``
+LAYER = PrinterColumn("Layer", ".spec.deployToLayer", "Where it is served: edge or cloud.")
+VERSION = PrinterColumn("Version", ".status.servingVersion", "The version that serves.")
+READY = PrinterColumn("Ready", ".status.active", "Servers that are ready.", "integer")
+URL = PrinterColumn("URL", ".status.url", "Where it is served.")
+COLUMNS = (PHASE, REASON, LAYER, VERSION, READY, URL, AGE, MESSAGE)
 
 VersionName = Annotated[str, Meta(max_length=128)]
 
@@ -108,7 +107,7 @@ class Ingress(Spec, kw_only=True):
 
 
 def check(spec: InferenceModelSpec) -> None:
-    """Check what types cannot express."""
+    """Check names, addresses, versions and processing. Raises InvalidFieldError with all errors."""
     ingress = spec.ingress or Ingress()
     names = {
         "spec.nodeName": spec.node_name,
@@ -116,33 +115,37 @@ def check(spec: InferenceModelSpec) -> None:
         "spec.ingress.className": ingress.class_name,
         "spec.ingress.tlsSecret": ingress.tls_secret,
     }
-    found = [
+    errors = [
         InvalidFieldError(f"spec.manifest[{i}].downloadURL", file.download_url, SCHEME_FIX)
         for i, file in enumerate(spec.manifest)
         if not file.download_url.startswith(SCHEMES)
     ]
     if not ingress.path.startswith("/"):
-        found.append(InvalidFieldError("spec.ingress.path", ingress.path, PATH_FIX))
+        errors.append(InvalidFieldError("spec.ingress.path", ingress.path, PATH_FIX))
     check_all(
         *(partial(check_name, at, name) for at, name in names.items() if name),
-        partial(refuse, found),
+        partial(refuse, errors),
         partial(check_processing, spec.preprocess, spec.postprocess),
         partial(_check_versions, spec),
     )
 
 
 def admit(spec: InferenceModelSpec) -> None:
-    """Check what a worker would not start with."""
+    """Check what a worker would refuse at its start: scripts, and how outputs are read. Raises InvalidFieldError.
+
+    Called in addition to ``check`` for a spec that a user creates or changes, and not for a stored one.
+    """
     urls = {f"spec.manifest[{i}].downloadURL": file.download_url for i, file in enumerate(spec.manifest)}
     scripted = bool(spec.postprocess and spec.postprocess.script)
     check_all(
         # other servers read their own fields, but have no scripts
         *([partial(check_postprocess, spec.postprocess)] if is_ours(spec) or scripted else []),
-        partial(check_scripts, spec.preprocess, spec.postprocess, urls, ours=runs_on_nodes(spec)),
+        partial(check_scripts, spec.preprocess, spec.postprocess, urls, is_known_format=can_run_on_nodes(spec)),
     )
 
 
 def _check_versions(spec: InferenceModelSpec) -> None:
+    """Check that there is an image, or a manifest with different versions and the target version among them."""
     if spec.image:
         return
     versions = [file.version for file in spec.manifest]
@@ -154,22 +157,11 @@ def _check_versions(spec: InferenceModelSpec) -> None:
         raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
 
 
-def _register(group: str) -> Callable[[type[InferenceModelSpec]], type[InferenceModelSpec]]:
-    return register(
-        group,
-        "InferenceModel",
-        *NAMES,
-        check=check,
-        admit=admit,
-        columns=COLUMNS,
-        name_limit=NAME_LIMIT,
-        order=2,
-        versioned=True,
-    )
+OPTIONS = KindOptions(check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT, order=2, versioned=True)
 
 
-@_register(SEDNA)
-@_register(KUBEEDGE)
+@register(SEDNA, "InferenceModel", *NAMES, **OPTIONS)
+@register(KUBEEDGE, "InferenceModel", *NAMES, **OPTIONS)
 class InferenceModelSpec(Spec, kw_only=True):
     """A model that is served by itself: from an image, or from files that a serving image of its framework loads."""
 
@@ -259,15 +251,15 @@ class InferenceModelSpec(Spec, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ServedVersionSpec:
-    """A desired version. ``sha256`` is as the user wrote it: see ``has_digest``."""
+    """A version that is to be served: its name, its ``url``, and its ``sha256`` as the user wrote it."""
 
     version: str
     url: str
     sha256: str
 
     @property
-    def has_digest(self) -> bool:
-        """Whether the checksum is valid; empty means none, which is allowed."""
+    def is_checksum_valid(self) -> bool:
+        """Whether ``sha256`` is 64 hexadecimal digits, or empty: then the file is not checked."""
         return not self.sha256 or SHA256.fullmatch(self.sha256) is not None
 
 
@@ -275,17 +267,17 @@ def target(spec: InferenceModelSpec) -> ServedVersionSpec | None:
     """Return the desired version: the target, else the last; None if an image contains the model."""
     if spec.image or not spec.manifest:
         return None
-    named = (file for file in spec.manifest if spec.target_version and file.version == spec.target_version)
-    file = next(named, spec.manifest[-1])
+    targets = (file for file in spec.manifest if spec.target_version and file.version == spec.target_version)
+    file = next(targets, spec.manifest[-1])
     return ServedVersionSpec(file.version, file.download_url, file.sha256sum)
 
 
 def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpec:
-    """Return a version as a Model's spec, for halimede's own server."""
+    """Return a version as the spec of a Model, for halimede's own server."""
     return ModelSpec(
         url=version.url,
         format="onnx" if is_ours(spec) else spec.framework_type.lower(),
-        sha256=version.sha256.lower() if version.has_digest else "",
+        sha256=version.sha256.lower() if version.is_checksum_valid else "",
         credential_name=spec.credential_name,
         labels=spec.labels,
         decode=spec.decode,
@@ -296,22 +288,22 @@ def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpe
 
 def is_ours(spec: InferenceModelSpec) -> bool:
     """Whether halimede's own server serves the framework on Kubernetes."""
-    return spec.framework_type.lower() in OURS
+    return spec.framework_type.lower() in OWN_FRAMEWORKS
 
 
-def runs_on_nodes(spec: InferenceModelSpec) -> bool:
+def can_run_on_nodes(spec: InferenceModelSpec) -> bool:
     """Whether nodes that run workers themselves can serve the framework, with the package that it needs."""
     return is_ours(spec) or format_of(spec.framework_type) is not None
 
 
 def desired_servers(spec: InferenceModelSpec) -> int:
-    """Return the desired number of servers: at the edge at most one."""
+    """Return the desired number of servers: ``replicas`` (1 if it is not set), at the edge at most one."""
     replicas = 1 if spec.replicas is None else spec.replicas
     return min(1, replicas) if spec.deploy_to_layer == "edge" else replicas
 
 
 def pod(spec: InferenceModelSpec) -> PodSpec:
-    """Return the pod that selects nodes: those of its layer, if it names none."""
+    """Return a pod that selects the model's nodes: ``nodeName``, else ``nodeSelector``, else all of its layer."""
     selector = spec.node_selector or {LAYER_LABELS[spec.deploy_to_layer]: ""}
     return PodSpec(
         containers=[Container(image=spec.image or "")],
@@ -321,7 +313,7 @@ def pod(spec: InferenceModelSpec) -> PodSpec:
 
 
 def to_sedna(resource: Resource[InferenceModelSpec]) -> ResourceBody:
-    """Return the same resource in sedna.io form, with the same metadata and an annotation of its original group."""
+    """Return the same resource in sedna.io form; an annotation (``ORIGIN``) names its original group."""
     metadata = dict(resource.body["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), ORIGIN: resource.kind.api_version}
     return {**resource.body, "apiVersion": SEDNA, "metadata": metadata}

@@ -1,8 +1,13 @@
-"""JointInferenceService, today's Sedna form: a small model at the edge, a big one in the cloud, a rule between."""
+"""JointInferenceService in Sedna's present form: a small model at the edge, a big one in the cloud, a rule between.
+
+Samples that the rule finds hard go from the edge worker over the tiers, if there are any, to the cloud worker. Other
+kinds use the parts of workers that are defined here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,6 +17,7 @@ from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.deferral import Deferral, ModelRef, UploadContent, admit_deferral, check_deferral
 from halimede.api.mining import AFTER, BEFORE
 from halimede.api.model import Metadata
+from halimede.api.occupancy import Occupancy, check_occupancy
 from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
 from halimede.api.schema import (
     AGE,
@@ -30,54 +36,50 @@ from halimede.messages import Label
 from halimede.names import check_label, check_name
 
 PLURAL = "jointinferenceservices"
-#: on Kubernetes a Service and labels are named after it, with suffixes
+#: plural and short names of the kind
+NAMES = (PLURAL, "ji", "jointinferenceservice")
+#: most characters of its name: on Kubernetes a Service and labels are named after it, with suffixes
 NAME_LIMIT = 46
+#: texts of errors: what to write
 CHOICE_FIX = "give a name or a selector"
 SELECTOR_FIX = "give a task, labels or metadata"
-#: names that users may not give to workers: objects of workers of other kinds have them
+#: names that users may not give to workers: objects of other workers have these names
 RESERVED = ("cloud", "edge", "joint", "serve")
 NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
 VARIABLE_FIX = "it is a variable that nothing has replaced: write the value, or pass the file through envsubst"
 UNIQUE_FIX = "give each worker a different name"
 CROPS_FIX = f"set mode to {AFTER}: with a detector, samples are crops, which are mined after the model"
-ONE_SOURCE = "give one of cameras, path and url"
+SOURCE_FIX = "give one of cameras, path and url"
 REGIONS_FIX = "regions are those of the small model's boxes: set mode to inference-then-mining, or upload to frame"
 DETECTOR_FIX = "with a detector, samples are crops: leave out detector, or set edgeWorker.upload to frame"
 TIERS_FIX = "regions go to the cloud without tiers between: leave out tiers, or set edgeWorker.upload to frame"
 PATH_FIX = "write an absolute path on the node"
 AGE_FIX = "remove it: only frames of cameras have a maximum age"
+#: most milliseconds of ``maxAgeMs``
 MOST_AGE_MS = 3_600_000
-COLUMNS = (
-    PHASE,
-    REASON,
-    PrinterColumn("Active", ".status.active", "Workers that run.", "integer"),
-    PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer"),
-    PrinterColumn(
-        "Upload", '.status.metrics[?(@.key=="uploadCloudRatio")].value', "Share of samples that were uploaded."
-    ),
-    AGE,
-    MESSAGE,
-)
+#: columns of ``kubectl get``
+ACTIVE = PrinterColumn("Active", ".status.active", "Workers that run.", "integer")
+FAILED = PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer")
+UPLOAD_PATH = '.status.metrics[?(@.key=="uploadCloudRatio")].value'
+UPLOAD = PrinterColumn("Upload", UPLOAD_PATH, "Share of samples that were uploaded.")
+COLUMNS = (PHASE, REASON, ACTIVE, FAILED, UPLOAD, AGE, MESSAGE)
 Template = Annotated[
-    dict[str, Any],
-    Meta(extra={SHAPE: PodTemplate}, description="The pod that runs the worker: a PodTemplateSpec."),
+    dict[str, Any], Meta(extra={SHAPE: PodTemplate}, description="The pod that runs the worker: a PodTemplateSpec.")
 ]
 Hpa = Annotated[
     dict[str, Any] | None,
     Meta(extra={SHAPE: Autoscaler}, description="Scales the worker's pods with their load; Kubernetes only."),
 ]
-#: upper limit of ``maxBoxes``: so many vectors of usual length fit into a message
+#: upper limit of a detector's ``maxBoxes``: so many vectors of usual length fit into a message
 MAX_BOXES = 256
+#: the batching of a worker unless its spec sets it: most samples of a batch, and milliseconds to wait for more of them
 BATCH, DELAY_MS = 32, 0.0
+#: upper limits of both
 MOST_BATCH, MOST_DELAY_MS = 1024, 1000
 BatchSize = Annotated[int, Meta(ge=1, le=MOST_BATCH, description="Maximum number of samples in one model call.")]
 QueueDelay = Annotated[
     float,
-    Meta(
-        ge=0,
-        le=MOST_DELAY_MS,
-        description="Milliseconds that a sample may wait for a larger batch; 0: no wait.",
-    ),
+    Meta(ge=0, le=MOST_DELAY_MS, description="Milliseconds that a sample may wait for a larger batch; 0: no wait."),
 ]
 
 
@@ -124,13 +126,13 @@ class DatasetRef(Spec, kw_only=True):
 
 
 class FrameSourceSpec(Spec, kw_only=True):
-    """Where the edge workers take frames from: camera topics, a folder of images on the node, or a stream's URL."""
+    """The source of an edge worker's frames: camera topics, a folder of images on the node, or a stream's URL."""
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             "(has(self.cameras) && size(self.cameras) > 0 ? 1 : 0) + (has(self.path) && self.path != '' ? 1 : 0)"
             " + (has(self.url) && self.url != '' ? 1 : 0) == 1",
-            ONE_SOURCE,
+            SOURCE_FIX,
         ),
         ValidationRule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
         ValidationRule("!has(self.maxAgeMs) || (has(self.cameras) && size(self.cameras) > 0)", AGE_FIX, ".maxAgeMs"),
@@ -159,16 +161,17 @@ class FrameSourceSpec(Spec, kw_only=True):
 
     @property
     def max_age_s(self) -> float:
-        """Seconds for which a frame may wait for the model."""
+        """Seconds for which a frame may wait for the model; infinite by default."""
         return math.inf if self.max_age_ms is None else self.max_age_ms / 1000
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of source that are set; exactly one is allowed."""
+        """The names of the kinds of source that are set; a valid source has exactly one."""
         return [name for name in ("cameras", "path", "url") if getattr(self, name)]
 
 
 def _check_upload(spec: JointInferenceServiceSpec) -> None:
+    """Refuse the upload of regions alone where there are none or somebody else would need the frame."""
     edge = spec.edge_worker
     if edge.upload == "frame":
         return
@@ -181,9 +184,12 @@ def _check_upload(spec: JointInferenceServiceSpec) -> None:
 
 
 def check_source(at: str, source: FrameSourceSpec | None) -> None:
-    """Check that a source, if there is one, has one kind; ``at`` is the path of the field. Raises InvalidFieldError."""
+    """Check that a source at the path ``at``, if there is one, has one kind and a fitting path and age.
+
+    Raises InvalidFieldError.
+    """
     if source and len(source.kinds) != 1:
-        raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
+        raise InvalidFieldError(at, source.kinds, SOURCE_FIX)
     if source and source.path and not source.path.startswith("/"):
         raise InvalidFieldError(f"{at}.path", source.path, PATH_FIX)
     if source and source.max_age_ms is not None and not source.cameras:
@@ -197,8 +203,8 @@ class KeepHardSamples(Spec, kw_only=True):
     max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of stored samples.")] = 10_000
 
 
-#: most further models of a committee
-MOST_FURTHER = 2
+#: most members of a committee, in addition to the model
+MOST_COMMITTEE_MEMBERS = 2
 COMMITTEE_FIX = "name other Models than model, each once: two equal models always agree"
 
 
@@ -215,11 +221,7 @@ class Detector(ModelRef, kw_only=True):
 
 
 class EdgeWorkerSpec(Deferral, kw_only=True):
-    """The small model, when to ask the cloud, where frames come from, and the pod that runs it.
-
-    Without ``source`` the worker takes the frames of the camera that is named like the service.
-    ``deadlineMs`` is how long a hard sample may wait for the cloud before the edge answers it itself.
-    """
+    """The small model, when to ask the cloud, where frames come from, and the pod that runs it."""
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         *Deferral.rules,
@@ -247,7 +249,7 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     committee: Annotated[
         list[ModelRef],
         Meta(
-            max_length=MOST_FURTHER,
+            max_length=MOST_COMMITTEE_MEMBERS,
             description="Further small models of the same labels: they and model answer by majority, for the rule"
             " Agreement.",
         ),
@@ -266,8 +268,7 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
         Meta(description="What is uploaded of a hard frame: the frame, or only its regions with uncertain boxes."),
     ] = "frame"
     source: Annotated[
-        FrameSourceSpec | None,
-        Meta(description="The source of frames. Default: the camera with the service's name."),
+        FrameSourceSpec | None, Meta(description="The source of frames. Default: the camera with the service's name.")
     ] = None
     deadline_ms: Annotated[
         int,
@@ -280,6 +281,10 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     keep_hard_samples: Annotated[
         KeepHardSamples | None,
         Meta(description="Stores hard samples on the node, to inspect and to train on. Default: none are stored."),
+    ] = None
+    occupancy: Annotated[
+        Occupancy | None,
+        Meta(description="Publishes an event when an object enters or leaves a picture or zone. Default: no events."),
     ] = None
 
 
@@ -310,6 +315,7 @@ class CloudWorkerSpec(Spec, kw_only=True):
 
 
 def _check_model(at: str, model: ModelChoice) -> None:
+    """Check that a Model is chosen either by its name or by a selector that requires something."""
     if bool(model.name) == (model.selector is not None):
         raise InvalidFieldError(at, model, CHOICE_FIX)
     if model.selector and not (model.selector.task or model.selector.labels or model.selector.metadata):
@@ -319,6 +325,7 @@ def _check_model(at: str, model: ModelChoice) -> None:
 
 
 def _check_committee(at: str, edge: EdgeWorkerSpec) -> None:
+    """Check the names of the further models, each once."""
     names = [edge.model.name, *(member.name for member in edge.committee)]
     for name in names[1:]:
         check_name(f"{at}.committee", name)
@@ -327,6 +334,7 @@ def _check_committee(at: str, edge: EdgeWorkerSpec) -> None:
 
 
 def _check_detector(at: str, edge: EdgeWorkerSpec) -> None:
+    """Check a detector's name, and that mining is after the model: crops do not exist before."""
     if edge.detector is None:
         return
     check_name(f"{at}.detector.name", edge.detector.name)
@@ -335,7 +343,7 @@ def _check_detector(at: str, edge: EdgeWorkerSpec) -> None:
 
 
 def check(spec: JointInferenceServiceSpec) -> None:
-    """Check names, templates, and that a source has one kind."""
+    """Check the workers one by one, and the Dataset's name. Raises InvalidFieldError with all errors."""
     edge, cloud = spec.edge_worker, spec.cloud_worker
     check_all(
         partial(_check_model, "spec.edgeWorker.model", edge.model),
@@ -343,6 +351,9 @@ def check(spec: JointInferenceServiceSpec) -> None:
         partial(_check_detector, "spec.edgeWorker", edge),
         partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
         partial(check_source, "spec.edgeWorker.source", edge.source),
+        partial(
+            check_occupancy, "spec.edgeWorker.occupancy", edge.occupancy, edge.source.cameras if edge.source else ()
+        ),
         partial(check_deferral, "spec.edgeWorker", edge),
         partial(_check_upload, spec),
         *(partial(_check_tier, i, spec.tiers) for i in range(len(spec.tiers))),
@@ -353,7 +364,10 @@ def check(spec: JointInferenceServiceSpec) -> None:
 
 
 def admit(spec: JointInferenceServiceSpec) -> None:
-    """Check what its workers would not start with."""
+    """Check mining as the workers do at their start, for a resource that a user creates or changes.
+
+    A stored resource stays readable: it is only checked by ``check``. Raises InvalidFieldError.
+    """
     check_all(
         partial(admit_deferral, "spec.edgeWorker", spec.edge_worker, spec.edge_worker.template),
         *(partial(admit_deferral, f"spec.tiers[{i}]", tier, tier.template) for i, tier in enumerate(spec.tiers)),
@@ -365,10 +379,8 @@ def check_pods(at: str, template: dict[str, Any], hpa: dict[str, Any] | None) ->
 
     Raises InvalidFieldError.
     """
-    checks = [partial(_check_template, f"{at}.template", template)]
-    if hpa is not None:
-        checks.append(partial(check_autoscaler, hpa, f"{at}.hpa"))
-    check_all(*checks)
+    autoscaling = [partial(check_autoscaler, hpa, f"{at}.hpa")] if hpa is not None else []
+    check_all(partial(_check_template, f"{at}.template", template), *autoscaling)
 
 
 def check_dataset(dataset: DatasetRef | None) -> None:
@@ -378,43 +390,41 @@ def check_dataset(dataset: DatasetRef | None) -> None:
 
 
 def _check_template(at: str, template: dict[str, Any]) -> None:
+    """Check node name and node labels of a pod template."""
     pod = convert(template, PodTemplate, at).spec
-    places = {f"{at}.spec.nodeName": pod.node_name}
-    places |= {f"{at}.spec.nodeSelector.{label}": value for label, value in pod.node_selector.items()}
-    refuse([InvalidFieldError(field, text, VARIABLE_FIX) for field, text in places.items() if text.startswith("$")])
+    texts = {f"{at}.spec.nodeName": pod.node_name}
+    texts |= {f"{at}.spec.nodeSelector.{label}": value for label, value in pod.node_selector.items()}
+    refuse([InvalidFieldError(field, text, VARIABLE_FIX) for field, text in texts.items() if text.startswith("$")])
     if pod.node_name:
         check_name(f"{at}.spec.nodeName", pod.node_name)
 
 
 def _check_tier(i: int, tiers: list[TierWorker]) -> None:
+    """Check the tier number ``i``."""
     at, tier = f"spec.tiers[{i}]", tiers[i]
     check_all(
-        partial(_check_tier_name, at, tier.name, [other.name for other in tiers[:i]]),
+        partial(check_worker_name, at, tier.name, [previous.name for previous in tiers[:i]], "spec.tiers"),
         partial(check_name, f"{at}.model.name", tier.model.name),
         partial(check_deferral, at, tier),
         partial(check_pods, at, tier.template, tier.hpa),
     )
 
 
-def _check_tier_name(at: str, name: str, before: list[str]) -> None:
+def check_worker_name(
+    at: str, name: str, before: Sequence[str], field: str, *, reserved: Sequence[str] = RESERVED
+) -> None:
+    """Check the name of a worker at the path ``at``: a label, not reserved, and not that of a worker before it.
+
+    ``field``: the list of the workers. Raises InvalidFieldError.
+    """
     check_label(f"{at}.name", name)
-    if name in RESERVED:
+    if name in reserved:
         raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
     if name in before:
-        raise InvalidFieldError("spec.tiers", name, UNIQUE_FIX)
+        raise InvalidFieldError(field, name, UNIQUE_FIX)
 
 
-@register(
-    SEDNA,
-    "JointInferenceService",
-    PLURAL,
-    "ji",
-    "jointinferenceservice",
-    check=check,
-    admit=admit,
-    columns=COLUMNS,
-    name_limit=NAME_LIMIT,
-)
+@register(SEDNA, "JointInferenceService", *NAMES, check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT)
 class JointInferenceServiceSpec(Spec, kw_only=True):
     """Joint inference: a small model at the edge answers, and asks a big one in the cloud about hard samples."""
 

@@ -1,4 +1,8 @@
-"""The settings of a learning loop: ``spec.loop`` of a TrainingModel, for ``halimede.learning_loop``."""
+"""The settings of a learning loop: ``spec.loop`` of a TrainingModel, for ``halimede.learning_loop``.
+
+A loop trains a new version of a Model again and again: a trigger begins a round, a gate compares the trained candidate
+on held-out samples, and as a canary it then answers a share of the stream before it is rolled out.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from msgspec import Meta, field
 
 from halimede.api.base import Spec
 
+#: numbers of settings, by their bounds
 Number = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -100,9 +105,12 @@ class CanarySettings(Spec, kw_only=True, frozen=True):  # type: ignore[misc]
         Share, Meta(description="Increase of the upload ratio that a canary must not surely exceed.")
     ] = 0.05
 
-    def due(self, look: int) -> int:
-        """Return the audits of the canary at look number ``look`` (from 0)."""
-        return self.least << look
+    def due_audits(self, comparison: int) -> int:
+        """Return the number of audits of the canary at which a comparison takes place: ``least``, doubled each time.
+
+        ``comparison``: its number, from 0 on.
+        """
+        return self.least << comparison
 
 
 class LoopSettings(Spec, kw_only=True, frozen=True):  # type: ignore[misc]
@@ -135,8 +143,7 @@ class LoopSettings(Spec, kw_only=True, frozen=True):  # type: ignore[misc]
         Meta(description="Least labelled samples that are hard, and that are easy, if a tenth of the stream is."),
     ] = 100
     audit_share: Annotated[
-        Share,
-        Meta(description="Share of the easy samples that is audited while a round runs, so that it ends sooner."),
+        Share, Meta(description="Share of the easy samples that is audited while a round runs, so that it ends sooner.")
     ] = 0.2
     after_audits: Annotated[
         Count,

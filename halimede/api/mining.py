@@ -1,4 +1,4 @@
-"""The built-in mining algorithms as a service's spec sets them: names, parameters and modes.
+"""The built-in mining algorithms, which find hard samples, as a service's spec sets them: names, parameters and modes.
 
 ``halimede.mining`` derives its algorithms from these types, and a worker reads its parameters with the functions here.
 So ``halimede apply`` and GM refuse what a worker would refuse, without a worker's packages.
@@ -24,21 +24,23 @@ GROUP = "halimede.mining"
 #: the field of a service; that of a tier is ``spec.tiers[0].hardExampleMining``
 FIELD = "spec.edgeWorker.hardExampleMining"
 
-#: a user's own rule: the module or the Python file, and the class in it
+#: the name of a user's own rule: the module or the Python file, and the class in it
 OWN_RULE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*|[^:\0]+\.py):([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
 OWN_FIX = "write your own rule as module:Class, such as votes:FewVotes, or as file:Class, such as votes.py:FewVotes"
 
 Mode: TypeAlias = Literal["inference-then-mining", "mining-then-inference"]
+#: the modes: the algorithm looks at the small model's answer, or at the sample before any model
 AFTER: Mode = "inference-then-mining"
 BEFORE: Mode = "mining-then-inference"
 
-#: most boxes of a prediction
+#: most boxes of a prediction, and most of the amount of an energy and of a variance of sharpness
 MOST_BOXES = 10_000
 MOST_ENERGY = 1e6
 MOST_SHARPNESS = 1e9
 #: the longest side of a frame
 MOST_SIDE = 65_535.0
 
+#: values of parameters, which errors describe
 Ratio = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 #: result for a frame without boxes; Sedna calls it easy, and so never uploads objects that its small model missed
 Empty = Annotated[
@@ -61,7 +63,10 @@ Side = Annotated[float, Meta(ge=0, le=MOST_SIDE, description="a number of pixels
 
 
 class MiningParameters:
-    """Base of the parameters of a built-in algorithm, and the modes that it supports."""
+    """Base of the parameters of a built-in algorithm.
+
+    ``modes``: those that the algorithm supports, the usual one first.
+    """
 
     __slots__ = ()
 
@@ -69,7 +74,7 @@ class MiningParameters:
 
 
 class ParametersOfBothModes(MiningParameters):
-    """Base of those of an algorithm that can judge a sample before inference, too."""
+    """Base of the parameters of an algorithm that can judge a sample before inference, too."""
 
     __slots__ = ()
 
@@ -78,14 +83,20 @@ class ParametersOfBothModes(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class AgreementParameters(MiningParameters):
-    """Parameters of Agreement."""
+    """Parameters of Agreement, which judges a committee: hard if the mean score of the majority is below the threshold.
+
+    A vote for another class counts as the score 0 in this mean. ``threshold_agreement``: the threshold.
+    """
 
     threshold_agreement: Ratio = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class BoxCountParameters(MiningParameters):
-    """Parameters of BoxCount."""
+    """Parameters of BoxCount: hard if ``threshold_count`` boxes or more have ``score`` or more.
+
+    ``empty``: the verdict on a frame without such boxes.
+    """
 
     threshold_count: BoxNumber = 5
     score: Ratio = 0.0
@@ -94,24 +105,30 @@ class BoxCountParameters(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class CloudOnlyParameters(ParametersOfBothModes):
-    """CloudOnly has none."""
+    """CloudOnly, for which each sample is hard, has no parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropyParameters(MiningParameters):
-    """Parameters of CrossEntropy."""
+    """Parameters of CrossEntropy: hard if 1 - (entropy of class probabilities / its maximum) is below the threshold.
+
+    ``threshold_cross_entropy``: the threshold, so that spread out probabilities are hard.
+    """
 
     threshold_cross_entropy: Ratio = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeOnlyParameters(ParametersOfBothModes):
-    """EdgeOnly has none."""
+    """EdgeOnly, for which no sample is hard, has no parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyParameters(MiningParameters):
-    """Parameters of Energy."""
+    """Parameters of Energy: hard if the energy of the class scores is ``threshold_energy`` or more.
+
+    ``logits``: the model gives raw scores, not probabilities. ``temperature``: None for the algorithm's own.
+    """
 
     threshold_energy: Level = 0.25
     logits: bool = False
@@ -126,14 +143,17 @@ class EnergyParameters(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class EntropyParameters(MiningParameters):
-    """Parameters of Entropy."""
+    """Parameters of Entropy: hard if the entropy of the class probabilities / its maximum >= ``threshold_entropy``."""
 
     threshold_entropy: Ratio = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class IBTParameters(MiningParameters):
-    """Parameters of IBT."""
+    """Parameters of IBT: hard if (boxes with score <= ``threshold_box``) / boxes >= 1 - ``threshold_img``.
+
+    ``empty``: the verdict on a frame without boxes.
+    """
 
     threshold_img: Ratio = 0.5
     threshold_box: Ratio = 0.5
@@ -145,27 +165,30 @@ class LearnedParameters(MiningParameters):
     """Parameters of Learned. ``calibration`` defaults to that of the service."""
 
     calibration: CalibrationPath
-    #: NaN: the calibration's cut
+    #: the hardness from which on a sample is hard; NaN: that of the calibration
     cut: Cut = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class MarginParameters(MiningParameters):
-    """Parameters of Margin."""
+    """Parameters of Margin: hard if the best class probability leads the second by less than ``threshold_margin``."""
 
     threshold_margin: Ratio = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MaxProbabilityParameters(MiningParameters):
-    """Parameters of MaxProbability."""
+    """Parameters of MaxProbability: hard if the best class probability is below ``threshold_probability``."""
 
     threshold_probability: Ratio = 0.5
 
 
 @dataclass(slots=True)
 class RandomParameters(ParametersOfBothModes):
-    """Parameters of Random."""
+    """Parameters of Random: hard with the probability ``random_ratio``.
+
+    ``seed``: of the draws; None: another one at each start.
+    """
 
     random_ratio: Ratio = 0.3
     seed: Seed | None = None
@@ -173,7 +196,10 @@ class RandomParameters(ParametersOfBothModes):
 
 @dataclass(frozen=True, slots=True)
 class SharpnessParameters(MiningParameters):
-    """Parameters of Sharpness, which judges samples alone."""
+    """Parameters of Sharpness, which judges pictures before the model (``modes``).
+
+    Hard if the variance of the Laplacian (of values of 0 to 255 in camera pictures) is below ``threshold_sharpness``.
+    """
 
     modes: ClassVar[tuple[Mode, ...]] = (BEFORE,)
 
@@ -182,7 +208,10 @@ class SharpnessParameters(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class SmallestBoxParameters(MiningParameters):
-    """Parameters of SmallestBox."""
+    """Parameters of SmallestBox: hard if the root of the area of the smallest box is below ``threshold_side`` pixels.
+
+    Boxes with a lower score than ``score`` do not count. ``empty``: the verdict on a frame without other boxes.
+    """
 
     threshold_side: Side = 32.0
     score: Ratio = 0.0
@@ -191,7 +220,10 @@ class SmallestBoxParameters(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdParameters(MiningParameters):
-    """Parameters of Threshold."""
+    """Parameters of Threshold: hard if the mean score of the boxes is below ``threshold``.
+
+    ``empty``: the verdict on a frame without boxes.
+    """
 
     threshold: Ratio = 0.5
     empty: Empty = "hard"
@@ -199,13 +231,17 @@ class ThresholdParameters(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class TwoThresholdsParameters(MiningParameters):
-    """Parameters of TwoThresholds. ``answer``: from here on, the answer is the positive class."""
+    """Parameters of TwoThresholds, for a model of two classes.
+
+    ``positive``, ``negative``: names of the classes. A sample is hard if its probability of the positive class is
+    between ``low`` and ``high``.
+    """
 
     positive: ClassName
     negative: ClassName
     low: Ratio
     high: Ratio
-    #: None: in the middle between both thresholds
+    #: the probability from which the answer is the positive class; None: in the middle between both thresholds
     answer: Ratio | None = None
 
     def __post_init__(self) -> None:
@@ -227,7 +263,11 @@ class TwoThresholdsParameters(MiningParameters):
 
 @dataclass(frozen=True, slots=True)
 class UncertainBoxesParameters(MiningParameters):
-    """Parameters of UncertainBoxes."""
+    """Parameters of UncertainBoxes, by the boxes with score ``low`` or more.
+
+    Hard if the share of them below ``high`` is ``threshold_share`` or more. ``empty``: the verdict on a frame without
+    any.
+    """
 
     threshold_share: Ratio = 0.5
     low: Ratio = 0.15
@@ -265,19 +305,19 @@ BUILT_IN: Mapping[str, type[MiningParameters]] = {
 def check_mining(at: str, name: str, parameters: Mapping[str, str], mode: str, *, own: bool, calibrated: bool) -> None:
     """Check a service's mining at the path ``at`` as its worker does. Raises InvalidFieldError.
 
-    ``own``: the worker may bring algorithms that are not known here. Then only built-in names are checked further.
-    ``calibrated``: the service names a calibration.
+    ``own``: the worker may have algorithms of its own, so that an unknown name is accepted. ``calibrated``: the service
+    names a calibration, which is the default of the parameter ``calibration``.
     """
     if ":" in name:
-        own_rule(name, f"{at}.name")
+        parse_own_rule(name, f"{at}.name")
         return
-    built_in = next((known for known in BUILT_IN if known.lower() == name.lower()), None)
+    built_in = next((algorithm for algorithm in BUILT_IN if algorithm.lower() == name.lower()), None)
     if built_in is None:
         from importlib.metadata import entry_points  # noqa: PLC0415  # a twentieth of a command's start
 
         installed = {point.name for point in entry_points(group=GROUP)}
-        if not own and name.lower() not in {each.lower() for each in installed}:
-            fix = f"{instead(name, BUILT_IN.keys() | installed)}; or {OWN_FIX}"
+        if not own and name.lower() not in {algorithm.lower() for algorithm in installed}:
+            fix = f"{name_fix(name, BUILT_IN.keys() | installed)}; or {OWN_FIX}"
             raise InvalidFieldError(f"{at}.name", name, fix)
         return
     declared = BUILT_IN[built_in]
@@ -287,86 +327,84 @@ def check_mining(at: str, name: str, parameters: Mapping[str, str], mode: str, *
             lambda: check_supported(built_in, declared.modes, mode),
         )
     except InvalidFieldError as error:
-        raise error.moved(FIELD, at) from error
+        raise error.replace_prefix(FIELD, at) from error
 
 
-def own_rule(name: str, field: str = f"{FIELD}.name") -> tuple[str, str]:
-    """Return the module or Python file of a user's own rule, and its class. Raises InvalidFieldError."""
-    found = OWN_RULE.fullmatch(name)
-    if found is None:
+def parse_own_rule(name: str, field: str = f"{FIELD}.name") -> tuple[str, str]:
+    """Return the module or Python file of a user's own rule, and its class.
+
+    Raises InvalidFieldError, which names ``field``.
+    """
+    match = OWN_RULE.fullmatch(name)
+    if match is None:
         raise InvalidFieldError(field, name, OWN_FIX)
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def rule_file(name: object) -> str:
-    """Return the Python file that a rule's name has; empty for any other name."""
-    found = OWN_RULE.fullmatch(name) if isinstance(name, str) else None
-    return found[1] if found and found[1].endswith(".py") else ""
+    """Return the Python file that the name of a user's own rule begins with; empty for any other name or value."""
+    match = OWN_RULE.fullmatch(name) if isinstance(name, str) else None
+    return match[1] if match and match[1].endswith(".py") else ""
 
 
-def read_parameters(declared: type[Any], given: Mapping[str, str], calibration: str = "") -> dict[str, Any]:
-    """Return the arguments of an algorithm, or of its parameters alone, from the text in a spec.
+def read_parameters(declared: type[Any], texts: Mapping[str, str], calibration: str = "") -> dict[str, Any]:
+    """Return the arguments of an algorithm, or of its parameters alone, from the texts in a spec.
 
-    ``declared`` is a dataclass. ``calibration``, unless empty, is used for a parameter of that name that is not given.
+    ``declared`` is a dataclass. ``calibration``, unless empty, is used for a parameter of that name without a text.
     Raises InvalidFieldError for an unknown or missing parameter, and a value of the wrong type or out of range.
     """
     hints = get_type_hints(declared, include_extras=True)
-    known = {field.name: field for field in fields(declared) if field.init}
-    if calibration and "calibration" in known:
-        given = {"calibration": calibration, **given}
-    found = [
-        InvalidFieldError(f"{FIELD}.parameters.{key}", text, instead(key, known))
-        for key, text in given.items()
-        if key not in known
+    parameters = {field.name: field for field in fields(declared) if field.init}
+    if calibration and "calibration" in parameters:
+        texts = {"calibration": calibration, **texts}
+    errors = [
+        InvalidFieldError(f"{FIELD}.parameters.{key}", text, name_fix(key, parameters))
+        for key, text in texts.items()
+        if key not in parameters
     ]
-    for key, field in known.items():
-        if key not in given and field.default is MISSING and field.default_factory is MISSING:
-            fix = f"it is required: give {_expected(hints[key])}"
-            found.append(InvalidFieldError(f"{FIELD}.parameters.{key}", None, fix))
+    for key, parameter in parameters.items():
+        if key not in texts and parameter.default is MISSING and parameter.default_factory is MISSING:
+            fix = f"it is required: give {_describe_values(hints[key])}"
+            errors.append(InvalidFieldError(f"{FIELD}.parameters.{key}", None, fix))
     values = {}
-    for key in given.keys() & known.keys():
-        try:
-            values[key] = _read(key, given[key], hints[key])
-        except InvalidFieldError as error:
-            found.append(error)
-    refuse(found)
+    for key in texts.keys() & parameters.keys():
+        text = texts[key]
+        try:  # a caller may have converted numbers
+            values[key] = msgspec.convert(text.strip() if isinstance(text, str) else text, hints[key], strict=False)
+        except msgspec.ValidationError:
+            fix = f"give {_describe_values(hints[key])}"
+            errors.append(InvalidFieldError(f"{FIELD}.parameters.{key}", text, fix))
+    refuse(errors)
     return values
 
 
 def check_supported(name: str, modes: Sequence[Mode], mode: str) -> None:
-    """Refuse a mode that an algorithm does not support. Raises InvalidFieldError."""
+    """Refuse a ``mode`` of a service that is not among ``modes``, those of the algorithm. Raises InvalidFieldError."""
     if mode in modes:
         return
     if mode not in {AFTER, BEFORE}:
         raise InvalidFieldError(f"{FIELD}.mode", mode, f"use one of {AFTER}, {BEFORE}")
-    looks = "the sample itself" if mode == AFTER else "what the small model answers"
-    others = ", or an algorithm that looks at samples, such as Sharpness or Random" if mode == BEFORE else ""
-    raise InvalidFieldError(f"{FIELD}.mode", mode, f"{name} looks at {looks}: use {modes[0]}{others}")
+    evidence = "the sample itself" if mode == AFTER else "what the small model answers"
+    alternative = ", or an algorithm that looks at samples, such as Sharpness or Random" if mode == BEFORE else ""
+    raise InvalidFieldError(f"{FIELD}.mode", mode, f"{name} looks at {evidence}: use {modes[0]}{alternative}")
 
 
-def instead(given: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown name: the nearest one, and all others."""
-    listed = sorted(known)
-    close = difflib.get_close_matches(given.lower(), [name.lower() for name in listed], n=1)
-    hint = next((f"did you mean {name}? " for name in listed if close and name.lower() == close[0]), "")
-    return f"{hint}use one of {', '.join(listed)}" if listed else "remove it: the algorithm has no parameters"
+def name_fix(unknown: str, names: Iterable[str]) -> str:
+    """Return the remedy for an unknown name: the nearest of ``names``, and all of them."""
+    choices = sorted(names)
+    close = difflib.get_close_matches(unknown.lower(), [name.lower() for name in choices], n=1)
+    hint = next((f"did you mean {name}? " for name in choices if close and name.lower() == close[0]), "")
+    return f"{hint}use one of {', '.join(choices)}" if choices else "remove it: the algorithm has no parameters"
 
 
-def _read(key: str, text: str, wanted: Any) -> object:
-    """Convert a parameter's text to its field's type; accept numbers that a caller has converted."""
-    try:
-        return msgspec.convert(text.strip() if isinstance(text, str) else text, wanted, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, f"give {_expected(wanted)}") from error
-
-
-def _expected(wanted: Any) -> str:
-    """Return a description of the values of a field's type."""
-    if get_origin(wanted) is Annotated:
-        base, *extras = get_args(wanted)
-        said = [extra.description for extra in extras if isinstance(extra, msgspec.Meta) and extra.description]
-        return said[0] if said else _expected(base)
-    if get_origin(wanted) is Literal:
-        return "one of " + ", ".join(map(str, get_args(wanted)))
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    return words.get(wanted) or " or ".join(_expected(part) for part in get_args(wanted) if part is not type(None))
+def _describe_values(hint: Any) -> str:
+    """Return what may be written for a field of a type: its description, choices, or the type in words."""
+    if get_origin(hint) is Annotated:
+        base, *extras = get_args(hint)
+        texts = [extra.description for extra in extras if isinstance(extra, msgspec.Meta) and extra.description]
+        return texts[0] if texts else _describe_values(base)
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    alternatives = (kind for kind in get_args(hint) if kind is not type(None))
+    return names.get(hint) or " or ".join(map(_describe_values, alternatives))

@@ -29,21 +29,22 @@ from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, Print
 from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.names import FIX
 
+#: the kind's name in commands and topics
 PLURAL = "models"
+#: plural and short name of the kind
+NAMES = (PLURAL, "model")
+#: beginnings of the addresses of model files
 SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
+#: texts of errors: what to write
 SCHEME_FIX = "use an absolute path or file://, http://, https://, s3:// or bus://"
 URL_FIX = "give a url, or versions"
 TARGET_FIX = "use one of the versions"
 ONCE_FIX = "list each version once"
-COLUMNS = (
-    PHASE,
-    REASON,
-    PrinterColumn("Format", ".spec.format", "The model's format."),
-    PrinterColumn("Version", ".status.versions[0].version", "The version that nodes fetched last."),
-    PrinterColumn("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
-    AGE,
-    MESSAGE,
-)
+#: columns of ``kubectl get``
+FORMAT = PrinterColumn("Format", ".spec.format", "The model's format.")
+VERSION = PrinterColumn("Version", ".status.versions[0].version", "The version that nodes fetched last.")
+READY = PrinterColumn("Ready", ".status.active", "Nodes that have the model ready.", "integer")
+COLUMNS = (PHASE, REASON, FORMAT, VERSION, READY, AGE, MESSAGE)
 
 FileDigest = Annotated[
     str,
@@ -79,7 +80,7 @@ class ModelVersion(Spec, kw_only=True):
 
 
 class Measure(Spec, kw_only=True):
-    """One measure of the model's quality, as whoever trained or tested it has found it."""
+    """One measure of the model's quality, as its user gives it."""
 
     key: Annotated[str, Meta(min_length=1, max_length=128, description="The metric, such as accuracy.")]
     value: Annotated[str, Meta(max_length=256, description="The result: a string, so put numbers in quotes.")]
@@ -103,50 +104,43 @@ class RolloutSpec(Spec, kw_only=True):
 
 
 def check(spec: ModelSpec) -> None:
-    """Check what types cannot express."""
+    """Check addresses, versions, processing, and who copies the file. Raises InvalidFieldError with all errors."""
     names = [version.version for version in spec.versions]
-    found = []
+    errors = []
     if spec.url and not spec.url.startswith(SCHEMES):
-        found.append(InvalidFieldError("spec.url", spec.url, SCHEME_FIX))
+        errors.append(InvalidFieldError("spec.url", spec.url, SCHEME_FIX))
     if not spec.url and not spec.versions:
-        found.append(InvalidFieldError("spec.url", spec.url, URL_FIX))
+        errors.append(InvalidFieldError("spec.url", spec.url, URL_FIX))
     for i, version in enumerate(spec.versions):
         if not version.url.startswith(SCHEMES):
-            found.append(InvalidFieldError(f"spec.versions[{i}].url", version.url, SCHEME_FIX))
+            errors.append(InvalidFieldError(f"spec.versions[{i}].url", version.url, SCHEME_FIX))
         if version.version in names[:i]:
-            found.append(InvalidFieldError("spec.versions", version.version, ONCE_FIX))
+            errors.append(InvalidFieldError("spec.versions", version.version, ONCE_FIX))
     if spec.target_version and spec.target_version not in names:
-        found.append(InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX))
+        errors.append(InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX))
     check_all(
-        partial(refuse, found),
+        partial(refuse, errors),
         partial(check_processing, spec.preprocess, spec.postprocess),
         partial(check_sync, spec.node_name, spec.sync_to),
     )
 
 
 def admit(spec: ModelSpec) -> None:
-    """Check what a worker would not start with."""
-    urls = {"spec.url": spec.url, **{f"spec.versions[{i}].url": each.url for i, each in enumerate(spec.versions)}}
+    """Check what a worker would refuse at its start: scripts, and how outputs are read. Raises InvalidFieldError.
+
+    Called in addition to ``check`` for a spec that a user creates or changes, and not for a stored one.
+    """
+    urls = {"spec.url": spec.url}
+    urls |= {f"spec.versions[{i}].url": version.url for i, version in enumerate(spec.versions)}
     scripted = bool(spec.postprocess and spec.postprocess.script)
     check_all(
         # the user's code may read other formats, but has no scripts
         *([partial(check_postprocess, spec.postprocess)] if spec.is_onnx or scripted else []),
-        partial(check_scripts, spec.preprocess, spec.postprocess, urls, ours=format_of(spec.format) is not None),
+        partial(check_scripts, spec.preprocess, spec.postprocess, urls, is_known_format=bool(format_of(spec.format))),
     )
 
 
-@register(
-    SEDNA,
-    "Model",
-    PLURAL,
-    "model",
-    check=check,
-    admit=admit,
-    columns=COLUMNS,
-    order=0,
-    relative_url=True,
-    versioned=True,
-)
+@register(SEDNA, "Model", *NAMES, check=check, admit=admit, columns=COLUMNS, order=0, relative_url=True, versioned=True)
 class ModelSpec(Spec, kw_only=True):
     """A model: where its file is, how a frame becomes its input, and how its output is read."""
 
@@ -208,8 +202,7 @@ class ModelSpec(Spec, kw_only=True):
     postprocess: Postprocessing = None
     versions: Annotated[list[ModelVersion], Meta(max_length=64, description="The available versions.")] = []
     target_version: Annotated[
-        str,
-        Meta(max_length=128, description="The version in force; empty: url, or the last version if url is empty."),
+        str, Meta(max_length=128, description="The version in force; empty: url, or the last version if url is empty.")
     ] = ""
     task: Annotated[str, Meta(max_length=128, description="The model's task, such as classification or detection.")] = (
         ""
@@ -232,36 +225,36 @@ class ModelSpec(Spec, kw_only=True):
 
     @property
     def is_onnx(self) -> bool:
-        """Whether it is ONNX, which may be in an archive; the user's code reads other formats."""
+        """Whether the format is ONNX."""
         return self.format.lower() == "onnx"
 
 
 def in_force(spec: ModelSpec) -> ModelSpec:
-    """Return the spec for nodes: with url and checksum of the version in force, and only that in ``versions``."""
+    """Return the spec for nodes: with url and checksum of the version in force, and only that one in ``versions``."""
     if not spec.target_version and (spec.url or not spec.versions):
         return msgspec.structs.replace(spec, versions=[])
-    named = (each for each in spec.versions if each.version == spec.target_version)
-    chosen = next(named, spec.versions[-1])
+    targets = (version for version in spec.versions if version.version == spec.target_version)
+    version = next(targets, spec.versions[-1])
     return msgspec.structs.replace(
-        spec, url=chosen.url, sha256=chosen.sha256, target_version=chosen.version, versions=[chosen]
+        spec, url=version.url, sha256=version.sha256, target_version=version.version, versions=[version]
     )
 
 
 def about_file(spec: ModelSpec, url: str) -> ModelSpec:
-    """Return the spec for who uses the file at ``url``: without what does not affect how it is used."""
+    """Return the spec for users of the file at ``url``, without the fields that do not affect how the file is used."""
     return msgspec.structs.replace(
         spec, url=url, credential_name="", metadata={}, node_name="", node_selector={}, sync_to={}
     )
 
 
 def task_of(spec: ModelSpec) -> str:
-    """Return the task of the model: its ``task``, or that of its post-processing."""
+    """Return the task of the model: its own ``task``, or that of its post-processing; empty if neither is set."""
     return spec.task or (spec.postprocess.task if spec.postprocess else "")
 
 
-def measured(spec: ModelSpec, metric: str) -> float | None:
-    """Return a metric of the model as a number; None if it is missing or not a number."""
-    text = next((each.value for each in spec.metrics if each.key == metric), "")
+def metric_value(spec: ModelSpec, metric: str) -> float | None:
+    """Return the measure ``metric`` of the model as a number; None if it is missing, or not a finite number."""
+    text = next((measure.value for measure in spec.metrics if measure.key == metric), "")
     try:
         value = float(text)
     except ValueError:

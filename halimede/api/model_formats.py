@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelFormat:
-    """A format.
+    """A format of model files.
 
     Attributes:
         name: its name in resources, in lower case.
@@ -19,7 +19,7 @@ class ModelFormat:
         file: the pattern of the file that a folder of this format has.
         preferred: the name that selects one of several such files.
         folder: whether the model is the folder of that file, and not the file alone.
-        package: the package that runs it; empty: it is always installed where models run.
+        package: the Python package that runs it; empty: one that is always installed where models run.
         platform: its name in the Open Inference Protocol.
 
     """
@@ -38,6 +38,7 @@ class ModelFormat:
         return f"pip install 'halimede[{self.name}]'"
 
 
+#: the formats
 ONNX = ModelFormat("onnx", "ONNX", "*.onnx", "model.onnx", platform="onnx_onnxv1")
 TFLITE = ModelFormat(
     "tflite", "TensorFlow Lite", "*.tflite", "model.tflite", package="ai_edge_litert", platform="tensorflow_lite"
@@ -51,11 +52,12 @@ SAVED_MODEL = ModelFormat(
     package="tensorflow",
     platform="tensorflow_savedmodel",
 )
-FORMATS = {each.name: each for each in (ONNX, TFLITE, SAVED_MODEL)}
-#: for messages
-KNOWN = ", ".join(FORMATS)
+#: all formats by name
+FORMATS = {model_format.name: model_format for model_format in (ONNX, TFLITE, SAVED_MODEL)}
+#: all names, for messages
+FORMAT_NAMES = ", ".join(FORMATS)
 
 
 def format_of(name: str) -> ModelFormat | None:
-    """Return a format by its name in any case; None: only a user's estimator reads it."""
+    """Return a format by its name in any case; None for a format that only a user's estimator reads."""
     return FORMATS.get(name.lower())

@@ -1,7 +1,8 @@
-"""MultiEdgeInferenceService: several edge nodes work on one application (seed 000).
+"""MultiEdgeInferenceService: several edge nodes work on one application.
 
-The ``application`` is a graph of stages (``halimede.multiedge``). Each edge worker runs them for its own sources. Their
-findings come together in the cloud worker, or without one in the edge worker that has been online longest.
+The ``application`` is a graph of stages (``halimede.multiedge``). Each edge worker, a member, runs them for its own
+sources. Their findings come together in the joint: in the cloud worker, or without one in the edge worker that has been
+online longest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from msgspec import Meta
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import (
+    ACTIVE,
+    FAILED,
     NAME_FIX,
     RESERVED,
     UNIQUE_FIX,
@@ -25,28 +28,25 @@ from halimede.api.jointinference import (
     check_dataset,
     check_pods,
     check_source,
+    check_worker_name,
 )
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
-from halimede.errors import InvalidFieldError, check_all
+from halimede.errors import check_all
 from halimede.messages import Label
-from halimede.names import FIX, check_label, check_name
+from halimede.names import FIX, check_name
 
+#: the kind's names in commands and topics
 PLURAL = "multiedgeinferenceservices"
 KIND = "multiedgeinferenceservice"
-#: on Kubernetes objects are named after it and its workers, with suffixes
+#: most characters of its name: on Kubernetes objects are named after it and its workers, with suffixes
 NAME_LIMIT = 40
 #: name of the worker with the joint
 JOINT = "joint"
-COLUMNS = (
-    PHASE,
-    REASON,
-    PrinterColumn("Application", ".spec.application.name", "The application that its nodes run."),
-    PrinterColumn("Active", ".status.active", "Workers that run.", "integer"),
-    PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer"),
-    PrinterColumn("Answered", '.status.metrics[?(@.key=="inferenceNumber")].value', "Frames answered so far."),
-    AGE,
-    MESSAGE,
-)
+#: columns of ``kubectl get``
+APPLICATION = PrinterColumn("Application", ".spec.application.name", "The application that its nodes run.")
+ANSWERED_PATH = '.status.metrics[?(@.key=="inferenceNumber")].value'
+ANSWERED = PrinterColumn("Answered", ANSWERED_PATH, "Frames answered so far.")
+COLUMNS = (PHASE, REASON, APPLICATION, ACTIVE, FAILED, ANSWERED, AGE, MESSAGE)
 
 
 class ApplicationSpec(Spec, kw_only=True):
@@ -105,7 +105,7 @@ class JointWorker(Spec, kw_only=True):
 
 
 def members(spec: MultiEdgeInferenceServiceSpec) -> Iterator[tuple[str, str, MemberWorker | JointWorker]]:
-    """Yield each worker's name, its path in the resource, and its spec."""
+    """Yield each worker's name, its path in the resource, and its spec: the edge workers, then the joint if any."""
     for i, worker in enumerate(spec.edge_workers):
         yield worker.name, f"spec.edgeWorkers[{i}]", worker
     if spec.cloud_worker is not None:
@@ -118,13 +118,16 @@ def source_of(worker: MemberWorker) -> FrameSourceSpec:
 
 
 def cameras(spec: MultiEdgeInferenceServiceSpec) -> list[str]:
-    """Return the cameras of all its edge workers, each once; a worker with a folder or URL counts as a camera."""
-    found = (name for worker in spec.edge_workers for name in source_of(worker).cameras or [worker.name])
-    return list(dict.fromkeys(found))
+    """Return the cameras of all edge workers, each once.
+
+    A worker with a folder or URL counts as a camera of its name.
+    """
+    names = (name for worker in spec.edge_workers for name in source_of(worker).cameras or [worker.name])
+    return list(dict.fromkeys(names))
 
 
 def check(spec: MultiEdgeInferenceServiceSpec) -> None:
-    """Check names, templates, sources, and that no two workers share a name."""
+    """Check names, pods and sources, and that no two workers share a name. Raises InvalidFieldError with all errors."""
     workers = list(members(spec))
     names = [name for name, _, _ in workers]
     check_all(
@@ -134,34 +137,21 @@ def check(spec: MultiEdgeInferenceServiceSpec) -> None:
 
 
 def _check_worker(at: str, worker: MemberWorker | JointWorker, name: str, before: list[str]) -> None:
+    """Check the worker ``name`` at the path ``at``, after the workers with the names ``before``.
+
+    Raises InvalidFieldError.
+    """
     member = worker if isinstance(worker, MemberWorker) else None
     models = {"model": worker.model, "detector": member.detector if member else None}
     check_all(
-        partial(_check_worker_name, at, worker, name, before),
-        *(partial(check_name, f"{at}.{what}.name", model.name) for what, model in models.items() if model),
+        partial(check_worker_name, at, name, before, "spec.edgeWorkers", reserved=RESERVED if member else ()),
+        *(partial(check_name, f"{at}.{field}.name", model.name) for field, model in models.items() if model),
         partial(check_pods, at, worker.template, member.hpa if member else None),
         partial(check_source, f"{at}.source", member.source if member else None),
     )
 
 
-def _check_worker_name(at: str, worker: MemberWorker | JointWorker, name: str, before: list[str]) -> None:
-    check_label(f"{at}.name", name)
-    if name in RESERVED and isinstance(worker, MemberWorker):
-        raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
-    if name in before:
-        raise InvalidFieldError("spec.edgeWorkers", name, UNIQUE_FIX)
-
-
-@register(
-    SEDNA,
-    "MultiEdgeInferenceService",
-    PLURAL,
-    "mei",
-    KIND,
-    check=check,
-    columns=COLUMNS,
-    name_limit=NAME_LIMIT,
-)
+@register(SEDNA, "MultiEdgeInferenceService", PLURAL, "mei", KIND, check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
 class MultiEdgeInferenceServiceSpec(Spec, kw_only=True):
     """Multi-edge inference: what several edge workers see is brought together, or shared out among them."""
 

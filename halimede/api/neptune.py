@@ -1,7 +1,7 @@
-"""JointInferenceService in the form of the seed's neptune.io group, and its translation to the sedna.io form.
+"""JointInferenceService in the form of the older group neptune.io, and its translation to the sedna.io form.
 
 The user's script folder becomes a hostPath mount, the working directory and PYTHONPATH; Python runs the script;
-parameters become environment variables; the framework pair selects the image.
+parameters become environment variables; the framework pair names the image.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from halimede.names import check_name
 
 #: annotation of every translated object: its original group
 ORIGIN = "halimede.io/translated-from"
+#: texts of errors: what to write
 FOLDER_FIX = "write an absolute path without '..'"
 FILE_FIX = "use a file below scriptDir"
-#: as in the seed, the column shows the last condition, which is the present one
+#: column of ``kubectl get`` with the last condition, which is the present one
 STATUS = PrinterColumn("status", ".status.conditions[-1].type", "The current condition.")
+NEPTUNE_COLUMNS = (PHASE, STATUS, *COLUMNS[1:])
+#: plural and short names of the kind
+NAMES = (PLURAL, "jis", "jointinferenceservice")
 
 
 class Algorithm(Spec, kw_only=True):
@@ -78,7 +82,7 @@ class NeptuneEdgeWorker(NeptuneCloudWorker, kw_only=True):
 
 
 def check(spec: NeptuneSpec) -> None:
-    """Check names and paths."""
+    """Check names and paths. Raises InvalidFieldError with all errors."""
     check_all(
         partial(_check_worker, "spec.edgeWorker", spec.edge_worker),
         partial(_check_worker, "spec.cloudWorker", spec.cloud_worker),
@@ -86,28 +90,20 @@ def check(spec: NeptuneSpec) -> None:
 
 
 def _check_worker(at: str, worker: NeptuneCloudWorker) -> None:
-    script, found = worker.worker_spec, []
+    """Check names and paths of the worker at the path ``at``. Raises InvalidFieldError."""
+    script, errors = worker.worker_spec, []
     if not script.script_dir.startswith("/") or ".." in script.script_dir.split("/"):
-        found.append(InvalidFieldError(f"{at}.workerSpec.scriptDir", script.script_dir, FOLDER_FIX))
+        errors.append(InvalidFieldError(f"{at}.workerSpec.scriptDir", script.script_dir, FOLDER_FIX))
     if script.script_boot_file.startswith("/") or ".." in script.script_boot_file.split("/"):
-        found.append(InvalidFieldError(f"{at}.workerSpec.scriptBootFile", script.script_boot_file, FILE_FIX))
+        errors.append(InvalidFieldError(f"{at}.workerSpec.scriptBootFile", script.script_boot_file, FILE_FIX))
     check_all(
         partial(check_name, f"{at}.model.name", worker.model.name),
         partial(check_name, f"{at}.nodeName", worker.node_name),
-        partial(refuse, found),
+        partial(refuse, errors),
     )
 
 
-@register(
-    NEPTUNE,
-    "JointInferenceService",
-    PLURAL,
-    "jis",
-    "jointinferenceservice",
-    check=check,
-    columns=(PHASE, STATUS, *COLUMNS[1:]),
-    name_limit=NAME_LIMIT,
-)
+@register(NEPTUNE, "JointInferenceService", *NAMES, check=check, columns=NEPTUNE_COLUMNS, name_limit=NAME_LIMIT)
 class NeptuneSpec(Spec, kw_only=True):
     """Joint inference in neptune.io's form: two scripts on two nodes, a small model's and a big one's."""
 
@@ -117,38 +113,38 @@ class NeptuneSpec(Spec, kw_only=True):
     cloud_worker: Annotated[NeptuneCloudWorker, Meta(description="The worker with the big model, for hard samples.")]
 
 
-def to_sedna(resource: Resource[NeptuneSpec], images: dict[str, str] | None = None) -> ResourceBody:
-    """Return the same service in sedna.io form, with the same metadata.
+def to_sedna(resource: Resource[NeptuneSpec]) -> ResourceBody:
+    """Return the same service in sedna.io form; the annotation ``ORIGIN`` names its original group.
 
-    ``images`` maps ``<frameworkType>:<frameworkVersion>`` to an image; others are named after the pair itself.
+    Images are named after the framework pair: ``<frameworkType>:<frameworkVersion>``.
     """
     spec = resource.spec
     metadata = dict(resource.body["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), ORIGIN: NEPTUNE}
-    edge = _worker(spec.edge_worker, images or {})
+    edge = _worker(spec.edge_worker)
     edge["hardExampleMining"] = {"name": spec.edge_worker.hard_example_algorithm.name}
     return {
         "apiVersion": SEDNA,
         "kind": resource.kind.kind,
         "metadata": metadata,
-        "spec": {"edgeWorker": edge, "cloudWorker": _worker(spec.cloud_worker, images or {})},
+        "spec": {"edgeWorker": edge, "cloudWorker": _worker(spec.cloud_worker)},
     }
 
 
 def native(resource: Resource[Any]) -> Resource[Any]:
-    """Return a resource without the annotation of translated ones, which a user may have written."""
+    """Return a resource without the annotation ``ORIGIN``, which marks translated ones: a user may have written it."""
     if ORIGIN not in resource.metadata.annotations:
         return resource
     annotations = {name: text for name, text in resource.metadata.annotations.items() if name != ORIGIN}
     return replace(resource, metadata=msgspec.structs.replace(resource.metadata, annotations=annotations))
 
 
-def _worker(worker: NeptuneCloudWorker, images: dict[str, str]) -> dict[str, Any]:
+def _worker(worker: NeptuneCloudWorker) -> dict[str, Any]:
+    """Return a worker of sedna.io's form: its model, and a pod that runs the script."""
     script = worker.worker_spec
-    framework = f"{script.framework_type}:{script.framework_version}"
     container = {
         "name": "worker",
-        "image": images.get(framework, framework),
+        "image": f"{script.framework_type}:{script.framework_version}",
         "command": ["python3", script.script_boot_file],
         "workingDir": script.script_dir,
         "env": [

@@ -1,4 +1,7 @@
-"""Which node runs which worker of a service: one implementation for GM, which sends, and LC, which starts."""
+"""Which node runs which worker of a service: one implementation for GM, which sends, and LC, which starts.
+
+A ``Placement`` is one worker of a service with the pod that selects its nodes; ``placements`` returns those of a spec.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,17 @@ from halimede.api.podtemplate import PodSpec, PodTemplate
 from halimede.api.trainingmodel import AGGREGATOR, AggregatorSpec, TrainerSpec, TrainingModelSpec, TrainingSpec
 from halimede.api.trainingmodel import PLURAL as TRAINING
 
+#: roles of workers
 Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `halimede worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint", "aggregator", "trainer"]
+#: Kubernetes' label with a node's name
 HOSTNAME = "kubernetes.io/hostname"
-#: the word in the names of tiers, and those of workers that train
+#: the groups in the names of tiers, and of workers that train
 TIER = "tier"
 GROUPS = tuple(spec.group for spec in (TrainingModelSpec, FederatedLearningSpec, IncrementalLearningSpec))
 #: beginnings of the URLs of cameras that every node of a network reaches
-NETWORK = ("rtsp://", "rtsps://", "http://", "https://")
+NETWORK_SCHEMES = ("rtsp://", "rtsps://", "http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +52,12 @@ class Placement:
         name: its name within the service; in joint inference its role, or the name of its tier.
         role: its role, also on the broker.
         worker: its spec in the resource.
-        pod: its pod.
-        at: its path in the resource.
+        pod: its pod, by which ``matches`` selects nodes.
+        at: its path in the resource, such as ``spec.edgeWorker``.
         dataset: the name of the Dataset that its node needs; empty if it needs none.
-        group: the word in the names of such workers on nodes, which users name; empty: there is none.
-        training: the Models of its training, by purpose; ``model`` is the one that gets a new version.
-        compares: it compares the trained model with the present one, in a learning loop.
+        group: a word in the names of its processes, if users name the workers; empty: none (``worker_name``).
+        training: names of the Models of its training, by purpose; the one of ``model`` gets a new version.
+        compares: it compares the trained model with the present version, in a learning loop.
 
     """
 
@@ -68,7 +73,7 @@ class Placement:
 
     @property
     def program(self) -> Program:
-        """The program of its process."""
+        """The program of its process: the word after ``halimede worker``."""
         match self.worker:
             case TierWorker():
                 return "tier"
@@ -85,36 +90,36 @@ class Placement:
 
     @property
     def part(self) -> str:
-        """Its name in reports in addition to its role, if several workers of the service have one role; else empty."""
+        """Its name in reports in addition to its role; empty if only one worker of the service has that role."""
         return "" if self.name == self.role else self.name
 
     def on(self, service: str, node: str) -> str:
-        """Return the name of this worker of a service on a node."""
+        """Return the name of this worker of ``service`` on a node."""
         return worker_name(service, self.name, node, group=self.group)
 
     @property
     def model(self) -> str:
-        """The name of its Model; empty if it has none, or if it is chosen by a selector."""
+        """The name of its Model; empty if it has none, or if a selector chooses it."""
         if isinstance(self.worker, AggregatorSpec | TrainerSpec):
             return ""
         return self.worker.model.name if self.worker.model else ""
 
     @property
     def selector(self) -> ModelSelector | None:
-        """What its Model must be, if it is chosen by a selector."""
-        chosen = self.worker.model if isinstance(self.worker, EdgeWorkerSpec | CloudWorkerSpec) else None
-        return chosen.selector if chosen else None
+        """What its Model must be, if a selector chooses it; else None."""
+        model = self.worker.model if isinstance(self.worker, EdgeWorkerSpec | CloudWorkerSpec) else None
+        return model.selector if model else None
 
     @property
     def hpa(self) -> dict[str, Any] | None:
-        """How its pods are scaled; None: there is one."""
+        """How its pods are scaled (the ``hpa`` of its spec); None: there is one."""
         return None if isinstance(self.worker, AggregatorSpec | TrainerSpec) else self.worker.hpa
 
     @property
     def detector(self) -> str:
         """The name of the second Model, which finds objects; empty if it has none."""
-        found = self.worker.detector if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
-        return found.name if found else ""
+        detector = self.worker.detector if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
+        return detector.name if detector else ""
 
     @property
     def committee(self) -> dict[str, str]:
@@ -142,22 +147,22 @@ class Placement:
     def stream(self) -> str:
         """The URL of the network camera that it reads; empty if it reads none, or a device or file of its node."""
         source = self.worker.source if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
-        return source.url if source and source.url.startswith(NETWORK) else ""
+        return source.url if source and source.url.startswith(NETWORK_SCHEMES) else ""
 
     @property
     def keeper(self) -> str:
         """The name of the service whose hard samples on its node it trains on; empty if it does not."""
-        kept = self.worker.hard_samples if isinstance(self.worker, TrainerSpec) else None
-        return kept.service if kept else ""
+        hard_samples = self.worker.hard_samples if isinstance(self.worker, TrainerSpec) else None
+        return hard_samples.service if hard_samples else ""
 
     @property
     def alone(self) -> bool:
-        """Whether there is never a second process of it: its name is part of what all workers of the job know."""
+        """Whether it never has a second process, as others have during a replacement: its job knows it by its name."""
         return bool(self.training)
 
     @property
     def objects(self) -> str:
-        """The word in the names of its objects in a cluster; empty: there is none."""
+        """The word ``group`` as it stands in the names of its objects in a cluster; empty: they have no such word."""
         return self.group if self.training else ""
 
     @property
@@ -167,31 +172,32 @@ class Placement:
 
     @property
     def needs(self) -> dict[str, str]:
-        """The names of the Models whose files it needs, by the resource's field."""
-        named = {"model": self.model, "detector": self.detector, **self.committee, "calibration": self.calibration}
-        named |= {what: name for what, name in self.training.items() if what not in self.described}
-        return {what: name for what, name in named.items() if name}
+        """The names of the Models whose files it needs, by purpose."""
+        names = {"model": self.model, "detector": self.detector, **self.committee, "calibration": self.calibration}
+        names |= {purpose: name for purpose, name in self.training.items() if purpose not in self.described}
+        return {purpose: name for purpose, name in names.items() if name}
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all Models that it names."""
+        """The names of all its Models, with and without files."""
         return (*self.needs.values(), *self.described.values())
 
     @property
     def described(self) -> dict[str, str]:
-        """The names of the Models of which it needs the spec, and no file, by the resource's field."""
-        return {what: name for what, name in self.training.items() if what == "model" and not self.compares}
+        """The names of the Models of which it needs the spec, and no file, by purpose."""
+        return {purpose: name for purpose, name in self.training.items() if purpose == "model" and not self.compares}
 
 
+#: the specs of the kinds whose workers are placed on nodes
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingSpec
 #: plurals of the kinds whose workers are placed on nodes
 SERVICES = (JOINT_INFERENCE, MULTI_EDGE, TRAINING, FEDERATED, INCREMENTAL)
 
 
 def placements(spec: Service) -> tuple[Placement, ...]:
-    """Return the workers of a service."""
+    """Return the workers of a service: the edge's first, of a training the aggregator first."""
     if isinstance(spec, TrainingSpec):
-        return _of_training(spec)
+        return _training_placements(spec)
     data = spec.dataset.name if spec.dataset else ""
     if isinstance(spec, MultiEdgeInferenceServiceSpec):
         return tuple(
@@ -203,54 +209,49 @@ def placements(spec: Service) -> tuple[Placement, ...]:
     return (
         Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker", data),
         *(
-            Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]", group=TIER)
-            for i, t in enumerate(spec.tiers)
+            Placement(tier.name, "cloud", tier, _pod(tier.template), f"spec.tiers[{i}]", group=TIER)
+            for i, tier in enumerate(spec.tiers)
         ),
         Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
     )
 
 
-def _of_training(training: TrainingSpec) -> tuple[Placement, ...]:
+def _training_placements(training: TrainingSpec) -> tuple[Placement, ...]:
     """Return the workers of a training: the aggregator alone needs the first weights."""
     spec, group = training.as_training(), training.group
-    used = {"model": spec.model.name} | ({"archive": spec.trainer.archive.name} if spec.trainer.archive else {})
-    first = used | ({"initial": spec.initial.name} if spec.initial else {})
-    opens = spec.aggregator
-    return (
-        Placement(AGGREGATOR, "cloud", opens, _pod(opens.template), "spec.aggregator", group=group, training=first),
-        *(
-            Placement(
-                each.name,
-                "edge",
-                each,
-                _pod(each.template),
-                f"spec.trainers[{i}]",
-                each.dataset.name if each.dataset else "",
-                group,
-                used,
-                compares=spec.loop is not None,
-            )
-            for i, each in enumerate(spec.trainers)
-        ),
-    )
+    models = {"model": spec.model.name} | ({"archive": spec.trainer.archive.name} if spec.trainer.archive else {})
+    first = models | ({"initial": spec.initial.name} if spec.initial else {})
+    aggregator, pod = spec.aggregator, _pod(spec.aggregator.template)
+    workers = [Placement(AGGREGATOR, "cloud", aggregator, pod, "spec.aggregator", group=group, training=first)]
+    is_loop = spec.loop is not None
+    for i, trainer in enumerate(spec.trainers):
+        at, trainer_pod = f"spec.trainers[{i}]", _pod(trainer.template)
+        dataset = trainer.dataset.name if trainer.dataset else ""
+        workers.append(
+            Placement(trainer.name, "edge", trainer, trainer_pod, at, dataset, group, models, compares=is_loop)
+        )
+    return tuple(workers)
 
 
 def training_workers(service: str, spec: TrainingSpec) -> dict[str, str]:
     """Return the node of each trainer of a job, by the name of its worker."""
-    places = [place for place in placements(spec) if place.program == "trainer"]
-    return {place.on(service, place.pod.node_name): place.pod.node_name for place in places}
+    trainers = [placement for placement in placements(spec) if placement.program == "trainer"]
+    return {trainer.on(service, trainer.pod.node_name): trainer.pod.node_name for trainer in trainers}
 
 
 def cameras_of(body: Mapping[str, Any]) -> list[str]:
-    """Return the cameras whose frames a service's edge workers receive over the bus; ``body`` is plain data."""
+    """Return the cameras whose frames a service's edge workers receive over the bus.
+
+    ``body``: a resource as plain data.
+    """
     spec = body.get("spec") or {}
-    alone = [{**spec["edgeWorker"], "name": body["metadata"]["name"]}] if spec.get("edgeWorker") else []
-    found: list[str] = []
-    for worker in spec.get("edgeWorkers") or alone:
+    single = [{**spec["edgeWorker"], "name": body["metadata"]["name"]}] if spec.get("edgeWorker") else []
+    cameras: list[str] = []
+    for worker in spec.get("edgeWorkers") or single:
         source = worker.get("source") or {}
         if not (source.get("path") or source.get("url")):
-            found += source.get("cameras") or [worker["name"]]
-    return found
+            cameras += source.get("cameras") or [worker["name"]]
+    return cameras
 
 
 def camera_readers(bodies: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
@@ -264,24 +265,25 @@ def camera_readers(bodies: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str],
 
 
 def _pod(template: dict[str, Any]) -> PodSpec:
+    """Return the pod of a template that was checked before."""
     return msgspec.convert(template, PodTemplate).spec
 
 
 def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool = False) -> bool:
     """Whether a pod may run on a node: by ``nodeName``, else by every label of a non-empty ``nodeSelector``.
 
-    No pod may run on a drained node. An LC need not know that: GM deletes services that no longer belong there.
+    No pod may run on a drained node. An LC need not know that a node is drained: GM deletes its services there.
     """
     if drained:
         return False
     if pod.node_name:
         return pod.node_name == node
-    known = {HOSTNAME: node, **labels}
-    return bool(pod.node_selector) and all(known.get(k) == v for k, v in pod.node_selector.items())
+    node_labels = {HOSTNAME: node, **labels}
+    return bool(pod.node_selector) and all(node_labels.get(k) == v for k, v in pod.node_selector.items())
 
 
 def worker_name(service: str, name: str, node: str, *, group: str = "") -> str:
-    """Return the name of a service's worker on a node: the same at each start. ``group``: see ``Placement.group``.
+    """Return the name of a service's worker on a node: the same at each start. ``group``: the word in it, or empty.
 
     Names that users give to workers follow a dot, which they cannot contain, and their suffix depends on the kind of
     service. So no two services of a namespace, of one kind or two, have workers of one name on a node.

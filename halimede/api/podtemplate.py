@@ -1,7 +1,7 @@
 """The part of a pod template that rules read. The template itself stays as the user wrote it.
 
-Unlike the specs of halimede it may have unknown fields, because it is Kubernetes' type. A worker's autoscaling is next
-to its template.
+Unlike the specs of halimede it may have unknown fields, because it is Kubernetes' type. ``Autoscaler`` is next to a
+worker's template.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from halimede.names import FIX
 
 #: an image of halimede's own worker, which needs no command; in any registry, of any variant
 OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
-#: Linux' limit of one argument or environment variable
+#: text of an argument or an environment variable: Linux' limit of one
 Argument = Annotated[str, Meta(max_length=131_072)]
 PartName = Annotated[str, Meta(max_length=63)]
 LabelValue = Annotated[str, Meta(max_length=63)]
@@ -44,8 +44,7 @@ class EnvVar(Part, kw_only=True):
     ]
     value: Annotated[Argument, Meta(description="The value: a string, so put numbers in quotes.")] = ""
     value_from: Annotated[
-        dict[str, Any] | None,
-        Meta(description="The source of its value (EnvVarSource); Kubernetes only."),
+        dict[str, Any] | None, Meta(description="The source of its value (EnvVarSource); Kubernetes only.")
     ] = None
 
 
@@ -145,26 +144,27 @@ class Autoscaler(Spec, kw_only=True):
 
 
 def check_autoscaler(value: object, path: str) -> None:
-    """Check a worker's ``hpa``, which stays as the user wrote it. Raises InvalidFieldError."""
+    """Check a worker's ``hpa`` at ``path``, which stays as the user wrote it. Raises InvalidFieldError."""
     hpa = convert(value, Autoscaler, path)
     if hpa.min_replicas > hpa.max_replicas:
         raise InvalidFieldError(f"{path}.minReplicas", hpa.min_replicas, "must not be more than maxReplicas")
 
 
-def brings_code(template: dict[str, Any]) -> bool:
-    """Whether the worker of a template may run code that halimede does not know."""
+def may_run_foreign_code(template: dict[str, Any]) -> bool:
+    """Whether the worker of a template may run code that halimede does not know, by image, command or module path."""
     worker = _worker(template)
     if worker is None:
         return True
-    foreign = bool(worker.image) and not OWN_IMAGE.fullmatch(worker.image)
-    added = worker.command or worker.working_dir or any(variable.name == "PYTHONPATH" for variable in worker.env)
-    return foreign or bool(added)
+    has_foreign_image = bool(worker.image) and not OWN_IMAGE.fullmatch(worker.image)
+    settings = worker.command or worker.working_dir or any(variable.name == "PYTHONPATH" for variable in worker.env)
+    return has_foreign_image or bool(settings)
 
 
 def may_run_own_code(template: dict[str, Any]) -> bool:
-    """Whether the worker of a template may read its model in another way than halimede does."""
+    """Whether the worker of a template may read its model with the user's code: an estimator, or any foreign code."""
     worker = _worker(template)
-    return worker is None or brings_code(template) or any(variable.name == "ESTIMATOR" for variable in worker.env)
+    has_estimator = worker is not None and any(variable.name == "ESTIMATOR" for variable in worker.env)
+    return has_estimator or may_run_foreign_code(template)
 
 
 def _worker(template: dict[str, Any]) -> Container | None:

@@ -1,4 +1,4 @@
-"""The declared processing: pre-processing of frames, and post-processing of a model's output.
+"""The declared processing of a Model: pre-processing of frames, and post-processing of the model's output.
 
 A new step is a class here and a function in ``halimede.inference.preprocess``, registered for it. A step that moves
 pixels has another function in ``halimede.inference.geometry``, which maps boxes back to the frame. docs/processing.md
@@ -18,34 +18,36 @@ import msgspec
 from msgspec import Meta
 
 from halimede.api.base import Spec
-from halimede.api.model_formats import FORMATS, KNOWN
+from halimede.api.model_formats import FORMAT_NAMES, FORMATS
 from halimede.api.schema import ValidationRule, pattern
 from halimede.errors import InvalidFieldError, refuse
 
+#: texts of errors: what to write
 STD_FIX = "use values other than 0"
 DETECTION_FIX = "boxes and nms need task detection: set task, or remove them"
 TEXT_FIX = "text needs task text: set task, or remove it"
 FIT_FIX = "set longest or height, or multiple above 1 alone: longest and height exclude each other"
 GRID_FIX = "set strides or file, not both: anchors are computed from strides, or read from a file"
 FEATURES_FIX = "features need task classification: set task, or remove them"
-FORMAT_FIX = f"use one of the formats {KNOWN} with a script: for other formats the estimator does this itself"
+FORMAT_FIX = f"use one of the formats {FORMAT_NAMES} with a script: for other formats the estimator does this itself"
 ARCHIVE_FIX = "give an archive (tar, tar.gz, zip) that has the model and its scripts: a script comes from nowhere else"
 
 CLASSES_FIX = "name the output of boxes too, in boxes.output"
-#: ways to decode boxes from maps of scores, sizes and offsets
+#: decodings of boxes from maps of scores, sizes and offsets
 MAPS = frozenset({"centernet", "centerface"})
-#: the way to decode lines of text from a map of probabilities
+#: the decoding of lines of text from a map of probabilities
 DB = "db"
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
-#: one number for all channels, or one for each
+#: one number for all channels of a picture, or one for each
 PerChannel = float | Annotated[list[float], Meta(max_length=16)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Output = Annotated[str, Meta(max_length=256)]
-#: ends of addresses of a single file, which brings no scripts
-BARE_SUFFIXES = tuple(PurePosixPath(form.file).suffix for form in FORMATS.values())
+#: endings of addresses of a model's file without an archive, with which no script arrives
+BARE_SUFFIXES = tuple(PurePosixPath(model_format.file).suffix for model_format in FORMATS.values())
 #: no segment starts with a dot, so that none leads out of the folder
 FILE_PATTERN = r"^([A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$"
+#: the name of a function in Python
 FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 FILE_FIX = "write the path of a .py file from the folder of the model's file on, such as postprocess.py"
 FUNCTION_FIX = "write the name of a function of the file"
@@ -211,9 +213,7 @@ class Anchors(Spec, kw_only=True):
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
-            "(has(self.strides) && size(self.strides) > 0) != (has(self.file) && self.file != '')",
-            GRID_FIX,
-            ".strides",
+            "(has(self.strides) && size(self.strides) > 0) != (has(self.file) && self.file != '')", GRID_FIX, ".strides"
         ),
     )
 
@@ -235,7 +235,7 @@ class Anchors(Spec, kw_only=True):
         bool,
         Meta(
             description="Sizes are logarithms, with the variances 0.1 and 0.2 of SSD. Default: numbers are pixels,"
-            " relative to the anchor's middle.",
+            " relative to the anchor's middle."
         ),
     ] = False
 
@@ -250,14 +250,14 @@ class Boxes(Spec, kw_only=True):
             " as YOLOv8 gives them. yolov5: four numbers, objectness, and a score for each class."
             " ssd-anchors: numbers relative to anchors, as BlazeFace. centernet: maps of scores, sizes"
             " and offsets at a quarter of the input's size. centerface: the same with logarithms, y before x."
-            " db: a map of text, as PaddleOCR gives it.",
+            " db: a map of text, as PaddleOCR gives it."
         ),
     ] = "rows"
     form: Annotated[
         Literal["xyxy", "xywh", "cxcywh"] | None,
         Meta(
             description="What the four numbers are: two corners, corner and size, or middle and size"
-            " (default xyxy for rows, else cxcywh).",
+            " (default xyxy for rows, else cxcywh)."
         ),
     ] = None
     normalized: Annotated[
@@ -351,7 +351,7 @@ class Postprocess(Spec, kw_only=True):
     ] = None
 
 
-#: all steps, in the order of the documentation
+#: any step; the order is that of the documentation
 Steps = Grayscale | Channels | Resize | Fit | Letterbox | Crop | Scale | Normalize | Layout | Cast | Script
 
 # fields of all types that describe a model
@@ -360,51 +360,53 @@ ClassNames = Annotated[
     Meta(max_length=10_000, description="Names of the classes, in the model's order."),
 ]
 Preprocessing = Annotated[
-    list[Steps],
-    Meta(max_length=16, description="Steps that convert a frame to the model's input, in order."),
+    list[Steps], Meta(max_length=16, description="Steps that convert a frame to the model's input, in order.")
 ]
 Postprocessing = Annotated[Postprocess | None, Meta(description="How to read the model's output.")]
 
 
-def each_channel(values: PerChannel) -> list[float]:
-    """Return the values of ``mean`` or ``std`` as a list: of one number for all channels, or one for each."""
+def channel_values(values: PerChannel) -> list[float]:
+    """Return the values of ``mean`` or ``std`` as a list: of one number for all channels, or a number a channel."""
     return values if isinstance(values, list) else [values]
 
 
 def pixels_digest(decode: DecodeMode, preprocess: list[Steps]) -> str:
-    """Return the SHA-256, in hexadecimal, of how a Model's input is made of a picture."""
+    """Return the SHA-256, in hexadecimal, of how a Model's input is made of a picture: equal for equal settings."""
     return hashlib.sha256(msgspec.json.encode([decode, preprocess], order="deterministic")).hexdigest()
 
 
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:
-    """Check what types cannot express. Raises InvalidFieldError."""
-    found = [
+    """Check values of steps, scripts, and what the post-processing's task allows.
+
+    Raises InvalidFieldError with all errors.
+    """
+    errors = [
         InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
         for i, step in enumerate(preprocess)
-        if isinstance(step, Scale | Normalize) and 0 in each_channel(step.std)
+        if isinstance(step, Scale | Normalize) and 0 in channel_values(step.std)
     ]
-    found += [
+    errors += [
         InvalidFieldError(f"spec.preprocess[{i}].longest", step.longest, FIT_FIX)
         for i, step in enumerate(preprocess)
         if isinstance(step, Fit) and not _is_one_size(step)
     ]
     for field, script in scripts_of(preprocess, postprocess):
         if not re.fullmatch(FILE_PATTERN, script.file):
-            found.append(InvalidFieldError(f"{field}.file", script.file, FILE_FIX))
+            errors.append(InvalidFieldError(f"{field}.file", script.file, FILE_FIX))
         if not re.fullmatch(FUNCTION_PATTERN, script.function):
-            found.append(InvalidFieldError(f"{field}.function", script.function, FUNCTION_FIX))
+            errors.append(InvalidFieldError(f"{field}.function", script.function, FUNCTION_FIX))
     if postprocess and postprocess.task != "detection" and (postprocess.boxes or postprocess.nms):
-        found.append(InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX))
+        errors.append(InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX))
     if postprocess and postprocess.task != "classification" and postprocess.features:
-        found.append(InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX))
+        errors.append(InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX))
     if postprocess and postprocess.task != "text" and postprocess.text:
-        found.append(InvalidFieldError("spec.postprocess.task", postprocess.task, TEXT_FIX))
+        errors.append(InvalidFieldError("spec.postprocess.task", postprocess.task, TEXT_FIX))
     anchors = anchors_of(postprocess)
     if anchors and bool(anchors.strides) == bool(anchors.file):
-        found.append(InvalidFieldError("spec.postprocess.boxes.anchors.strides", anchors.strides, GRID_FIX))
+        errors.append(InvalidFieldError("spec.postprocess.boxes.anchors.strides", anchors.strides, GRID_FIX))
     elif anchors and anchors.file and not re.fullmatch(ANCHOR_PATTERN, anchors.file):
-        found.append(InvalidFieldError("spec.postprocess.boxes.anchors.file", anchors.file, ANCHOR_FIX))
-    refuse(found)
+        errors.append(InvalidFieldError("spec.postprocess.boxes.anchors.file", anchors.file, ANCHOR_FIX))
+    refuse(errors)
 
 
 def _is_one_size(step: Fit) -> bool:
@@ -423,14 +425,15 @@ def check_postprocess(postprocess: Postprocess | None) -> None:
     """Check that the fields of a post-processing fit together. Raises InvalidFieldError."""
     postprocess = postprocess or Postprocess()
     at = "spec.postprocess"
-    if postprocess.script and (others := _declared(postprocess)):
-        fix = f"remove {', '.join(others)}: the script alone reads the model's outputs"
+    if postprocess.script and (fields := _output_fields(postprocess)):
+        fix = f"remove {', '.join(fields)}: the script alone reads the model's outputs"
         raise InvalidFieldError(f"{at}.script", postprocess.script.file, fix)
     _check_activation(postprocess, f"{at}.activation")
     _check_boxes(postprocess.boxes or Boxes(), f"{at}.boxes")
 
 
 def _check_activation(postprocess: Postprocess, at: str) -> None:
+    """Check that the activation is possible for the task and the decoding of boxes."""
     activation, boxes = postprocess.activation, postprocess.boxes or Boxes()
     if activation == "none":
         return
@@ -445,16 +448,16 @@ def _check_activation(postprocess: Postprocess, at: str) -> None:
 
 
 def _check_boxes(boxes: Boxes, at: str) -> None:
-    """Check that a way to decode boxes has the outputs and anchors that it reads, and no others."""
-    apart = boxes.decode in {"ssd-anchors", *MAPS}
+    """Check that the decoding of boxes has the outputs and anchors that it reads, and no others."""
+    has_box_output = boxes.decode in {"ssd-anchors", *MAPS}
     if boxes.decode in {"yolo", "yolov5", DB} and boxes.output:
         fix = "remove boxes.output: it names an output of boxes alone"
         raise InvalidFieldError(f"{at}.decode", boxes.decode, fix)
-    if apart and not boxes.output:
+    if has_box_output and not boxes.output:
         content = "boxes" if boxes.decode == "ssd-anchors" else "sizes"
         raise InvalidFieldError(f"{at}.output", boxes.output, f"name the output of {content}: {boxes.decode} reads it")
-    if boxes.classes and (apart or not boxes.output):
-        fix = f"remove it: {boxes.decode} has a score for each class" if apart else CLASSES_FIX
+    if boxes.classes and (has_box_output or not boxes.output):
+        fix = f"remove it: {boxes.decode} has a score for each class" if has_box_output else CLASSES_FIX
         raise InvalidFieldError(f"{at}.classes", boxes.classes, fix)
     if (boxes.decode in MAPS) != bool(boxes.offsets):
         fix = "name the output of offsets" if boxes.decode in MAPS else f"remove it: {boxes.decode} has no offsets"
@@ -465,61 +468,55 @@ def _check_boxes(boxes: Boxes, at: str) -> None:
     if (boxes.decode == "ssd-anchors") != (boxes.anchors is not None):
         fix = "remove anchors, or set decode to ssd-anchors" if boxes.anchors else "set boxes.anchors, which it needs"
         raise InvalidFieldError(f"{at}.decode", boxes.decode, fix)
-    if apart and (boxes.normalized or boxes.form not in {None, "cxcywh"}):
+    if has_box_output and (boxes.normalized or boxes.form not in {None, "cxcywh"}):
         field, value = ("normalized", True) if boxes.normalized else ("form", boxes.form)
         raise InvalidFieldError(f"{at}.{field}", value, f"remove it: {boxes.decode} gives middle and size, in pixels")
     _check_map_of_text(boxes, at)
 
 
 def _check_map_of_text(boxes: Boxes, at: str) -> None:
-    """Check the fields of db, and that no other way to decode boxes has them."""
+    """Check the fields of db, and that no other decoding of boxes has them."""
+    fix = f"remove it, or set decode to {DB}: others have no map of text"
     for field, number in (("threshold", boxes.threshold), ("unclip", boxes.unclip)):
         if number is not None and boxes.decode != DB:
-            raise InvalidFieldError(
-                f"{at}.{field}", number, f"remove it, or set decode to {DB}: others have no map of text"
-            )
+            raise InvalidFieldError(f"{at}.{field}", number, fix)
     if boxes.decode == DB and (boxes.normalized or boxes.form not in {None, "xyxy"}):
         field, value = ("normalized", True) if boxes.normalized else ("form", boxes.form)
         raise InvalidFieldError(f"{at}.{field}", value, "remove it: db gives corners, in pixels")
 
 
-def _declared(postprocess: Postprocess) -> list[str]:
-    """Return the fields that declare how outputs are read, as users write them."""
-    names = {
-        "output": "output",
-        "features": "features",
-        "boxes": "boxes",
-        "nms": "nms",
-        "text": "text",
-        "top_k": "topK",
-    }
-    found = [name for field, name in names.items() if getattr(postprocess, field)]
-    return found + (["activation"] if postprocess.activation != "none" else [])
+def _output_fields(postprocess: Postprocess) -> list[str]:
+    """Return the set fields that declare how outputs are read, as users write them."""
+    fields = [name for name in ("output", "features", "boxes", "nms", "text") if getattr(postprocess, name)]
+    fields += ["topK"] if postprocess.top_k else []
+    return fields + (["activation"] if postprocess.activation != "none" else [])
 
 
-def keeps_range(preprocess: list[Steps]) -> bool:
+def has_unscaled_pixels(preprocess: list[Steps]) -> bool:
     """Whether the steps are for pictures, and their values of 0 to 255 reach the model unchanged."""
-    pictures = any(
-        isinstance(step, Grayscale | Channels | Resize | Fit | Letterbox | Crop | Layout) for step in preprocess
-    )
-    return pictures and not any(isinstance(step, Scale | Normalize | Script) for step in preprocess)
+    picture_steps = Grayscale | Channels | Resize | Fit | Letterbox | Crop | Layout
+    has_pictures = any(isinstance(step, picture_steps) for step in preprocess)
+    return has_pictures and not any(isinstance(step, Scale | Normalize | Script) for step in preprocess)
 
 
 def scripts_of(
     preprocess: list[Steps], postprocess: Postprocess | None
 ) -> Iterator[tuple[str, Script | PostprocessScript]]:
-    """Yield the scripts of a model, each with the name of its field."""
+    """Yield the scripts of a model, each with its path in the resource."""
     yield from ((f"spec.preprocess[{i}]", step) for i, step in enumerate(preprocess) if isinstance(step, Script))
     if postprocess and postprocess.script:
         yield "spec.postprocess.script", postprocess.script
 
 
 def check_scripts(
-    preprocess: list[Steps], postprocess: Postprocess | None, urls: Mapping[str, str], *, ours: bool
+    preprocess: list[Steps], postprocess: Postprocess | None, urls: Mapping[str, str], *, is_known_format: bool
 ) -> None:
-    """Check that the scripts of a model can arrive with it, and that they are called. Raises InvalidFieldError.
+    """Check that the scripts and anchors of a model can arrive with it, and that they are used.
 
-    ``urls``: the addresses of the model's versions, by the names of their fields. ``ours``: halimede reads the format.
+    Raises InvalidFieldError.
+
+    ``urls``: the addresses of the model's versions, by their paths in the resource. ``is_known_format``: halimede reads
+    the format.
     """
     files = [(field, script.file) for field, script in scripts_of(preprocess, postprocess)]
     anchors = anchors_of(postprocess)
@@ -527,9 +524,9 @@ def check_scripts(
         files.append(("spec.postprocess.boxes.anchors.file", anchors.file))
     if not files:
         return
-    bare = [InvalidFieldError(field, url, ARCHIVE_FIX) for field, url in urls.items() if _is_bare(url)]
-    foreign = [] if ours else [InvalidFieldError(field, file, FORMAT_FIX) for field, file in files]
-    refuse([*bare, *foreign])
+    errors = [InvalidFieldError(field, url, ARCHIVE_FIX) for field, url in urls.items() if _is_bare(url)]
+    errors += [] if is_known_format else [InvalidFieldError(field, file, FORMAT_FIX) for field, file in files]
+    refuse(errors)
 
 
 def _is_bare(url: str) -> bool:

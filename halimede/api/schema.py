@@ -1,7 +1,7 @@
-"""Schemas beyond types, for the API server: rules between fields, columns, patterns.
+"""Declarations for the API server next to the fields of specs: rules between fields, columns, patterns.
 
-``parse`` and the CRDs both use the types of this package. What only the API server needs is declared with the fields,
-so that a new kind is one new file. Nothing here is used when a resource is parsed.
+``parse`` and the CRDs both use the types of this package. What only the API server needs is declared here and with the
+fields, so that a new kind is one new file. Nothing here is used when a resource is parsed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ SHAPE = "shape"
 
 @dataclass(frozen=True, slots=True)
 class ValidationRule:
-    """A rule between fields, in CEL. ``field`` (``.name``) is the field of the error, if there is one."""
+    """A rule between fields for the API server.
+
+    ``rule``: an expression in CEL on ``self``, true for valid objects. ``message``: the remedy. ``field``: the path of
+    the error's field below ``self`` (``.name``), empty for the object itself.
+    """
 
     rule: str
     message: str
@@ -30,16 +34,21 @@ class ValidationRule:
 
 @dataclass(frozen=True, slots=True)
 class PrinterColumn:
-    """A column of ``kubectl get``."""
+    """A column of ``kubectl get``.
+
+    ``name``: its title. ``path``: JSONPath of its value. ``description``: what the value means, for users. ``type``: of
+    the value.
+    """
 
     name: str
     path: str
     description: str
     type: Literal["string", "integer", "date"] = "string"
-    #: only with ``-o wide``
+    #: whether it is shown with ``-o wide`` only
     wide: bool = False
 
 
+#: columns of most kinds
 PHASE = PrinterColumn("Phase", ".status.phase", "The phase; the last condition has the reason.")
 REASON = PrinterColumn("Reason", ".status.conditions[-1].reason", "The reason of the phase, in one word.")
 MESSAGE = PrinterColumn("Message", ".status.conditions[-1].message", "Message about the phase.", wide=True)
@@ -47,7 +56,7 @@ AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "When it was created."
 
 
 def pattern(text: str, *, optional: bool = False) -> dict[str, Any]:
-    """Return the ``Meta(extra=...)`` for a pattern that ``check`` enforces with a better message.
+    """Return the ``extra`` of a Meta for a pattern in the CRD alone; the kind's ``check`` has a better message for it.
 
     ``optional``: empty text, which means absent, matches too.
     """
@@ -60,7 +69,7 @@ def portable(text: str) -> str:
     return text.replace(r"$(?!\n)", "$")
 
 
-#: the name of another object of the namespace
+#: the name of another object of the namespace, as Kubernetes allows it
 ObjectName = Annotated[str, Meta(min_length=1, max_length=253, extra=pattern(NAME_PATTERN))]
 #: the same, but empty text means none
 OptionalName = Annotated[str, Meta(max_length=253, extra=pattern(NAME_PATTERN, optional=True))]

@@ -1,4 +1,4 @@
-"""TrainingModel: nodes train a model on their own samples, and a Model gets a new version of it (seeds 002 and 004).
+"""TrainingModel: nodes train a model on their own samples, and a Model gets a new version of it.
 
 An aggregator opens rounds, and trainers on the nodes that have samples train in them (``halimede.training``). Two
 groups have the kind, ``sedna.io`` and ``ai.kubeedge.io``; GM translates the second one.
@@ -7,7 +7,6 @@ groups have the kind, ``sedna.io`` and ``ai.kubeedge.io``; GM translates the sec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -17,7 +16,7 @@ from msgspec import Meta
 
 from halimede.api.aggregation import FIELD as AGGREGATION
 from halimede.api.aggregation import check_aggregation
-from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.base import SEDNA, KindOptions, Spec, convert, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.inferencemodel import KUBEEDGE
 from halimede.api.jointinference import DatasetRef, Template, check_pods
@@ -31,12 +30,14 @@ from halimede.messages.training import MOST_TRAINERS
 from halimede.names import FIX, check_label, check_name
 
 PLURAL = "trainingmodels"
+#: plural and short names of the kind
 NAMES = (PLURAL, "tm", "trainingmodel")
 KIND = "trainingmodel"
-#: on Kubernetes objects are named after it and its workers, with suffixes
+#: most characters of its name: on Kubernetes objects are named after it and its workers, with suffixes
 NAME_LIMIT = 40
 #: the name of the worker that opens rounds
 AGGREGATOR = "aggregator"
+#: texts of errors: what to write
 NAME_FIX = f"give it another name than {AGGREGATOR}"
 UNIQUE_FIX = "give each trainer a different name"
 SAMPLES_FIX = "give a dataset, or hardSamples, or both"
@@ -45,26 +46,23 @@ RUN_FIX = "leave it out: GM sets it in what nodes receive"
 NODE_FIX = "name its node: the state of a job is there"
 CLIENTS_FIX = "write at most the number of trainers"
 ARCHIVE_FIX = "name the class in the archive: train.py:Digits, or module:Digits"
+#: pattern of a trainer: an installed name, or a module or file and a class
 CODE = r"^[A-Za-z_][A-Za-z0-9_.]*$|^[A-Za-z0-9_][A-Za-z0-9_./-]*:[A-Za-z_][A-Za-z0-9_.]*$"
-COLUMNS = (
-    PHASE,
-    REASON,
-    PrinterColumn("Model", ".spec.model.name", "The Model that gets a new version."),
-    PrinterColumn("Round", ".status.training.round", "The present round.", "integer"),
-    PrinterColumn("Rounds", ".spec.rounds", "Rounds of training.", "integer"),
-    PrinterColumn("Version", ".status.training.version", "The version that the Model got."),
-    AGE,
-    MESSAGE,
-)
+#: columns of ``kubectl get``
+MODEL = PrinterColumn("Model", ".spec.model.name", "The Model that gets a new version.")
+ROUND = PrinterColumn("Round", ".status.training.round", "The present round.", "integer")
+ROUNDS = PrinterColumn("Rounds", ".spec.rounds", "Rounds of training.", "integer")
+VERSION = PrinterColumn("Version", ".status.training.version", "The version that the Model got.")
+COLUMNS = (PHASE, REASON, MODEL, ROUND, ROUNDS, VERSION, AGE, MESSAGE)
 
 
 class TrainingSpec(Spec, kw_only=True):
-    """Base of the kinds that train. ``group`` is the word in the names of their workers on nodes."""
+    """Base of the kinds that train. ``group``: a word in the names of their workers on nodes."""
 
     group: ClassVar[str]
 
     def as_training(self) -> TrainingModelSpec:
-        """Return the same training as a TrainingModel."""
+        """Return the same training as a TrainingModel, from which the workers are made: subclasses implement it."""
         raise NotImplementedError
 
 
@@ -155,7 +153,7 @@ class MetricTarget(Spec, kw_only=True):
 
 #: a share of one core
 ShareOfCore = Annotated[float, Meta(ge=0, le=1)]
-#: the share that a worker of a training is promised
+#: the share of a core that is reserved for a worker of a training, unless its spec has another one
 CPU_SHARE = 0.05
 Hour = Annotated[int, Meta(ge=0, le=24)]
 
@@ -166,12 +164,11 @@ class Hours(Spec, kw_only=True):
     begin: Annotated[Hour, Meta(description="The first hour.")] = 0
     end: Annotated[Hour, Meta(description="The hour at which training stops.")] = 0
 
-    def include(self, now: datetime) -> bool:
-        """Whether training is allowed at a time."""
-        if self.begin == self.end:
-            return True
-        inside = self.begin <= now.hour < self.end
-        return inside if self.begin < self.end else not (self.end <= now.hour < self.begin)
+    def contains(self, now: datetime) -> bool:
+        """Whether training is allowed at a time by the node's clock."""
+        if self.begin < self.end:
+            return self.begin <= now.hour < self.end
+        return not (self.end <= now.hour < self.begin)
 
 
 class TrainingLimits(Spec, kw_only=True):
@@ -181,8 +178,7 @@ class TrainingLimits(Spec, kw_only=True):
     """
 
     memory_mb: Annotated[
-        int,
-        Meta(ge=16, le=1024**2, description="Memory for the samples, the trainer and its own libraries, in MiB."),
+        int, Meta(ge=16, le=1024**2, description="Memory for the samples, the trainer and its own libraries, in MiB.")
     ] = 2048
     seconds: Annotated[float, Meta(ge=0.1, le=86_400, description="Processor time of each core.")] = 600.0
     cores: Annotated[int, Meta(ge=1, le=256, description="Cores that a step may use.")] = 1
@@ -212,20 +208,26 @@ class LoopSpec(LoopSettings, kw_only=True, frozen=True):  # type: ignore[misc]
 
 
 def admit(spec: TrainingModelSpec) -> None:
-    """Check what GM sets itself."""
+    """Refuse ``spec.loop.run``, which GM sets itself. Raises InvalidFieldError."""
     if spec.loop and spec.loop.run:
         raise InvalidFieldError("spec.loop.run", spec.loop.run.round, RUN_FIX)
 
 
 def check(spec: TrainingModelSpec) -> None:
-    """Check names, templates, nodes, and numbers that depend on the number of trainers."""
+    """Check names, pods, nodes, and numbers that depend on the number of trainers.
+
+    Raises InvalidFieldError with all errors.
+    """
     names = [trainer.name for trainer in spec.trainers]
     models = {"spec.model.name": spec.model, "spec.trainer.archive.name": spec.trainer.archive}
     models |= {"spec.initial.name": spec.initial}
     check_all(
         *(partial(check_name, at, model.name) for at, model in models.items() if model),
         partial(check_pod, "spec.aggregator", spec.aggregator.template),
-        *(partial(_check_trainer, f"spec.trainers[{i}]", each, names[:i]) for i, each in enumerate(spec.trainers)),
+        *(
+            partial(_check_trainer, f"spec.trainers[{i}]", trainer, names[:i])
+            for i, trainer in enumerate(spec.trainers)
+        ),
         partial(_check_code, spec.trainer),
         partial(check_aggregation, spec.aggregation.name, parameters(spec.aggregation.parameters), AGGREGATION),
         partial(_check_numbers, spec),
@@ -234,6 +236,7 @@ def check(spec: TrainingModelSpec) -> None:
 
 
 def _check_trainer(at: str, trainer: TrainerSpec, before: list[str]) -> None:
+    """Check the trainer at the path ``at``, after the trainers with the names ``before``. Raises InvalidFieldError."""
     check_all(
         partial(_check_trainer_name, at, trainer.name, before),
         partial(_check_samples, at, trainer),
@@ -242,6 +245,7 @@ def _check_trainer(at: str, trainer: TrainerSpec, before: list[str]) -> None:
 
 
 def _check_trainer_name(at: str, name: str, before: list[str]) -> None:
+    """Check that a trainer's name is a label, not the aggregator's, and not that of another one."""
     check_label(f"{at}.name", name)
     if name == AGGREGATOR:
         raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
@@ -250,6 +254,7 @@ def _check_trainer_name(at: str, name: str, before: list[str]) -> None:
 
 
 def _check_samples(at: str, trainer: TrainerSpec) -> None:
+    """Check that a trainer has samples, and the names of what they are in."""
     if trainer.dataset is None and trainer.hard_samples is None:
         raise InvalidFieldError(at, trainer.name, SAMPLES_FIX)
     if trainer.dataset:
@@ -259,13 +264,14 @@ def _check_samples(at: str, trainer: TrainerSpec) -> None:
 
 
 def check_pod(at: str, template: dict[str, Any]) -> None:
-    """Check a worker's pod template, which must name its node. Raises InvalidFieldError."""
+    """Check the pod of the worker at the path ``at``, which must name its node. Raises InvalidFieldError."""
     check_pods(at, template, None)
     if not node_of(template):
         raise InvalidFieldError(f"{at}.template.spec.nodeName", None, NODE_FIX)
 
 
 def _check_code(trainer: TrainerCode) -> None:
+    """Check that the trainer's class can be found: in the archive, or in an installed module."""
     if trainer.archive and ":" not in trainer.entry:
         raise InvalidFieldError("spec.trainer.entry", trainer.entry, ARCHIVE_FIX)
     if not trainer.archive and trainer.entry.partition(":")[0].endswith(".py"):
@@ -274,47 +280,48 @@ def _check_code(trainer: TrainerCode) -> None:
 
 
 def _check_numbers(spec: TrainingModelSpec) -> None:
-    most = len(spec.trainers)
-    if spec.min_clients > most:
+    """Check that rounds do not need more trainers than there are."""
+    trainers = len(spec.trainers)
+    if spec.min_clients > trainers:
         raise InvalidFieldError("spec.minClients", spec.min_clients, CLIENTS_FIX)
-    if spec.clients_per_round > most:
+    if spec.clients_per_round > trainers:
         raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, f"{CLIENTS_FIX}, or 0 for all")
     if 0 < spec.clients_per_round < spec.min_clients:
         raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, "write at least minClients, or 0")
 
 
 def _check_loop(spec: TrainingModelSpec) -> None:
+    """Check that in a loop each trainer trains on the samples that the loop's service keeps."""
     if spec.loop is None:
         return
     service = check_name("spec.loop.service.name", spec.loop.service.name)
     for i, trainer in enumerate(spec.trainers):
-        kept = trainer.hard_samples.service if trainer.hard_samples else None
-        if kept != service:
-            raise InvalidFieldError(f"spec.trainers[{i}].hardSamples.service", kept, LOOP_FIX)
+        source = trainer.hard_samples.service if trainer.hard_samples else None
+        if source != service:
+            raise InvalidFieldError(f"spec.trainers[{i}].hardSamples.service", source, LOOP_FIX)
 
 
 def node_of(template: dict[str, Any]) -> str:
-    """Return the node that a worker's pod names."""
+    """Return the node that a worker's pod names, empty if it names none."""
     return convert(template, PodTemplate, "template").spec.node_name
 
 
-def brings_program(template: dict[str, Any]) -> bool:
-    """Whether a worker's container runs another program than halimede's worker: its script, or that of its image."""
+def has_own_program(template: dict[str, Any]) -> bool:
+    """Whether a worker's container runs another program than halimede's worker: a command, or a foreign image's."""
     container = convert(template, PodTemplate, "template").spec.containers[0]
     return bool(container.command or (container.image and not OWN_IMAGE.fullmatch(container.image)))
 
 
-def parameters(given: list[Parameter]) -> dict[str, str]:
-    """Return parameters as a mapping."""
-    return {each.key: each.value for each in given}
+def parameters(pairs: list[Parameter]) -> dict[str, str]:
+    """Return the parameters of a spec by key."""
+    return {pair.key: pair.value for pair in pairs}
 
 
-def _register(group: str) -> Callable[[type[TrainingModelSpec]], type[TrainingModelSpec]]:
-    return register(group, "TrainingModel", *NAMES, check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT)
+OPTIONS = KindOptions(check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT)
 
 
-@_register(SEDNA)
-@_register(KUBEEDGE)
+@register(SEDNA, "TrainingModel", *NAMES, **OPTIONS)
+@register(KUBEEDGE, "TrainingModel", *NAMES, **OPTIONS)
 class TrainingModelSpec(TrainingSpec, kw_only=True):
     """Federated training: nodes train on their own samples, and a Model gets a new version."""
 
@@ -322,11 +329,7 @@ class TrainingModelSpec(TrainingSpec, kw_only=True):
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule("self.trainers.all(a, self.trainers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".trainers"),
-        ValidationRule(
-            "!has(self.minClients) || self.minClients <= size(self.trainers)",
-            CLIENTS_FIX,
-            ".minClients",
-        ),
+        ValidationRule("!has(self.minClients) || self.minClients <= size(self.trainers)", CLIENTS_FIX, ".minClients"),
     )
 
     model: Annotated[
@@ -379,23 +382,26 @@ class TrainingModelSpec(TrainingSpec, kw_only=True):
     ] = None
 
     def as_training(self) -> TrainingModelSpec:
-        """Return itself."""
+        """Return itself: it is a TrainingModel already."""
         return self
 
 
 def run_of(spec: TrainingModelSpec) -> str:
-    """Return what identifies a training within the life of its resource: after another one, it begins from the start.
+    """Return the text that identifies a training within the life of its resource. Another run begins from the start.
 
-    More rounds, other limits or further trainers continue a training. Another model, trainer, seed or aggregation does
-    not.
+    More rounds, other limits or further trainers continue a run. Another model, trainer, seed or aggregation does not.
     """
-    parts = (spec.model, spec.trainer, spec.initial, spec.aggregation, spec.compression, spec.seed)
-    digest = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:8]
+    identity = (spec.model, spec.trainer, spec.initial, spec.aggregation, spec.compression, spec.seed)
+    digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:8]
     return f"{digest}r{spec.loop.run.round}" if spec.loop and spec.loop.run else digest
 
 
 def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str, Any]:
-    """Return the job as its workers know it: the variable TRAINING. ``trainers``: the node of each worker."""
+    """Return the job as its workers know it, plain data for the variable TRAINING.
+
+    ``trainers``: the node of each trainer, by the name of its worker.
+    """
+    loop_run = spec.loop.run if spec.loop else None
     return {
         "run": run_of(spec),
         "trainers": trainers,
@@ -412,9 +418,5 @@ def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str,
         "limits": spec.limits,
         "seed": spec.seed,
         **({"cpuShare": spec.cpu_share} if spec.cpu_share != CPU_SHARE else {}),  # earlier workers do not know it
-        **(_round(spec.loop.run) if spec.loop and spec.loop.run else {}),
+        **({"sinceS": loop_run.since_s, "base": loop_run.base, "compares": True} if loop_run else {}),
     }
-
-
-def _round(run: LoopRun) -> dict[str, Any]:
-    return {"sinceS": run.since_s, "base": run.base, "compares": True}

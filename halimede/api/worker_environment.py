@@ -1,7 +1,7 @@
 """The environment of every worker, both as a process of a node and in a pod; with Sedna's names where it has them.
 
-The table is in docs/reference/environment.md. It never contains a Model's original URL, which may contain a secret and
-which a worker does not need.
+``halimede.worker.settings.read`` reads it. The table is in docs/reference/environment.md. It never contains a Model's
+original URL, which may contain a secret and which a worker does not need.
 """
 
 from __future__ import annotations
@@ -17,36 +17,31 @@ import msgspec
 from halimede.api import jointinference, multiedge
 from halimede.api.base import Resource
 from halimede.api.deferral import AS_IT_CAME, Deferral
-from halimede.api.jointinference import (
-    BATCH,
-    DELAY_MS,
-    CloudWorkerSpec,
-    EdgeWorkerSpec,
-    JointInferenceServiceSpec,
-    TierWorker,
-)
+from halimede.api.jointinference import CloudWorkerSpec, EdgeWorkerSpec, JointInferenceServiceSpec, TierWorker
 from halimede.api.model import ModelSpec, about_file
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement, training_workers
 from halimede.api.trainingmodel import TrainerSpec, TrainingSpec, job_settings
 
-#: stands in the spec for the path of a Model whose file the worker does not need
+#: the path in the spec for a worker that does not need the Model's file
 NO_FILE = "/none"
 #: seconds between a worker's reports to its LC, unless its template sets another value
 LC_PERIOD = "1"
 #: the variable with the secret part of the client ids of a service's sessions for frames, and its values (128 bits)
 SESSION_KEY = "SESSION_KEY"
-#: kinds whose workers have such sessions
+#: plurals of the kinds whose workers have sessions in which the broker keeps frames
 WITH_SESSIONS = frozenset({jointinference.PLURAL, multiedge.PLURAL})
-#: the user property of an insert with that value
+#: the user property with the session key, of the message with which GM sends a service to a node
 SESSION_KEY_PROPERTY = "session-key"
-SESSION_KEY_DIGITS, MARK_DIGITS = 32, 8
+#: hexadecimal digits of a session key, and of its digest
+SESSION_KEY_DIGITS, SESSION_DIGEST_DIGITS = 32, 8
+#: a valid session key
 session_key_pattern = re.compile(rf"[0-9a-f]{{{SESSION_KEY_DIGITS}}}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """The environment of a worker: ``facts`` override the template, ``defaults`` do not."""
+    """The variables of a worker by name: ``facts`` override those of the pod template, ``defaults`` do not."""
 
     facts: dict[str, str]
     defaults: dict[str, str]
@@ -54,7 +49,7 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class MountedModel:
-    """A Model, and the path where the worker finds its file or folder; empty: the worker needs only its spec."""
+    """A ``model``, and the path of its file or folder for the worker; empty: the worker needs only the spec."""
 
     model: Resource[ModelSpec]
     path: str = ""
@@ -77,12 +72,19 @@ def common(
     data: str = "",
     reference: str = "",
 ) -> WorkerEnvironment:
-    """Return the variables of a worker of ``service`` in the role of ``placement``, both on nodes and in pods.
+    """Return the variables of a worker, both on nodes and in pods.
 
-    ``models`` are the Models that it names, by purpose (``Placement.needs``, ``described``); ``state`` is its folder.
-    ``fetch_allow``: the addresses that its own camera may have in addition to public ones; a template cannot change
-    them. ``data``: the path of its samples for training, if it has any; ``reference``: of samples of the stream as it
-    was.
+    Args:
+        service: the service that has the worker.
+        placement: the worker.
+        models: the Models that it names, by purpose (``Placement.needs`` and ``described``).
+        broker: the broker's address.
+        state: the worker's folder.
+        grace_s: seconds to drain before it is killed.
+        fetch_allow: addresses that its own camera may have in addition to public ones; a template cannot change them.
+        data: the path of its samples for training; empty: it has none.
+        reference: the path of samples of the stream as it was; empty: it has none.
+
     """
     facts = {
         "NAMESPACE": service.metadata.namespace,
@@ -92,8 +94,8 @@ def common(
         "HALIMEDE_STATE": state,
         "GRACE_S": f"{grace_s:g}",
     }
-    for what, model in models.items():
-        facts |= model.variables(what.upper())
+    for purpose, model in models.items():
+        facts |= model.variables(purpose.upper())
     if isinstance(placement.worker, Deferral):
         facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorkerSpec):
@@ -105,7 +107,7 @@ def common(
     if isinstance(service.spec, JointInferenceServiceSpec):
         facts |= _tier(service.spec, placement)
     if isinstance(service.spec, MultiEdgeInferenceServiceSpec):
-        facts |= _part(service.spec, placement)
+        facts |= _multi_edge(service.spec, placement)
     if isinstance(service.spec, TrainingSpec):
         trainers = training_workers(service.metadata.name, service.spec)
         facts["TIER"] = placement.name
@@ -115,9 +117,9 @@ def common(
     return WorkerEnvironment(facts, {"LC_PERIOD": LC_PERIOD})
 
 
-def session_mark(key: str) -> str:
-    """Return a digest by which two session keys can be compared; empty for no key."""
-    return hashlib.sha256(key.encode()).hexdigest()[:MARK_DIGITS] if key else ""
+def session_digest(key: str) -> str:
+    """Return a digest (8 hexadecimal digits) by which session keys can be compared; empty for no key."""
+    return hashlib.sha256(key.encode()).hexdigest()[:SESSION_DIGEST_DIGITS] if key else ""
 
 
 def needs_session_key(placement: Placement) -> bool:
@@ -126,39 +128,44 @@ def needs_session_key(placement: Placement) -> bool:
 
 
 def _deferral(worker: Deferral) -> dict[str, str]:
+    """Return the variables about mining and uploads."""
     mining = worker.hard_example_mining
-    told = {
+    variables = {
         "HEM_NAME": mining.name,
         "HEM_PARAMETERS": _json([{"key": p.key, "value": p.value} for p in mining.parameters]),
         "MINING_MODE": mining.mode,
         "FUSION": worker.fusion,
     }
     if worker.target_upload_ratio is not None:
-        told["TARGET_UPLOAD_RATIO"] = f"{worker.target_upload_ratio:g}"
+        variables["TARGET_UPLOAD_RATIO"] = f"{worker.target_upload_ratio:g}"
     if worker.costs and worker.costs.adaptive:
-        told["COSTS"] = _json(worker.costs)
+        variables["COSTS"] = _json(worker.costs)
     if worker.encoding != AS_IT_CAME:
-        told["UPLOAD_ENCODING"] = worker.encoding
+        variables["UPLOAD_ENCODING"] = worker.encoding
     if worker.max_bytes is not None:
-        told["UPLOAD_MAX_BYTES"] = str(worker.max_bytes)
-    return told | ({"AUDIT_SHARE": f"{worker.audit_share:g}"} if worker.audit_share else {})
+        variables["UPLOAD_MAX_BYTES"] = str(worker.max_bytes)
+    return variables | ({"AUDIT_SHARE": f"{worker.audit_share:g}"} if worker.audit_share else {})
 
 
 def _batching(worker: CloudWorkerSpec | TierWorker) -> dict[str, str]:
-    told = {"MAX_BATCH_SIZE": str(worker.max_batch_size)} if worker.max_batch_size != BATCH else {}
+    """Return the variables about batches; empty for the defaults."""
+    variables = {"MAX_BATCH_SIZE": str(worker.max_batch_size)} if worker.max_batch_size != jointinference.BATCH else {}
     delay = worker.max_queue_delay_ms
-    return told | ({"MAX_QUEUE_DELAY_MS": f"{delay:g}"} if delay != DELAY_MS else {})
+    return variables | ({"MAX_QUEUE_DELAY_MS": f"{delay:g}"} if delay != jointinference.DELAY_MS else {})
 
 
 def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
-    told = {"DEADLINE_MS": str(worker.deadline_ms)}
+    """Return the variables of an edge worker alone."""
+    variables = {"DEADLINE_MS": str(worker.deadline_ms)}
     if worker.upload != "frame":
-        told["UPLOAD"] = worker.upload
+        variables["UPLOAD"] = worker.upload
     if worker.keep_hard_samples:
-        told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
+        variables["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
+    if worker.occupancy:
+        variables["OCCUPANCY"] = _json(worker.occupancy)
     if worker.detector:
-        told["DETECTOR"] = _json(worker.detector)
-    return told | ({"SOURCE": _json(worker.source)} if worker.source else {})
+        variables["DETECTOR"] = _json(worker.detector)
+    return variables | ({"SOURCE": _json(worker.source)} if worker.source else {})
 
 
 def _tier(spec: JointInferenceServiceSpec, placement: Placement) -> dict[str, str]:
@@ -166,13 +173,13 @@ def _tier(spec: JointInferenceServiceSpec, placement: Placement) -> dict[str, st
     if not spec.tiers:
         return {}
     names = ["edge", *(tier.name for tier in spec.tiers), "cloud"]
-    following = names[names.index(placement.name) + 1 :]
-    return {"TIER": placement.name} | ({"NEXT_TIER": following[0]} if following else {})
+    higher = names[names.index(placement.name) + 1 :]
+    return {"TIER": placement.name} | ({"NEXT_TIER": higher[0]} if higher else {})
 
 
-def _part(spec: MultiEdgeInferenceServiceSpec, placement: Placement) -> dict[str, str]:
-    """Return the variables of a multi-edge service's worker about itself and the others."""
-    told = {
+def _multi_edge(spec: MultiEdgeInferenceServiceSpec, placement: Placement) -> dict[str, str]:
+    """Return the variables of a multi-edge service's worker about itself and the other workers."""
+    variables = {
         "APPLICATION": _json(spec.application),
         "PART": placement.name,
         "MEMBERS": _json([worker.name for worker in spec.edge_workers]),
@@ -180,9 +187,10 @@ def _part(spec: MultiEdgeInferenceServiceSpec, placement: Placement) -> dict[str
         "JOINT": "cloud" if spec.cloud_worker else "members",
     }
     if isinstance(placement.worker, MemberWorker):
-        told |= {"SOURCE": _json(source_of(placement.worker)), "DEADLINE_MS": str(placement.worker.deadline_ms)}
-    return told
+        variables |= {"SOURCE": _json(source_of(placement.worker)), "DEADLINE_MS": str(placement.worker.deadline_ms)}
+    return variables
 
 
 def _json(value: Any) -> str:
+    """Return a value as JSON text, the form of variables with structure."""
     return msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Files over MQTT for nodes that reach only the broker: by digest, in pieces, resumed and verified.
+"""Files over MQTT for nodes that reach only the broker: by digest (SHA-256), in pieces, resumed and verified.
 
 ``BlobServer`` serves files of a cache, ``BlobClient`` and ``BlobDownload`` request them, ``BusOpener`` makes them a
 source of the fetcher, and ``BlobAdmin`` carries out operators' orders (``halimede blob put``, ``list``, ``delete``).

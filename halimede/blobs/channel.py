@@ -12,9 +12,10 @@ from halimede.topic import Address, Filter, Topic
 
 @dataclass(frozen=True, slots=True)
 class BlobChannel:
-    """Where requests and pieces travel. ``names`` fill the topics' other names.
+    """Where requests and pieces travel: the topics ``request`` and ``chunk``. Parties have names such as ``lc.edge0``.
 
-    ``has_queries``: its parties can also be asked who has a file, and take orders of operators.
+    ``names``: values of the topics' further names, such as ``job``. ``has_queries``: its parties can also be asked who
+    has a file, and take orders of operators.
     """
 
     request: Topic[BlobRequest] = topics.BLOB_REQUEST
@@ -23,7 +24,7 @@ class BlobChannel:
     has_queries: bool = True
 
     def request_to(self, source: str, asker: str) -> Address[BlobRequest]:
-        """Return the address of a request."""
+        """Return the address of a request to a source."""
         return self.request.at(source=source, asker=asker, **self.names)
 
     def requests_of(self, source: str) -> Filter[BlobRequest]:
@@ -31,7 +32,7 @@ class BlobChannel:
         return self.request.filter(source=source, **self.names)
 
     def chunk_to(self, asker: str, source: str) -> Address[BlobChunk]:
-        """Return the address of a piece."""
+        """Return the address of a piece for a requester."""
         return self.chunk.at(asker=asker, source=source, **self.names)
 
     def chunks_for(self, asker: str) -> Filter[BlobChunk]:
@@ -39,4 +40,5 @@ class BlobChannel:
         return self.chunk.filter(asker=asker, **self.names)
 
 
+#: the channel of the site's files
 SITE = BlobChannel()

@@ -24,11 +24,11 @@ log = structlog.get_logger()
 #: a node that does not answer is left early: another one has the file as well, or will have it
 LIMITS = TransferLimits(connect_s=3.0, inactivity_s=15.0)
 #: seconds for which a node that answers may not have the file yet
-PATIENCE_S = 600.0
+WAIT_S = 600.0
 #: most files that are waited for
-WAITING = 100_000
-#: failures after which the next node is asked; others are of this node
-OF_THE_SOURCE = frozenset(
+MAX_WAITING = 100_000
+#: failures after which the next node is asked; others are this node's own
+SOURCE_FAILURES = frozenset(
     {
         FetchReason.DIGEST_MISMATCH,
         FetchReason.INTERRUPTED,
@@ -41,9 +41,10 @@ OF_THE_SOURCE = frozenset(
 
 
 def sources(digest: str, node: str, peers: Collection[str], origin: str) -> list[str]:
-    """Return the nodes from which a node may receive a file, the nearest first; ``origin`` has it from the start.
+    """Return the nodes from which ``node`` may receive a file, the nearest in the tree first, ``origin`` last.
 
-    ``peers`` are the nodes that copy it. Only one of them receives it from ``origin``.
+    ``origin`` has the file from the start. ``peers``: the nodes that copy it; only one of them receives it from
+    ``origin``.
     """
     order = sorted({*peers, node} - {origin}, key=lambda name: hashlib.sha256(f"{digest} {name}".encode()).digest())
     ancestors, rank = [], order.index(node)
@@ -54,39 +55,42 @@ def sources(digest: str, node: str, peers: Collection[str], origin: str) -> list
 
 
 class CopyFetcher:
-    """Fetches files that a node copies. ``client`` must have been started."""
+    """Fetches files that ``node`` copies from other nodes. ``client`` must have been started."""
 
     def __init__(self, client: BlobClient, node: str) -> None:
         self._node = node
-        self._named = {SCHEME: BusOpener(client, ask_all=False)}
-        self._waiting: dict[str, float] = {}
+        self._openers = {SCHEME: BusOpener(client, ask_all=False)}
+        self._waiting_since: dict[str, float] = {}
 
     async def fetch(
         self, digest: str, origin: str, peers: Collection[str], cache: Cache, progress: Progress | None = None
     ) -> Fetched:
-        """Fetch a file into a cache. Raises FetchError: a temporary one with NOT_FOUND if it must wait for a node."""
-        last: FetchError | None = None
+        """Fetch a file into a cache. ``digest``: its SHA-256; ``origin``, ``peers``: as of ``sources``.
+
+        Raises FetchError: a temporary one with NOT_FOUND if it must wait for another node.
+        """
+        first_error: FetchError | None = None
         for source in [*sources(digest, self._node, peers, origin), ANY]:
             try:
-                where = url(source, digest)
-                fetched = await with_fallback(fetch, where, "", cache, progress, openers=self._named, limits=LIMITS)
+                url_ = url(source, digest)
+                fetched = await with_fallback(fetch, url_, "", cache, progress, openers=self._openers, limits=LIMITS)
             except FetchError as error:
-                if error.reason not in OF_THE_SOURCE:
+                if error.reason not in SOURCE_FAILURES:
                     raise
                 if error.reason is FetchReason.NOT_FOUND and source not in {origin, ANY} and self._may_wait(digest):
                     text = f"waiting for node {source} to have sha256:{digest}"
                     raise FetchError(FetchReason.NOT_FOUND, text, temporary=True) from error
                 log.info("copy not received", source=source, digest=digest, reason=error.reason)
-                last = last or error
+                first_error = first_error or error
             else:
-                self._waiting.pop(digest, None)
+                self._waiting_since.pop(digest, None)
                 return fetched
-        assert last is not None  # noqa: S101 - for the type checker
-        raise FetchError(last.reason, str(last), temporary=True) from last
+        assert first_error is not None  # noqa: S101 - for the type checker
+        raise FetchError(first_error.reason, str(first_error), temporary=True) from first_error
 
     def _may_wait(self, digest: str) -> bool:
         """Whether a node that does not have the file yet is waited for, and not for too long already."""
         now = asyncio.get_running_loop().time()
-        if len(self._waiting) >= WAITING:
-            self._waiting.clear()
-        return now - self._waiting.setdefault(digest, now) < PATIENCE_S
+        if len(self._waiting_since) >= MAX_WAITING:
+            self._waiting_since.clear()
+        return now - self._waiting_since.setdefault(digest, now) < WAIT_S

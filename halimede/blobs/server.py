@@ -28,28 +28,30 @@ from halimede.models import Cache
 from halimede.models.cache import in_thread
 
 log = structlog.get_logger()
+#: errors in a piece: there is no such file, the position is beyond its end, it cannot be read
 NOT_FOUND, BEYOND, UNREADABLE = "NotFound", "Beyond", "Unreadable"
 #: pieces that are read and sent in parallel
 SENDERS = 2
-#: seconds: to send a piece, between two checks of idle files, and the lifetime of a reply
-SEND_S, TIDY_S = 30.0, 5.0
+#: seconds to send a piece, and between two checks of idle files
+SEND_TIMEOUT_S, TIDY_PERIOD_S = 30.0, 5.0
 #: most bytes of a packet without the piece
-HEADER_BYTES = 4096
-#: requests in the bus's queue, in addition to those in the fair queue
-QUEUE = 256
+MAX_HEADER_BYTES = 4096
+#: requests in the subscription's queue, in addition to those in the fair queue
+QUEUE_SIZE = 256
 T = TypeVar("T")
 #: most waiting requests of one requester, and most requesters
-PER_ASKER, ASKERS = 32, 512
+MAX_PER_REQUESTER, MAX_REQUESTERS = 32, 512
 #: most open files, and seconds until a file is closed after its last piece
-MOST_OPEN, IDLE_S = 16, 10.0
-#: the cache's name of requesters on the bus, which have no credentials for an origin
+MAX_OPEN, MAX_IDLE_S = 16, 10.0
+#: the name under which the cache knows requesters on the bus, which have no credentials for an origin
 BUS = "bus"
+#: returns the path of the file with a digest (SHA-256), None if it has none
 Find = Callable[[str], Awaitable[Path | None]]
 
 
 @dataclass(slots=True)
 class SourceStats:
-    """Counts of sent data since the start."""
+    """Counts since the start: pieces, their bytes, and ``refused`` requests, which got an error."""
 
     pieces: int = 0
     bytes: int = 0
@@ -57,149 +59,167 @@ class SourceStats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _PendingRequest:
+    """A request for a piece or a query (``body``), its sender ``asker``, and its correlation data."""
+
     asker: str
     correlation: bytes
     body: BlobRequest | BlobQuery
 
 
 class BlobServer:
-    """Serves a provider's files under a name (``gm``, ``lc.edge0``). The caller enters the bus and runs ``run``."""
+    """Serves a provider's files under a name (``gm``, ``lc.edge0``).
+
+    The caller enters the bus, calls ``start`` once, and runs ``run``.
+    """
 
     def __init__(self, bus: Bus, name: str, provider: FileProvider, channel: BlobChannel = SITE) -> None:
         self.stats = SourceStats()
-        self.queue: FairQueue[_Question] = FairQueue()
+        #: requests that wait for an answer
+        self.queue: FairQueue[_PendingRequest] = FairQueue()
         self._bus = bus
         self._name = name
         self._provider = provider
         self._channel = channel
 
     async def start(self, *, queries: bool = True) -> None:
-        """Subscribe to requests for this source, and to queries for all sources."""
-        await self._bus.subscribe(self._channel.requests_of(self._name), self._on_request, queue=QUEUE)
+        """Subscribe to requests for this source and, with ``queries``, to those for all sources.
+
+        Raises RefusedError.
+        """
+        await self._bus.subscribe(self._channel.requests_of(self._name), self._on_request, queue=QUEUE_SIZE)
         if queries and self._channel.has_queries:
-            await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._on_query, queue=QUEUE)
+            await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._on_query, queue=QUEUE_SIZE)
 
     async def run(self) -> None:
-        """Answer requests until cancelled."""
+        """Answer requests, and close idle files, until cancelled."""
         try:
             with first_error():
                 async with asyncio.TaskGroup() as group:
                     for number in range(SENDERS):
                         group.create_task(self._work(), name=f"blobs: hand {number}")
                     while True:
-                        await asyncio.sleep(TIDY_S)
+                        await asyncio.sleep(TIDY_PERIOD_S)
                         self._provider.tidy()
         finally:
             self._provider.close()
 
     async def _on_request(self, delivery: Delivery[BlobRequest]) -> None:
+        """Queue a request for a piece."""
         asker, body = delivery.names["asker"], delivery.body
-        self.queue.put(asker, (body.digest, body.offset), _Question(asker, delivery.packet.correlation, body))
+        self.queue.put(asker, (body.digest, body.offset), _PendingRequest(asker, delivery.packet.correlation, body))
 
     async def _on_query(self, delivery: Delivery[BlobQuery]) -> None:
+        """Queue a query, unless it is from this process."""
         asker, body = delivery.names["asker"], delivery.body
         if asker != self._name:
-            self.queue.put(asker, body.digest, _Question(asker, delivery.packet.correlation, body))
+            self.queue.put(asker, body.digest, _PendingRequest(asker, delivery.packet.correlation, body))
 
     async def _work(self) -> None:
+        """Answer one request after another until cancelled."""
         while True:
             question = await self.queue.take()
             try:
                 if isinstance(question.body, BlobQuery):
-                    await self._answer(question, question.body)
+                    await self._answer_query(question, question.body)
                 else:
-                    await self._give(question, question.body)
+                    await self._send_piece(question, question.body)
             except BusError as error:
                 log.debug("blob answer not sent", asker=question.asker, error=str(error))
             except Exception:  # an unexpected error in one request must not end the process
                 log.exception("blob request failed", asker=question.asker)
 
-    async def _give(self, question: _Question, body: BlobRequest) -> None:
-        length = min(body.length, self._bus.max_packet - HEADER_BYTES)
+    async def _send_piece(self, question: _PendingRequest, request: BlobRequest) -> None:
+        """Send a piece of a file, or the error. Raises BusError."""
+        length = min(request.length, self._bus.max_packet - MAX_HEADER_BYTES)
         error, size, data = "", 0, memoryview(b"")
         try:
-            piece = await self._provider.read(body.digest, body.offset, length)
+            piece = await self._provider.read(request.digest, request.offset, length)
             if piece is None:
                 error = NOT_FOUND
             else:
                 size, data = piece
-                error = BEYOND if body.offset > size else ""
-        except OSError as problem:
-            log.warning("blob cannot be read", digest=body.digest, error=problem.strerror)
+                error = BEYOND if request.offset > size else ""
+        except OSError as read_error:
+            log.warning("blob cannot be read", digest=request.digest, error=read_error.strerror)
             error = UNREADABLE
-        chunk = BlobChunk(digest=body.digest, offset=body.offset, size=size, error=error, data=data)
-        to = self._channel.chunk_to(question.asker, self._name)
-        await self._bus.publish(to, chunk, correlation=question.correlation, timeout_s=SEND_S)
+        chunk = BlobChunk(digest=request.digest, offset=request.offset, size=size, error=error, data=data)
+        address = self._channel.chunk_to(question.asker, self._name)
+        await self._bus.publish(address, chunk, correlation=question.correlation, timeout_s=SEND_TIMEOUT_S)
         self.stats.refused += bool(error)
         self.stats.pieces += not error
         self.stats.bytes += len(data)
 
-    async def _answer(self, question: _Question, body: BlobQuery) -> None:
+    async def _answer_query(self, question: _PendingRequest, query: BlobQuery) -> None:
+        """Answer that a file is here; stay silent without it. Raises BusError."""
         try:
-            size = await self._provider.size(body.digest)
+            size = await self._provider.size(query.digest)
         except OSError:
             return
         if size is not None:
-            to = topics.BLOB_ANSWER.at(asker=question.asker, source=self._name)
-            await self._bus.publish(to, BlobAnswer(outcome="has", size=size), correlation=question.correlation)
+            address = topics.BLOB_ANSWER.at(asker=question.asker, source=self._name)
+            await self._bus.publish(address, BlobAnswer(outcome="has", size=size), correlation=question.correlation)
 
 
 class FairQueue(Generic[T]):
-    """Waiting requests. Equal ones (requester, key) wait once: a repeated request keeps its position.
+    """Waiting requests, at most ``per_asker`` of a requester, and of at most ``askers`` requesters, who take turns.
+
+    Requests of one requester with one key wait once: a repeated request keeps its position.
 
     Attributes:
-        dropped: requests without a slot. Their requesters get no reply, and repeat them more slowly.
+        dropped: requests that had no place. Their requesters get no reply, and repeat them more slowly.
 
     """
 
-    def __init__(self, *, per_asker: int = PER_ASKER, askers: int = ASKERS) -> None:
+    def __init__(self, *, per_asker: int = MAX_PER_REQUESTER, askers: int = MAX_REQUESTERS) -> None:
         self.dropped = 0
         self._per_asker = per_asker
         self._askers = askers
-        self._waiting: dict[str, OrderedDict[Hashable, T]] = {}
+        self._requests: dict[str, OrderedDict[Hashable, T]] = {}
         self._order: deque[str] = deque()
         self._has_waiting = asyncio.Event()
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, self._requests.values()))
 
-    def put(self, asker: str, key: Hashable, question: T) -> bool:
-        """Queue a request; return whether it has a slot."""
-        own = self._waiting.get(asker)
-        if own is None:
-            if len(self._waiting) >= self._askers:
+    def put(self, asker: str, key: Hashable, request: T) -> bool:
+        """Queue a request of the requester ``asker``; return whether there was a place for it."""
+        requests = self._requests.get(asker)
+        if requests is None:
+            if len(self._requests) >= self._askers:
                 self.dropped += 1
                 return False
-            own = self._waiting[asker] = OrderedDict()
+            requests = self._requests[asker] = OrderedDict()
             self._order.append(asker)
-        if key not in own and len(own) >= self._per_asker:
+        if key not in requests and len(requests) >= self._per_asker:
             self.dropped += 1
             return False
-        own[key] = question
+        requests[key] = request
         self._has_waiting.set()
         return True
 
     async def take(self) -> T:
-        """Return the next request; requesters take turns."""
+        """Wait for a request and return it; requesters take turns."""
         while not self._order:
             self._has_waiting.clear()
             await self._has_waiting.wait()
         asker = self._order.popleft()
-        own = self._waiting[asker]
-        _, question = own.popitem(last=False)
-        if own:
+        requests = self._requests[asker]
+        _, request = requests.popitem(last=False)
+        if requests:
             self._order.append(asker)
         else:
-            del self._waiting[asker]
-        return question
+            del self._requests[asker]
+        return request
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenFile:
+    """An open file: its descriptor ``fd``, its bytes, the loop time of its last use, and its present readers."""
+
     fd: int
     size: int
-    used: float
+    last_use_s: float
     busy: int = 0
 
 
@@ -208,30 +228,31 @@ class FileProvider:
 
     def __init__(self, finders: Sequence[Find]) -> None:
         self._finders = finders
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenFile] = {}
         self._buffer = bytearray(MAX_CHUNK)
 
     async def size(self, digest: str) -> int | None:
-        """Return the size of a file, None if it does not exist. Raises OSError."""
+        """Return the bytes of a file, None if it does not exist. Raises OSError."""
         file = self._open.get(digest) or await self._open_file(digest)
         return file.size if file else None
 
     async def read(self, digest: str, offset: int, length: int) -> tuple[int, memoryview] | None:
         """Return a file's size and a piece of it, empty beyond its end; None without the file. Raises OSError.
 
-        The piece may be shorter than requested. It is valid until the next call.
+        The piece may be shorter than ``length`` bytes. It is valid until the next call.
         """
         file = self._open.get(digest) or await self._open_file(digest)
         if file is None:
             return None
-        file.used = asyncio.get_running_loop().time()
+        file.last_use_s = asyncio.get_running_loop().time()
         file.busy += 1
         try:
             return file.size, await self._piece(file, offset, min(length, file.size - offset))
         finally:
             file.busy -= 1
 
-    async def _piece(self, file: _Open, offset: int, length: int) -> memoryview:
+    async def _piece(self, file: _OpenFile, offset: int, length: int) -> memoryview:
+        """Return bytes of a file, perhaps fewer than ``length``. Raises OSError."""
         if length <= 0:
             return memoryview(b"")
         piece = memoryview(self._buffer)[:length]
@@ -242,18 +263,19 @@ class FileProvider:
             return memoryview(await in_thread(os.pread, file.fd, length, offset))
 
     def tidy(self) -> None:
-        """Close files that were idle for a while."""
+        """Close the files that nobody has read for ``MAX_IDLE_S`` seconds."""
         now = asyncio.get_running_loop().time()
         for digest, file in list(self._open.items()):
-            if not file.busy and now - file.used > IDLE_S:
+            if not file.busy and now - file.last_use_s > MAX_IDLE_S:
                 self._close(digest)
 
     def close(self) -> None:
-        """Close all files."""
-        for digest in list(self._open):
-            self._close(digest)
+        """Close all files, at the end."""
+        while self._open:
+            os.close(self._open.popitem()[1].fd)
 
-    async def _open_file(self, digest: str) -> _Open | None:
+    async def _open_file(self, digest: str) -> _OpenFile | None:
+        """Open the file of a digest, and close an idle one if too many are open; None if no finder has it."""
         for find in self._finders:
             if path := await find(digest):
                 break
@@ -263,20 +285,21 @@ class FileProvider:
         if digest in self._open:  # another request opened it first
             os.close(fd)
             return self._open[digest]
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MAX_OPEN:
             idle = [digest_ for digest_, file in self._open.items() if not file.busy]
             if idle:
-                self._close(min(idle, key=lambda digest_: self._open[digest_].used))
-        file = _Open(fd, os.fstat(fd).st_size, asyncio.get_running_loop().time())
+                self._close(min(idle, key=lambda digest_: self._open[digest_].last_use_s))
+        file = _OpenFile(fd, os.fstat(fd).st_size, asyncio.get_running_loop().time())
         self._open[digest] = file
         return file
 
     def _close(self, digest: str) -> None:
+        """Close the file of a digest."""
         os.close(self._open.pop(digest).fd)
 
 
 def of_cache(cache: Cache) -> Find:
-    """Return the finder of a cache's files, except those downloaded with credentials, which are not public."""
+    """Return the finder of a cache's files, without those downloaded with credentials, which are not public."""
 
     async def find(digest: str) -> Path | None:
         if not await in_thread(cache.may_have, BUS, digest):

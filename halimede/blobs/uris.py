@@ -1,7 +1,7 @@
 """Addresses of files on the bus: ``bus://<node-or-gm>/sha256/<digest>``, ``bus://any/...`` for any source.
 
-On the bus a source has its user's name at the broker (``gm``, ``lc.edge0``), because the broker's access rules can
-verify that. So no node can have the names ``gm`` and ``any`` here.
+Messages name a source by its user at the broker (``gm``, ``lc.edge0``): its bus name, which access rules can verify. A
+node that is called ``gm`` or ``any`` cannot be addressed.
 """
 
 from __future__ import annotations
@@ -14,37 +14,40 @@ from halimede.messages.blobs import DIGEST_PATTERN
 from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.names import check_name
 
+#: scheme of the addresses
 SCHEME = "bus"
+#: sources that are no nodes: any source, and GM
 ANY, GM = "any", "gm"
+#: the correction of an invalid address
 FORM = "write bus://NODE/sha256/DIGEST, with gm or any instead of a node"
 
 _digest = re.compile(DIGEST_PATTERN, re.ASCII)
 
 
-def party(node: str) -> str:
-    """Return the name on the bus of ``gm`` or a node."""
+def bus_name_of(node: str) -> str:
+    """Return the bus name of a node or ``gm``: ``lc.edge0`` of ``edge0``."""
     return GM if node == GM else f"lc.{node}"
 
 
-def node_of(party_: str) -> str:
-    """Return ``gm`` or the node of a name on the bus."""
-    return party_.removeprefix("lc.")
+def node_of(bus_name: str) -> str:
+    """Return the node, or ``gm``, that has a bus name: ``edge0`` of ``lc.edge0``."""
+    return bus_name.removeprefix("lc.")
 
 
 def url(source: str, digest: str) -> str:
-    """Return the URL of a file of ``gm``, a node, or ``any``."""
+    """Return the URL of a file. ``source``: a node, ``gm`` or ``any``; ``digest``: its SHA-256 in hexadecimal."""
     return f"{SCHEME}://{source}/sha256/{digest}"
 
 
 def check_digest(field: str, value: str) -> str:
-    """Return ``value`` if it is a SHA-256 in lower-case hexadecimal, else raise InvalidFieldError."""
+    """Return ``value``, a SHA-256 in lower-case hexadecimal. Raises InvalidFieldError, which names ``field``."""
     if _digest.fullmatch(value):
         return value
     raise InvalidFieldError(field, value, "write 64 lower-case hexadecimal digits")
 
 
-def read_url(text: str) -> tuple[str, str]:
-    """Return source (``gm``, ``any`` or a node) and digest of a URL. Raises FetchError."""
+def parse_url(text: str) -> tuple[str, str]:
+    """Return source (a node, ``gm`` or ``any``) and digest of a URL. Raises FetchError for any other URL."""
     try:
         parts = urlsplit(text)
         source = check_name("host", parts.netloc)

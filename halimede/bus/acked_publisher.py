@@ -1,10 +1,17 @@
 """Publishes at QoS 1 without waiting for each acknowledgement, and reports the outcome of each message once.
 
-A message is sent at once if the connection has a free slot; one timer watches all acknowledgements. A message that
-cannot be sent at once, or was not acknowledged, continues in a separate task. The fate of an unacknowledged message is
-unknown: if it is sent again, it may arrive twice.
+Each message has one of two ways. If the connection has a free slot, ``put`` sends the message at once, and the broker's
+acknowledgement or one timer for all messages ends its flight. A message that cannot be sent at once, or is to be sent
+again, has its own task, which waits for a slot, for its acknowledgement, and after an error for the end of a back-off
+or the next connection. At most ``limit`` messages are on their way; each one that ends lets the first of the queue go.
 
-A message that had subscribers before a restart of the broker and has none after it is sent again for some seconds.
+Nobody waits for a message: ``done`` gets its outcome. Callers wait for the publisher, in ``wait_ready``, as soon as
+``limit`` and ``capacity`` are used up; only that bounds the queue. Each acknowledgement has ``timeout_s`` seconds.
+Without ``retry`` a message ends after one attempt; with ``retry`` it ends when the broker acknowledges it. ``drain``
+waits until its deadline for all messages to end. Cancelling ``run`` ends all tasks, and no ``done`` is called after it.
+
+The fate of an unacknowledged message is unknown: if it is sent again, it may arrive twice. A message that had
+subscribers before a restart of the broker and has none after it is sent again for some seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import structlog
@@ -31,37 +38,43 @@ log = structlog.get_logger()
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 #: seconds for which a message waits after a reconnect for the subscribers that were there before it
 RETURN_S = 10.0
-#: failures whose pause is that between two attempts meanwhile
+#: a message that waits for subscribers pauses between two attempts as after so many failures
 RETURN_FAILURES = 2
-#: errors of a body that cannot be encoded: values come from users' models
+#: errors of a body that cannot be encoded: its values come from users' models
 UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
 
-#: called with the broker's reason code; FAILURE or more: the message was not delivered
+#: called once with the outcome of a message: the broker's reason code; FAILURE or more: it was not delivered
 Done = Callable[[int], None]
 
 
 def ignore(_: int) -> None:
-    """Do nothing: the receiver requests a missing message again."""
+    """Do nothing: the ``done`` of messages whose receiver requests a missing one again."""
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingMessage(Generic[M]):
-    """A message and the callback for its outcome. ``expires``: the loop time at which it counts as not acknowledged."""
+    """A message (address, body, user properties, correlation data) and the callback ``done`` for its outcome.
+
+    ``expires``: the loop time at which a sent message counts as not acknowledged.
+    """
 
     address: Address[M]
     body: M
     done: Done
     properties: Mapping[str, str] | None
     correlation: bytes
-    expires: float = 0.0
+    expires: float = field(init=False)
 
 
 class AckedPublisher(Generic[M]):
     """Publishes messages of one kind. ``run`` until cancelled; ``drain`` before that.
 
     Args:
-        limit: messages in flight; ``capacity``: messages that may wait for that before ``ready`` is false.
-        timeout_s: the longest wait for an acknowledgement in seconds.
+        bus: the connection; the caller enters it.
+        kind: the kind of messages, for the log.
+        limit: most messages on their way.
+        capacity: most messages that may wait in addition before ``ready`` is false.
+        timeout_s: seconds that an acknowledgement may take.
         retry: whether a message is sent again until the broker acknowledges it, and after a reconnect for ``RETURN_S``
             until it has a subscriber; otherwise it is sent once.
         substitute: returns a replacement for a body that cannot be encoded; None: send nothing.
@@ -87,44 +100,44 @@ class AckedPublisher(Generic[M]):
         self._retry = retry
         self._substitute = substitute
         self._waiting: deque[OutgoingMessage[M]] = deque()
-        #: messages that were sent at once, in order, by their acknowledgements; and those that a task delivers
+        #: messages that were sent at once, in order, by their acknowledgements; and the tasks of the others
         self._in_flight: dict[asyncio.Future[int], OutgoingMessage[M]] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._group: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._reconnected = asyncio.Event()
-        #: a message that is sent once waits for nobody
+        #: without ``retry`` no message waits for subscribers
         self._subscribers = SubscriberReturn(bus, RETURN_S if retry else 0.0, only_after_reconnect=True)
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for their first attempt."""
+        """The number of messages that wait for their first attempt."""
         return len(self._waiting)
 
     @property
     def pending(self) -> int:
-        """Messages that are not acknowledged yet."""
+        """The number of messages that are not acknowledged yet."""
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries)
 
     @property
     def immediate(self) -> bool:
-        """Whether the next message is sent at once."""
+        """Whether a message that is put now is sent at once."""
         return not self._waiting and len(self._in_flight) + len(self._deliveries) < self._limit
 
     @property
     def ready(self) -> bool:
-        """Whether it has capacity for one more message."""
+        """Whether it has capacity for one more message, on its way or waiting."""
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries) < self._limit + self._capacity
 
     async def wait_ready(self) -> None:
-        """Wait until it has capacity for one more message."""
+        """Wait, without a deadline, until it has capacity for one more message."""
         while not self.ready:
             self._changed.clear()
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Publish until cancelled."""
+        """Publish until cancelled: call it once; messages that were put before wait for it."""
         self._bus.on_connect(self._connected)
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -146,7 +159,7 @@ class AckedPublisher(Generic[M]):
         properties: Mapping[str, str] | None = None,
         correlation: bytes = b"",
     ) -> None:
-        """Publish a body, at once if possible. ``done`` is called once with the outcome."""
+        """Publish a body, at once if possible. Never waits; ``done`` is called once with the outcome."""
         message = OutgoingMessage(address, body, done, properties, correlation)
         if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
             self._waiting.append(message)
@@ -156,7 +169,7 @@ class AckedPublisher(Generic[M]):
     async def drain(self, timeout_s: float) -> bool:
         """Wait until the broker has acknowledged all; return whether it did within ``timeout_s`` seconds.
 
-        No message waits for subscribers any more.
+        From now on no message waits for subscribers that may return.
         """
         self._subscribers.forget()
         try:
@@ -195,25 +208,28 @@ class AckedPublisher(Generic[M]):
         if reason < FAILURE and not self._subscribers.must_resend(has_subscriber=reason != NO_SUBSCRIBER):
             message.done(reason)
         else:
-            self._failed(message, str(lost or hex(reason)))
+            self._retry_or_give_up(message, str(lost or hex(reason)))
         self._changed.set()
         if self._waiting:
             self._next()
 
     def _expire(self) -> None:
         """Count messages without a timely acknowledgement as lost. Messages are in the order of their deadlines."""
-        self._timer, loop = None, asyncio.get_running_loop()
-        for acknowledgement, message in list(self._in_flight.items()):
-            if loop.time() < message.expires:
-                self._timer = loop.call_at(message.expires, self._expire)
-                break
-            del self._in_flight[acknowledgement]
-            self._failed(message, f"no acknowledgement within {self._timeout_s:g} s")
-        self._changed.set()
-        self._next()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        expired = [key for key, message in self._in_flight.items() if message.expires <= now]
+        messages = [self._in_flight.pop(key) for key in expired]
+        oldest = next(iter(self._in_flight.values()), None)
+        self._timer = loop.call_at(oldest.expires, self._expire) if oldest else None
+        try:
+            for message in messages:
+                self._retry_or_give_up(message, f"no acknowledgement within {self._timeout_s:g} s")
+        finally:
+            self._changed.set()
+            self._next()
 
-    def _failed(self, message: OutgoingMessage[M], error: str) -> None:
-        """Send a message again, or report that it was not delivered."""
+    def _retry_or_give_up(self, message: OutgoingMessage[M], error: str) -> None:
+        """Send a message again, or report that the message was not delivered."""
         if not self._retry:
             log.info("message not delivered", kind=self._kind, error=error)
             message.done(FAILURE)
@@ -228,11 +244,13 @@ class AckedPublisher(Generic[M]):
     # --- messages that were not sent at once ---------------------------------------------------------------------
 
     def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, failures: int = 0) -> None:
+        """Start the task that sends a message after so many failures."""
         task = group.create_task(self._deliver_later(message, failures), name=f"{self._kind} delivery")
         self._deliveries.add(task)
         task.add_done_callback(self._delivered)
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
+        """Handle the end of a task: the next message gets its slot."""
         self._deliveries.discard(task)
         self._changed.set()
         self._next()
@@ -277,5 +295,6 @@ class AckedPublisher(Generic[M]):
             return
 
     async def _connected(self) -> None:
+        """End the pauses of messages that wait to be sent again."""
         self._reconnected.set()
         self._reconnected = asyncio.Event()

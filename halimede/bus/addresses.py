@@ -18,14 +18,15 @@ from typing import Any, TypeAlias, TypeVar
 from halimede.bus.settings import Endpoint, MqttSettings
 from halimede.errors import BusError, DisconnectedError, NotAllowedError, cause_of
 
+#: what ``connect`` makes: a connection
 T = TypeVar("T")
 
 #: least seconds for an address: TCP repeats a lost SYN after one second, and the answer to it needs time as well
-LEAST_S = 1.5
+LEAST_ADDRESS_S = 1.5
 #: most seconds for all addresses together, if each uses its least time
-ALL_S = 30.0
+ALL_ADDRESSES_S = 30.0
 
-#: addresses of one host, each with its family
+#: addresses of one host, each with its socket family
 Addresses: TypeAlias = Sequence[tuple[int, tuple[Any, ...]]]
 #: an endpoint with its addresses, or with the reason why there are none
 Resolved: TypeAlias = tuple[Endpoint, Addresses | Exception]
@@ -50,19 +51,19 @@ class SocketAddress:
 
     @property
     def host(self) -> str:
-        """The numeric address, for a library that connects by itself."""
+        """The numeric address as text, for a library that connects by itself; of IPv6 with its scope."""
         host = str(self.target[0])
         scope = self.target[3] if self.family == socket.AF_INET6 else 0
         return f"{host}%{scope}" if scope and "%" not in host else host
 
     @property
     def port(self) -> int:
-        """The port."""
+        """The port number."""
         return int(self.target[1])
 
 
 async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddress], Awaitable[T]]) -> T:
-    """Return what ``connect`` returns for the first address at which it raises no error.
+    """Return what ``connect`` returns for the first address of the settings at which it raises no error.
 
     Raises the error of the last address (OSError, TimeoutError, DisconnectedError), or NotAllowedError if a broker
     refused this client. With several endpoints the error has the cause at each.
@@ -91,16 +92,16 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
 
 
 def share_s(timeout_s: float, addresses: int) -> float:
-    """Return the seconds for each address: a silent one must leave time for the next."""
-    return min(timeout_s, max(timeout_s / addresses, min(LEAST_S, ALL_S / addresses)))
+    """Return the seconds for each of so many addresses: a silent one must leave time for the next."""
+    return min(timeout_s, max(timeout_s / addresses, min(LEAST_ADDRESS_S, ALL_ADDRESSES_S / addresses)))
 
 
 async def _in_order(lookups: Sequence[asyncio.Task[Resolved]], patience_s: float) -> AsyncIterator[Resolved]:
-    """Yield the names in their order, but those that are not resolved ``patience_s`` from now after the others."""
+    """Yield the lookups' results in their order, but those that take longer than ``patience_s`` after the others."""
     loop, late = asyncio.get_running_loop(), list[asyncio.Task[Resolved]]()
     deadline = loop.time() + patience_s
     for lookup in lookups:
-        await asyncio.wait([lookup], timeout=max(0.0, deadline - loop.time()))
+        await asyncio.wait([lookup], timeout=deadline - loop.time())
         if lookup.done():
             yield lookup.result()
         else:
@@ -110,7 +111,7 @@ async def _in_order(lookups: Sequence[asyncio.Task[Resolved]], patience_s: float
 
 
 async def _resolve(endpoint: Endpoint, timeout_s: float) -> Resolved:
-    """Return the addresses of a host, in the order of the resolver; or why there are none."""
+    """Return an endpoint with the addresses of its host in the resolver's order, or with the reason why it has none."""
     with contextlib.suppress(OSError, UnicodeError):  # it is a name
         return endpoint, _addresses(endpoint, socket.AI_NUMERICHOST)
     # a separate thread: a full default pool would delay reconnecting

@@ -1,6 +1,9 @@
-"""Keeps a connection up: subscriptions, birth message and hooks, for all adapters; they implement ``_open``.
+"""Keeps a connection to the broker up, for all adapters: subscriptions, birth message and hooks.
 
-``reconnect.py`` decides when to connect again, also if two clients have the same client id.
+They implement ``_open``.
+
+The birth is a message that is published after each connect; the will is one that the broker publishes when the
+connection breaks. ``reconnect.py`` decides when to connect again, also if two clients have the same client id.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from halimede.bus.message import (
 )
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
 from halimede.bus.reconnect import BrokerReadiness, ClientIdConflict, ReconnectBackoff
-from halimede.bus.subscriptions import NO_LIMIT, Dispatcher, Subscription, UnackedMessages
+from halimede.bus.subscriptions import Dispatcher, Subscription, UnackedMessages
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 from halimede.errors import BusError, DisconnectedError, RefusedError, cause_of
@@ -40,20 +43,21 @@ log = structlog.get_logger()
 
 #: seconds to wait for the broker's answer to a subscribe or unsubscribe
 SUBSCRIBE_TIMEOUT = 10.0
+#: log text of a client id conflict
 RIVAL = "another client uses the same client id"
 
-#: why a client ends its own connection: an orderly step, and no outage
+#: why a client ends its own connection: an orderly step that is no outage, and a broker that is not ready
 RENEWED = "birth and will have changed"
 UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
 #: seconds that a new subscription waits for a usable connection: longer than all attempts at a broker that is not ready
 SETTLE_S = 30.0
-#: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded. Each
-#: pause is a random share of it: after an outage all clients connect at the same time, and their syncs are more urgent.
+#: seconds after which a connection's birth is published once more, and the longest pause before a further attempt. Each
+#: pause is multiplied by a random share: after an outage all clients connect at once, and their syncs are more urgent.
 #: GM answers those of 3,000 nodes within 10 s
 REPEAT_BIRTH_S, LONGEST_REPEAT_S, REPEAT_SHARES = 20.0, 60.0, (0.5, 1.5)
-#: seconds between two checks whether an obstacle to a connection still exists
+#: seconds between two looks at ``Bus.obstacle`` while it forbids an attempt
 OBSTACLE_S = 0.05
-#: seconds to wait for its acknowledgement: each repetition goes to all subscribers, which may be thousands
+#: seconds to wait for the acknowledgement of a repeated birth: it goes to all subscribers, which may be thousands
 REPEAT_TIMEOUT_S = 20.0
 
 #: most reasons that are logged between two accepted connections
@@ -75,35 +79,31 @@ class ConnectionLog:
         self.cause = "no answer yet"
         self._logged: set[str] = set()
 
-    def because(self, reason: str) -> None:
-        """Record why there is no connection. Each new reason is logged once."""
+    def log_down(self, reason: str) -> None:
+        """Record why there is no connection, and log each new reason once."""
         self.cause = reason
         if reason not in self._logged and len(self._logged) < MOST_REASONS:
             self._logged.add(reason)
             level = log.info if reason == RENEWED else log.warning
             level(BUS_DOWN, broker=self._where, client=self._client_id, reason=reason)
 
-    def over(self, where: str) -> None:
-        """Record that the broker at ``where`` has accepted a connection."""
+    def log_connected(self, where: str) -> None:
+        """Log that the broker at ``where`` has accepted a connection."""
         self._logged.clear()
         log.info(BUS_CONNECTED, broker=where or self._where, client=self._client_id)
 
-    def closed(self) -> None:
-        """Record that the connection is closed on purpose: nothing is logged."""
-        self.cause = "closed"
-
     def error(self, waited_s: float | None = None) -> DisconnectedError:
-        """Return the error for a caller that needs a connection."""
-        what = f"no connection to the broker at {self._where}"
+        """Return the error for a caller that needs a connection, after ``waited_s`` seconds; None: it did not wait."""
+        text = f"no connection to the broker at {self._where}"
         if waited_s is None:
-            return DisconnectedError(f"{what} ({self.cause})")
+            return DisconnectedError(f"{text} ({self.cause})")
         return DisconnectedError(
-            f"{what} within {waited_s:g} s ({self.cause}): start it, or set HALIMEDE_BROKER to its address"
+            f"{text} within {waited_s:g} s ({self.cause}): start it, or set HALIMEDE_BROKER to its address"
         )
 
 
 class ReconnectingBus(Bus):
-    """A bus that connects again whenever its connection ends."""
+    """A ``Bus`` that connects again whenever its connection ends. ``Bus`` describes the methods."""
 
     def __init__(
         self,
@@ -112,27 +112,29 @@ class ReconnectingBus(Bus):
         *,
         where: str,
         chance: random.Random,
+        durable: bool,
+        receive_maximum: int,
         prefix: str = "",
-        durable: bool = False,
-        receive_maximum: int = NO_LIMIT,
     ) -> None:
         """Prepare a bus. The client id becomes part of a topic (dead letters), so it must be a valid name.
 
-        ``durable``: the session outlives its connections. ``receive_maximum``: above this number of messages that wait
-        for a later acknowledgement, the connection is not read (``UnackedMessages``).
+        ``announce``: makes birth and will of each connection. ``where``: the broker's address for people. ``chance``:
+        for random pauses. ``prefix``: levels before every topic. ``durable``: the session outlives its connections.
+        ``receive_maximum``: above this number of messages that wait for a later acknowledgement, the connection is not
+        read (``UnackedMessages``). Raises InvalidFieldError for the client id.
         """
         super().__init__(check_name("client id", client_id), announce)
         self._where = where
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
-        self._rivalry = ClientIdConflict(share=durable)
+        self._id_conflict = ClientIdConflict(share=durable)
         self._readiness = BrokerReadiness()
         self._back_off = ReconnectBackoff(chance)
-        self._outage = ConnectionLog(where, self.client_id)
+        self._connection_log = ConnectionLog(where, self.client_id)
         unacked = UnackedMessages(durable=durable, receive_maximum=receive_maximum, full=self._pause_reading)
         self._incoming = Dispatcher(self.stats, self._prefix, unacked)
         self._link: Transport | None = None
-        #: the same connection, once the broker has granted its subscriptions and its birth: only then others publish
+        #: the same connection, once the broker has granted its subscriptions and its birth: only then callers publish
         self._usable: Transport | None = None
         self._ready = asyncio.Event()
         self._max_packet = 0
@@ -141,7 +143,10 @@ class ReconnectingBus(Bus):
 
     @abstractmethod
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
-        """Connect once. Raises BusError, OSError or TimeoutError, after closing what it opened."""
+        """Connect once: adapters make a transport that passes received messages to ``deliver``.
+
+        Raises BusError, OSError or TimeoutError, after closing what it opened.
+        """
 
     async def __aenter__(self) -> Self:
         """Start connecting."""
@@ -152,7 +157,10 @@ class ReconnectingBus(Bus):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop handlers, disconnect so that the broker publishes the will, leave no task behind."""
+        """Stop handlers, disconnect so that the broker publishes the will, leave no task behind.
+
+        Takes a few seconds at most.
+        """
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
         link, self._link, self._usable = self._link, None, None
         self._ready.clear()
@@ -167,7 +175,7 @@ class ReconnectingBus(Bus):
         finally:
             if link:
                 link.abort("closed")
-            self._outage.closed()
+            self._connection_log.cause = "closed"
             # re-raise an error of the block unchanged: the task group would wrap it in another one
             cancelled = isinstance(error, asyncio.CancelledError)
             await self._tasks.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
@@ -181,69 +189,69 @@ class ReconnectingBus(Bus):
     @property
     def cause(self) -> str:
         """Why there is no connection, or why the last one ended."""
-        return self._outage.cause
+        return self._connection_log.cause
 
     @property
     def owed(self) -> int:
-        """Bytes of publishes that the broker has not acknowledged yet."""
+        """The number of bytes of publishes that the broker has not acknowledged yet."""
         return self._link.owed if self._link else 0
 
     @property
     def unacknowledged(self) -> int:
-        """Received messages that are acknowledged later, and are not yet."""
+        """The number of received messages that are acknowledged later, and are not yet."""
         return self._incoming.unacked.count
 
     @property
     def oldest_s(self) -> float:
-        """Seconds since the oldest of them arrived."""
+        """Seconds since the oldest unacknowledged message arrived; 0 without one."""
         now = asyncio.get_running_loop().time()
-        return now - min(self._incoming.unacked.arrivals(), default=now)
+        return now - min(self._incoming.unacked.arrival_times(), default=now)
 
     @property
     def max_packet(self) -> int:
-        """Most bytes in one packet to the broker; of the last connection, 0 before the first."""
+        """Most bytes in one packet to the broker: those of the last connection, 0 before the first."""
         return self._max_packet
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait until subscriptions and birth are sent; raise DisconnectedError with the last reason."""
+        """Wait until the broker has granted subscriptions and birth. Raises DisconnectedError with the last reason."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait_ready()
         except TimeoutError as error:
-            raise self._outage.error(timeout_s) from error
+            raise self._connection_log.error(timeout_s) from error
 
     async def _wait_ready(self) -> None:
+        """Wait until a connection is usable."""
         await self._ready.wait()
         while not self.connected:  # it has just ended, and the task that keeps it up has not run yet
             await asyncio.sleep(0)
             await self._ready.wait()
 
     async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
-        """Send one packet and return the broker's reason code (0 for QoS 0).
+        """Send one packet and return the broker's reason code (0 for QoS 0), as ``Bus.send`` describes.
 
         A publish that is given up at its deadline keeps its slot in the window until the broker answers it: the broker
         counts it too, and ends connections that exceed its receive maximum.
         """
         link = self._usable
         if link is None or link.ended.done():  # it may have ended in this iteration of the event loop
-            raise self._outage.error()
-        packet = self._prefix.added(packet)
+            raise self._connection_log.error()
+        packet = self._prefix.add_to(packet)
         size = check_size(packet, link.max_packet)
         try:
             async with asyncio.timeout(timeout_s):
-                if not link.slots.take():
-                    await link.slots.acquire()
+                await link.slots.acquire()
                 return await asyncio.shield(link.publish_in_slot(packet, size))
         except TimeoutError as error:
             raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
 
     def post(self, packet: Packet) -> asyncio.Future[int] | None:
-        """Send one packet now if that needs no wait: see ``Bus.post``."""
+        """Send one packet now if that needs no wait, as ``Bus.post`` describes."""
         link = self._usable
         if link is None or link.ended.done():
             return None
         if self._prefix.text:
-            packet = self._prefix.added(packet)
+            packet = self._prefix.add_to(packet)
         size = len(packet.payload) + len(packet.tail)
         if size + OVERHEAD > link.max_packet or len(packet.properties) > FEW:
             size = check_size(packet, link.max_packet)
@@ -264,9 +272,10 @@ class ReconnectingBus(Bus):
         drop_oldest: bool = False,
         inherit: bool = False,
     ) -> None:
-        """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it.
+        """Subscribe, now and on every reconnect; ``Bus.listen`` describes the parameters.
 
-        A broker that may not be ready yet gets time: see ``BrokerReadiness``.
+        Raises RefusedError if the broker does not grant it, ValueError if another filter gets the same messages. A
+        broker that may not be ready yet gets up to ``SETTLE_S`` seconds (``BrokerReadiness``).
         """
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
@@ -296,11 +305,11 @@ class ReconnectingBus(Bus):
             except (DisconnectedError, TimeoutError) as error:  # on a working connection a missing answer does no harm
                 log.debug("recall not answered", filter=filter_.text, error=str(error))
 
-    def rival(self) -> None:
+    def resolve_id_conflict(self) -> None:
         """Handle a proven client id conflict: the client that connected later pauses."""
         if self._link:
             log.warning(RIVAL, client=self.client_id, broker=self._where, known="from its messages")
-            self._start(self._link.close() if self._rivalry.proven() else self._accuse(), "rival")
+            self._start(self._link.close() if self._id_conflict.must_disconnect() else self._accuse(), "rival")
 
     def renew(self) -> None:
         """Connect again, because birth and will have changed."""
@@ -308,7 +317,7 @@ class ReconnectingBus(Bus):
             self._link.abort(RENEWED)
 
     async def unlisten(self, filter_: str) -> None:
-        """End a subscription: see ``Bus.unlisten``."""
+        """End a subscription. With a session that outlives connections, wait until its messages are acknowledged."""
         subscription = self._incoming.get(filter_)
         if subscription and self._incoming.durable:
             await self._exhaust(subscription)
@@ -407,10 +416,11 @@ class ReconnectingBus(Bus):
             await self._ready.wait()
             if self._link and await self._unsubscribe(self._link, subscription.filter) and not unacked.busy:
                 return
-            await unacked.idle()
+            await unacked.wait_idle()
             await asyncio.sleep(0)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task until the block ends."""
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
         task = self._tasks.create_task(work, name=f"{self.client_id}: {name}")
         self._running.add(task)
@@ -420,30 +430,33 @@ class ReconnectingBus(Bus):
     # --- one connection after the other -----------------------------------------------------------------------
 
     async def _keep_connected(self) -> None:
+        """Connect again and again, with pauses, until cancelled; with ``once``, one time."""
         loop = asyncio.get_running_loop()
         while True:
             while obstacle := self.obstacle():
-                self._outage.because(obstacle)
+                self._connection_log.log_down(obstacle)
                 await asyncio.sleep(OBSTACLE_S)
             announcement = self.announce()
-            will = self._prefix.added(announcement.will) if announcement.will else None
+            will = self._prefix.add_to(announcement.will) if announcement.will else None
             pause = 0.0
             try:
                 link = await self._open(will, self._incoming.dispatch)
             except (BusError, OSError, TimeoutError) as error:
-                self._outage.because(str(error) or cause_of(error))
-                self._rivalry.refused()
+                self._connection_log.log_down(str(error) or cause_of(error))
+                self._id_conflict.refused()
                 self._back_off.refused()
             else:
                 began = loop.time()
                 end = await self._serve(link, announcement)
-                self._outage.because(end.reason)
+                self._connection_log.log_down(end.reason)
                 age = loop.time() - began
                 if self._readiness.unready:
                     self._back_off.unready(self._readiness.unready)
                 else:
                     self._back_off.ended(age)
-                pause = self._rivalry.ended(age, takeover=end.taken_over, explained=end.explained, chance=self._chance)
+                pause = self._id_conflict.pause_after(
+                    age, takeover=end.taken_over, explained=end.explained, chance=self._chance
+                )
             if self.once:
                 self.over.set()
                 return
@@ -452,21 +465,22 @@ class ReconnectingBus(Bus):
             await asyncio.sleep(pause or self._back_off.pause())
 
     async def _serve(self, link: Transport, announcement: Announcement) -> Ended:
-        """Restore subscriptions, publish the birth message, run the hooks, and wait for the end of the connection."""
+        """Restore subscriptions, publish the birth, run the hooks; return why the connection has ended."""
         # All of this is sent before any other publish, so that later messages find this client subscribed. No await
         # separates it from ``self._link``, so a concurrent subscription is either included here or sends itself.
         answers = {key: self._subscription(link, key, qos) for key, qos in self._incoming.requested_filters().items()}
         if announcement.birth:
-            birth = self._prefix.added(announcement.birth)
+            birth = self._prefix.add_to(announcement.birth)
             link.slots.take()  # nothing else has a slot yet
             answers[announcement.birth.topic] = link.publish_in_slot(birth, packet_size(birth))
         # before anything can be published on it
         self.stats.connects += 1
+        self.stats.certificate_end = link.certificate_end
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         self._pause_reading(self._incoming.unacked.full)
         tasks: list[asyncio.Task[None]] = []
         try:
-            reasons = await self._established(link, answers)
+            reasons = await self._wait_for_reason_codes(link, answers)
             if reasons is not None and self._readiness.must_end(reasons):
                 link.abort(UNREADY)
             elif reasons is not None:
@@ -474,7 +488,7 @@ class ReconnectingBus(Bus):
                 self._incoming.unacked.resumed()
                 self._usable = link
                 self._ready.set()
-                self._outage.over(link.where)
+                self._connection_log.log_connected(link.where)
                 tasks = [
                     self._start(self._greet(), "hooks"),
                     self._start(self._repeat_birth(announcement), "birth again"),
@@ -488,11 +502,13 @@ class ReconnectingBus(Bus):
                 self._ready.clear()
                 self._incoming.disconnected()
 
-    async def _established(self, link: Transport, answers: Mapping[str, asyncio.Future[int]]) -> dict[str, int] | None:
+    async def _wait_for_reason_codes(
+        self, link: Transport, answers: Mapping[str, asyncio.Future[int]]
+    ) -> dict[str, int] | None:
         """Return the reason codes for a new connection's subscriptions and birth; None if one is missing.
 
-        An answer may be lost while the connection works. Only a new connection gets them all, so this one is ended. But
-        if reading was paused, the answers arrive behind the messages of a session, whose subscriptions the broker has.
+        An answer may be lost while the connection works. Only a new connection brings all answers, so this one ends.
+        If reading was paused, the answers wait behind messages of a session whose subscriptions the broker has.
         """
         pending = set(answers.values())
         if pending:
@@ -507,13 +523,13 @@ class ReconnectingBus(Bus):
         """Report refused subscriptions and client id conflicts as dead letters, and run the hooks."""
         for topic, reason in list(self.refused.items()):  # a subscription may end meanwhile
             await self.dead_letter(Packet(topic, b""), f"the broker refused this subscription or birth: {reason}")
-        if self._rivalry.suspected:
-            self._rivalry.suspected = False
+        if self._id_conflict.suspected:
+            self._id_conflict.suspected = False
             await self._accuse()
         await self._connected()
 
     async def _repeat_birth(self, announcement: Announcement) -> None:
-        """Publish the birth once more, until the broker has granted it: see ``Announcement``."""
+        """Publish the birth once more, until the broker has granted it: it may have lost the first one."""
         if announcement.repeat is None:
             return
         for attempt in itertools.count(1):
@@ -531,5 +547,6 @@ class ReconnectingBus(Bus):
             self.refused[birth.topic] = REASONS.get(reason, hex(reason))
 
     async def _accuse(self) -> None:
+        """Report the conflict where operators see it."""
         about = Packet(f"client/{self.client_id}", b"")
         await self.dead_letter(about, f"{RIVAL}: stop one of the two, or give it another name")

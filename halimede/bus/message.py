@@ -7,7 +7,7 @@ which of them refuse a publish or a subscription.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from halimede.errors import RefusedError
@@ -17,20 +17,16 @@ M = TypeVar("M")
 #: most user properties of one message, and most bytes in the name or value of one: a message with more is refused, not
 #: trimmed, because the rest might be needed for its order or its trace
 MAX_PROPERTIES, MAX_PROPERTY = 64, 8 * 1024
+#: reason codes: success, success without a subscriber, and the least one of a failure
 SUCCESS, NO_SUBSCRIBER, FAILURE = 0x00, 0x10, 0x80
+#: reason codes of a broker that does not offer shared subscriptions, or filters with wildcards
 NO_SHARED, NO_WILDCARDS = 0x9E, 0xA2
-#: texts for users: reasons of a refused publish or subscription
-REASONS = {
-    0x80: "unspecified error",
-    0x83: "implementation specific error",
-    0x87: "not authorised",
-    0x90: "topic name invalid",
-    0x91: "packet identifier in use",
-    0x97: "quota exceeded",
-    0x99: "payload format invalid",
-    NO_SHARED: "the broker does not offer shared subscriptions",
-    NO_WILDCARDS: "the broker does not offer wildcard subscriptions",
-}
+#: reason codes of a DISCONNECT: of a client whose will is to be published, and of a broker whose client has a rival
+DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
+#: reason codes of refused clients: client id not valid, bad user name or password, not authorised, banned, bad
+#: authentication method
+BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
+
 #: names of the standard: reasons of a refused or ended connection
 NAMES = {
     0x00: "Normal disconnection",
@@ -68,6 +64,13 @@ NAMES = {
     0xA1: "Subscription identifiers not supported",
     0xA2: "Wildcard subscriptions not supported",
 }
+#: texts for users: reasons of a refused publish or subscription
+REASONS = {code: NAMES[code].lower() for code in (0x80, 0x83, 0x90, 0x97, 0x99)} | {
+    0x87: "not authorised",
+    0x91: "packet identifier in use",
+    NO_SHARED: "the broker does not offer shared subscriptions",
+    NO_WILDCARDS: "the broker does not offer wildcard subscriptions",
+}
 
 
 def _nothing() -> None:
@@ -76,11 +79,22 @@ def _nothing() -> None:
 
 @dataclass(slots=True)  # not frozen: that would double the time to make one
 class Packet:
-    """One message between an adapter and the bus, never changed. ``duplicate`` is only set on receipt.
+    """One message between an adapter and the bus, never changed after it was made.
 
-    ``done`` acknowledges a message of a subscription with ``later``; further calls have no effect. ``tail`` follows the
-    payload and is sent without a copy; received messages have none. A large received payload may be a view of the
-    receive buffer. ``arrived``: when a message of a subscription with ``later`` arrived, in loop time.
+    Attributes:
+        topic: without a prefix of the broker.
+        payload: the encoded body; a large received one may be a view of the receive buffer.
+        qos: 0 or 1.
+        retain: in a sent message: the broker keeps it; in a received one: the broker has kept it.
+        response_topic, correlation: where an answer goes, and what identifies it; empty: no answer.
+        expiry_s: seconds after which the broker drops it; None: never.
+        properties: user properties as pairs of name and value; a name may be repeated.
+        duplicate: only on receipt: the broker has sent it before.
+        done: acknowledges a message of a subscription with ``later`` (``Bus.subscribe``), whose handler does not.
+            Further calls have no effect.
+        tail: follows the payload and is sent without a copy; received messages have none.
+        arrived: the loop time at which a message of a subscription with ``later`` arrived; 0 for others.
+
     """
 
     topic: str
@@ -92,17 +106,17 @@ class Packet:
     expiry_s: int | None = None
     properties: tuple[tuple[str, str], ...] = ()
     duplicate: bool = False
-    done: Callable[[], None] = field(default=_nothing, compare=False, repr=False)
+    done: Callable[[], None] = _nothing
     tail: bytes | memoryview = b""
-    arrived: float = field(default=0.0, compare=False, repr=False)
+    arrived: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The birth message after connecting, and the will for when the connection breaks.
+    """The birth message after connecting, and the will that the broker publishes when the connection breaks.
 
     ``repeat`` returns the birth as it is some seconds later. A broker that is still starting may acknowledge a retained
-    message and not keep it, so the birth is published once more.
+    message and not keep it, so the birth is published once more. None: no birth, no will, no repetition.
     """
 
     birth: Packet | None = None
@@ -114,7 +128,9 @@ class Announcement:
 class Grants:
     """The limits that the broker announced in its CONNACK; the defaults are those of MQTT v5.
 
-    ``receive_maximum``: most unacknowledged QoS 1 publishes. ``max_packet``: bytes; 0 for no limit.
+    ``receive_maximum``: most unacknowledged QoS 1 publishes. ``max_packet``: bytes; 0 for no limit. ``max_qos``: of
+    publishes. ``retain``, ``wildcards``, ``shared``: whether it offers retained messages, filters with wildcards, and
+    shared subscriptions.
     """
 
     receive_maximum: int = 65_535
@@ -131,7 +147,10 @@ Announce = Callable[[], Announcement]
 
 @dataclass(slots=True)  # not frozen, as a packet
 class Delivery(Generic[M]):
-    """A received message: its body, the names in its topic, and its MQTT v5 properties."""
+    """A received message: its address and body, and its packet.
+
+    ``names``: values of the topic's placeholders (``ns``).
+    """
 
     address: Address[M]
     names: Mapping[str, str]
@@ -140,15 +159,17 @@ class Delivery(Generic[M]):
 
     @property
     def properties(self) -> dict[str, str]:
-        """User properties; of a repeated name the last value."""
+        """The user properties by name; of a repeated name the last value."""
         return dict(self.packet.properties)
 
 
+#: called with each message of a subscription; an error refuses the message as a dead letter
 Handler = Callable[[Delivery[M]], Awaitable[None]]
 #: called with the names in the topic of a retained message that was cleared
 Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
 #: called with the names in the topic of a message; returns whether to decode it
 AcceptsNames = Callable[[Mapping[str, str]], Awaitable[bool]]
+#: the same for packets whose body is not decoded
 Receive = Callable[[Packet], Awaitable[None]]
 #: the same for plain functions
 HandlerNow = Callable[[Delivery[M]], None]
@@ -157,22 +178,28 @@ ReceiveNow = Callable[[Packet], None]
 
 @dataclass(slots=True)
 class BusStats:
-    """Counts since the start. ``rejected``: unreadable; ``dropped``: messages for which a queue had no room."""
+    """Counts since the start.
+
+    ``connects``: accepted connections; ``rejected``: unreadable messages; ``dropped``: messages for which a queue had
+    no room; ``failed_handlers``: errors of handlers. ``certificate_end``: Unix time at which the certificate of the
+    broker ends, as of the last connection; None without TLS.
+    """
 
     connects: int = 0
     rejected: int = 0
     dropped: int = 0
     failed_handlers: int = 0
+    certificate_end: float | None = None
 
 
-def judge(topic: str, reason: int) -> bool:
-    """Return whether the broker found a subscriber, by its reason code for a publish. Raises RefusedError."""
+def check_reason(topic: str, reason: int) -> int:
+    """Return the broker's reason code for a publish to ``topic``. Raises RefusedError if it is a failure."""
     if reason >= FAILURE:
         raise RefusedError(topic, reason, REASONS.get(reason, "refused"))
-    return reason != NO_SUBSCRIBER
+    return reason
 
 
 def name(code: int, reason_string: str = "") -> str:
-    """Return the name of a reason code, and the text that the broker sent with it."""
+    """Return the standard's name of a reason code, with the text that the broker sent with it."""
     text = NAMES.get(code, f"reason {code:#04x}")
     return f"{text} ({reason_string})" if reason_string else text

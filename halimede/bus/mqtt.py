@@ -1,4 +1,4 @@
-"""The bus over a real MQTT v5 broker."""
+"""The bus over a real MQTT v5 broker: ``MqttBus``, with one of two MQTT clients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ Connect = Callable[[SocketAddress, MqttSettings, str, Packet | None, Deliver], A
 
 
 class MqttBus(ReconnectingBus):
-    """A client of an MQTT v5 broker. The settings choose between paho-mqtt and halimede's own client.
+    """A client of an MQTT v5 broker, a ``Bus``. The settings choose between paho-mqtt and halimede's own client.
 
-    Sessions are clean (expiry 0) unless the settings set ``session_s``: the broker does not send unacknowledged
+    Unless the settings set ``session_s``, sessions are clean (expiry 0): the broker does not send unacknowledged
     messages of a broken connection again. Messages that had arrived are still handled. The requester owns deadline and
     retry.
     """
 
     def __init__(self, client_id: str, settings: MqttSettings | str, announce: Announce | None = None) -> None:
-        """Prepare a client; ``settings`` may be an address, as ``MqttSettings.from_url`` reads it."""
+        """Prepare a client. ``settings`` may be an address in the form of ``MqttSettings.from_url``.
+
+        Raises InvalidFieldError for an invalid address or client id.
+        """
         settings = MqttSettings.from_url(settings) if isinstance(settings, str) else settings
         super().__init__(
             client_id,
@@ -34,10 +37,15 @@ class MqttBus(ReconnectingBus):
             where=settings.where,
             chance=random.SystemRandom(),
             prefix=settings.prefix,
-            durable=settings.session_s > 0,
+            durable=bool(settings.session_s),
             receive_maximum=settings.receive_maximum,
         )
         self._settings = settings
+
+    @property
+    def certificate_end(self) -> float | None:
+        """The Unix time at which the client's own certificate, as its file is now, or the broker's one ends."""
+        return self._settings.certificate_end(self.stats.certificate_end)
 
     async def check_reachable(self) -> None:
         """Connect once and disconnect: a command uses it to check that it can reach the broker.
@@ -49,6 +57,7 @@ class MqttBus(ReconnectingBus):
         link.abort("closed")
 
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
+        """Connect to the first address of the settings that accepts."""
         # import only the client in use, to save memory
         connect: Connect
         if self._settings.client == "lean":

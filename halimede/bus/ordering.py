@@ -1,4 +1,4 @@
-"""Order of a sender's messages, as user properties: an epoch, and a number within it.
+"""The order of a sender's messages, as user properties: an epoch (the sender's life), and a number within it.
 
 MQTT keeps the order of one connection, but repeated, bridged or replayed messages arrive late. A receiver that must not
 replace a newer state by an older one compares sequence numbers. A sender without a number makes no claim.
@@ -20,29 +20,32 @@ LEAST_CLOCK, CLOCK_LEEWAY_S = 1_767_225_600, 10 * 365 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class SequenceNumber:
-    """The position of a message in its sender's order. ``number`` 0: unknown."""
+    """The position of a message in its sender's order: ``number`` within an ``epoch``. ``number`` 0: unknown."""
 
     epoch: int = 0
     number: int = 0
 
     @property
     def properties(self) -> dict[str, str]:
-        """The user properties that carry the sequence number."""
+        """The user properties that carry it: ``epoch`` and ``number``, as decimal text."""
         return {"epoch": str(self.epoch), "number": str(self.number)}
 
-    def overtaken_by(self, other: SequenceNumber) -> bool:
-        """Whether ``other`` was sent later, if both numbers are known."""
-        comparable = self.number > 0 and other.number > 0
-        return comparable and (self.epoch, self.number) < (other.epoch, other.number)
+    def is_overtaken_by(self, other: SequenceNumber) -> bool:
+        """Whether ``other`` was sent later. False if a number is unknown."""
+        is_comparable = self.number > 0 and other.number > 0
+        return is_comparable and (self.epoch, self.number) < (other.epoch, other.number)
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> SequenceNumber:
-        """Read user properties; missing ones are 0. Raises InvalidFieldError for a value that is not a number."""
+        """Return the position in user properties; missing ones are 0.
+
+        Raises InvalidFieldError for a value that is no number.
+        """
         return cls(*(_number(properties.get(field, "0"), field) for field in ("epoch", "number")))
 
 
-def plausible_epoch(epoch: int) -> bool:
-    """Whether an epoch fits a clock: a new store counts from its clock's seconds, which may be years off.
+def is_plausible_epoch(epoch: int) -> bool:
+    """Whether an epoch fits a clock: the first epoch of a sender is its clock's seconds since 1970, which may be wrong.
 
     A receiver that accepted any other epoch would ignore all correct senders afterwards.
     """
@@ -50,13 +53,14 @@ def plausible_epoch(epoch: int) -> bool:
 
 
 def check_epoch(epoch: int, field: str = "epoch") -> int:
-    """Return an epoch. Raises InvalidFieldError for one that fits no clock."""
-    if not plausible_epoch(epoch):
+    """Return an epoch. Raises InvalidFieldError, which names ``field``, for one that fits no clock."""
+    if not is_plausible_epoch(epoch):
         raise InvalidFieldError(field, epoch, "no clock explains it: set the sender's clock and start it again")
     return epoch
 
 
 def _number(text: str, field: str) -> int:
+    """Return the number in a text. Raises InvalidFieldError for other text, and above ``MAX_INTEGER``."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_INTEGER)) or int(text) > MAX_INTEGER:
         raise InvalidFieldError(field, text, f"send a number of at most {MAX_INTEGER} as user property")
     return int(text)

@@ -1,11 +1,12 @@
 """The bus as the rest of the code sees it: typed publish and subscribe over an adapter that moves packets.
 
-An adapter moves packets and keeps a connection. Two rules hold for every adapter, and the conformance suite checks
-them: a message is acknowledged only after its handler returned, and each subscription has its own bounded queue and
-handles its messages in order, so that a slow one never blocks another.
+``Bus`` is the port; adapters implement ``send``, ``listen`` and the connection. Two rules hold for every adapter, and
+the conformance suite checks them: a message is acknowledged only after its handler returned, and each subscription has
+its own bounded queue and handles its messages in order, so that a slow one never blocks another.
 
 ``receiver`` checks and decodes each message before its handler is called. A message that cannot be read, or whose
-handler fails, is counted and refused (``dead_letter``), and acknowledged like any other: a redelivery would fail again.
+handler fails, is counted and refused (published as a dead letter for operators), and acknowledged like any other: a
+redelivery would fail again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from halimede import codec, topics
 from halimede.bus.message import (
     MAX_PROPERTIES,
     MAX_PROPERTY,
+    NO_SUBSCRIBER,
     AcceptsNames,
     Announce,
     Announcement,
@@ -35,7 +37,7 @@ from halimede.bus.message import (
     Packet,
     Receive,
     ReceiveNow,
-    judge,
+    check_reason,
 )
 from halimede.errors import BusError, DecodeError, InvalidFieldError, shorten_middle
 from halimede.messages import DeadLetter
@@ -45,14 +47,16 @@ M = TypeVar("M")
 log = structlog.get_logger()
 #: seconds that a publish waits for its acknowledgement
 PUBLISH_TIMEOUT = 10.0
+#: most dead letters of one client in a second
 DEAD_LETTERS_PER_SECOND = 10
 #: most refused subscriptions and births that are named
 MOST_REFUSED = 20
 #: node in the dead letters of clients that run on no node
 NO_NODE = "none"
+#: bytes of a refused message that its dead letter shows
 HEAD_BYTES = 32
 #: most topics whose names are cached for one subscription, and most characters of a cached one
-REMEMBERED, LONGEST = 4096, 512
+MOST_CACHED, LONGEST_CACHED = 4096, 512
 
 
 class DeadLetterPublisher:
@@ -64,7 +68,7 @@ class DeadLetterPublisher:
         self._recent: list[float] = []
 
     def write(self, packet: Packet, reason: str) -> DeadLetter | None:
-        """Log an unreadable message; return its dead letter, or None when the rate limit is reached."""
+        """Log an unreadable message; return its dead letter, None when the rate limit is reached."""
         now = asyncio.get_running_loop().time()
         self._recent = [t for t in self._recent if now - t < 1]
         if len(self._recent) >= DEAD_LETTERS_PER_SECOND:
@@ -90,21 +94,23 @@ class Bus(ABC):
     """
 
     def __init__(self, client_id: str, announce: Announce | None = None) -> None:
-        #: its name in logs, metrics and dead letters, and on the broker unless it has a secret ``session_id``
+        #: the client's name in logs, metrics and dead letters, and its client id unless it has a secret ``session_id``
         self.client_id = client_id
-        #: the client id with which it connects: whoever knows it can take the session over
+        #: the client id in its CONNECT: whoever knows this id can take the session over
         self.session_id = client_id
         #: the node of this client: the broker accepts its dead letters only under this name
         self.node = NO_NODE
+        #: makes birth and will of each connection
         self.announce = announce or Announcement
-        #: called before each connection, which would end that of another client with the same id: why it must not be
-        #: made yet, empty if it may
+        #: called before each attempt to connect, which would end the connection of another client with the same id:
+        #: returns why there must be no attempt yet, empty if there may be one
         self.obstacle: Callable[[], str] = lambda: ""
-        #: make only one connection; ``over`` is set when it has ended, or failed
+        #: make only one connection; ``over`` is set when that connection has ended, or failed
         self.once = False
         self.over = asyncio.Event()
         #: whether the last connection resumed the session of an earlier one
         self.resumed = False
+        #: counts of connections and messages
         self.stats = BusStats()
         #: limits of the last accepted connection
         self.grants = Grants()
@@ -114,6 +120,11 @@ class Bus(ABC):
         #: the newest dead letters without a connection
         self._unsent_dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_PER_SECOND)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def certificate_end(self) -> float | None:
+        """The Unix time at which the first certificate of this connection ends; None without TLS."""
+        return None
 
     # --- methods of adapters ----------------------------------------------------------------------------------
 
@@ -130,21 +141,21 @@ class Bus(ABC):
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether the broker has accepted this client."""
+        """Whether the broker has accepted this client, so that it can publish."""
 
     @property
     def owed(self) -> int:
-        """Bytes of publishes that the broker has not acknowledged yet."""
+        """The number of bytes of publishes that the broker has not acknowledged yet."""
         return 0
 
     @property
     def unacknowledged(self) -> int:
-        """Received messages that are acknowledged later, and are not yet."""
+        """The number of received messages that are acknowledged later, and are not yet."""
         return 0
 
     @property
     def oldest_s(self) -> float:
-        """Seconds since the oldest of them arrived."""
+        """Seconds since the oldest unacknowledged message arrived; 0 without one."""
         return 0.0
 
     @property
@@ -154,13 +165,13 @@ class Bus(ABC):
 
     @abstractmethod
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait for the broker; raise DisconnectedError with the last reason if it does not connect in time."""
+        """Wait for the broker. Raises DisconnectedError with the last reason if it does not connect in time."""
 
     @abstractmethod
     async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
-        """Send one packet and return the broker's reason code (0 for QoS 0).
+        """Send one packet and return the broker's reason code (0 for QoS 0), within ``timeout_s`` seconds.
 
-        Raises DisconnectedError if the connection is down or breaks before the answer, TooLargeError over
+        Raises DisconnectedError if the connection is down, or breaks or times out before the answer; TooLargeError over
         ``max_packet``, before anything is sent.
         """
 
@@ -188,13 +199,13 @@ class Bus(ABC):
 
         With a ``queue`` of 0 ``receive`` is a plain function, called when a message arrives. ``later``: a message is
         acknowledged by its ``done``, not when ``receive`` returns. ``drop_oldest``: a full queue drops and acknowledges
-        its oldest message, also one of QoS 1. ``inherit``: no subscription is sent; messages of a
-        session that another client began are handled.
+        its oldest message, also one of QoS 1. ``inherit``: no subscription is sent; messages of a session that another
+        client began are handled. Raises RefusedError if the broker does not grant it.
         """
 
     @abstractmethod
     async def unlisten(self, filter_: str) -> None:
-        """End a subscription; the running handler finishes. Queued messages are dropped and counted.
+        """End the subscription of a filter; the running handler finishes. Queued messages are dropped and counted.
 
         Those of a shared filter are not acknowledged, so that the broker can send them to another member.
 
@@ -207,8 +218,8 @@ class Bus(ABC):
         """Make the broker send a subscription's retained messages again, at the latest when reconnected."""
 
     @abstractmethod
-    def rival(self) -> None:
-        """Handle a proven client id conflict: the client that connected later pauses."""
+    def resolve_id_conflict(self) -> None:
+        """Handle a proven conflict of two clients with one id: the one that connected later disconnects and pauses."""
 
     @abstractmethod
     def renew(self) -> None:
@@ -217,7 +228,7 @@ class Bus(ABC):
     # --- methods of callers -----------------------------------------------------------------------------------
 
     def on_connect(self, hook: Callable[[], Awaitable[None]]) -> None:
-        """Call ``hook`` after each (re)connect, after birth and subscriptions."""
+        """Call ``hook`` after each connect and reconnect from now on, once birth and subscriptions are granted."""
         self._hooks.append(hook)
 
     async def publish(
@@ -234,7 +245,9 @@ class Bus(ABC):
     ) -> bool:
         """Publish a body; return whether the broker found a subscriber (always True at QoS 0).
 
-        Raises DisconnectedError (retry later), RefusedError (do not retry) and TooLargeError.
+        ``qos``: None for the topic's own. ``reply_to``, ``correlation``: where an answer goes, and what identifies it.
+        ``expiry_s``: seconds after which the broker drops it. ``properties``: user properties. ``timeout_s``: seconds
+        for the acknowledgement. Raises DisconnectedError (retry later), RefusedError (do not retry) and TooLargeError.
         """
         topic = address.topic
         packet = Packet(
@@ -247,7 +260,7 @@ class Bus(ABC):
             expiry_s=expiry_s,
             properties=tuple(properties.items()) if properties else (),
         )
-        return judge(packet.topic, await self.send(packet, timeout_s))
+        return check_reason(packet.topic, await self.send(packet, timeout_s)) != NO_SUBSCRIBER
 
     def publish_now(
         self,
@@ -260,9 +273,10 @@ class Bus(ABC):
         expiry_s: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> asyncio.Future[int] | None:
-        """Publish a body now or not at all: see ``post``; ``judge`` evaluates the result of the future.
+        """Publish a body now or not at all (None), as ``post`` does; ``publish`` describes the parameters.
 
-        ``tail``: bytes of the body's last field, which is empty in ``body``; they are not copied.
+        ``check_reason`` checks the future's result. ``tail``: bytes of the body's last field, which is empty in
+        ``body``; they are not copied.
         """
         topic = address.topic
         if tail is not None and tail.nbytes != len(tail):
@@ -282,9 +296,9 @@ class Bus(ABC):
         )
 
     async def clear(self, address: Address[Any], *, timeout_s: float = PUBLISH_TIMEOUT) -> None:
-        """Remove a retained message."""
+        """Remove the retained message of an address. Raises the errors of ``publish``."""
         packet = Packet(topic=address.text, payload=b"", qos=1, retain=True)
-        judge(packet.topic, await self.send(packet, timeout_s))
+        check_reason(packet.topic, await self.send(packet, timeout_s))
 
     async def subscribe(
         self,
@@ -301,12 +315,14 @@ class Bus(ABC):
         """Pass every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
         ``cleared`` is called for a retained message that was removed, ``accepts`` before a body is decoded: if it
-        returns False, the message is acknowledged and dropped. Raises ValueError if another filter of this bus can
-        get the same message: brokers differ in how often they send it then.
+        returns False, the message is acknowledged and dropped. ``queue``: most messages that wait for the handler.
+        Raises RefusedError if the broker does not grant it, ValueError if another filter of this bus can get the same
+        message: brokers differ in how often they send it then.
 
         ``later``: a message that the handler accepted without an error is acknowledged when its packet's ``done`` is
         called, at any later time. The connection's receive maximum bounds their number: with more, nothing is read, so
-        the handler must not wait for an answer on this connection. ``drop_oldest``, ``inherit``: see ``listen``.
+        the handler must not wait for an answer on this connection. ``drop_oldest``: a full queue drops and acknowledges
+        its oldest message. ``inherit``: send no subscription, because an earlier client of the session has.
         """
         receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, accepts=accepts)
         await self.listen(
@@ -314,23 +330,31 @@ class Bus(ABC):
         )
 
     async def subscribe_now(self, filter_: Filter[M], handler: HandlerNow[M]) -> None:
-        """Subscribe a handler that is a plain function: it is called when a message arrives, without a queue."""
+        """Subscribe a handler that is a plain function: it is called when a message arrives, without a queue.
+
+        Raises RefusedError, and ValueError as ``subscribe``.
+        """
         receive = receiver_now(filter_.topic, handler, self.stats, self._dead_letter_now)
         await self.listen(filter_.text, filter_.topic.qos, receive, 0)
 
     async def unsubscribe(self, filter_: Filter[Any]) -> None:
-        """End a subscription."""
+        """End the subscription of a filter, as ``unlisten`` describes."""
         await self.unlisten(filter_.text)
 
     async def reply(
-        self, to: Delivery[Any], topic: Topic[M], body: M, *, properties: Mapping[str, str] | None = None
+        self, request: Delivery[Any], topic: Topic[M], body: M, *, properties: Mapping[str, str] | None = None
     ) -> bool:
-        """Answer a request, but only on ``topic``: any other response topic is refused with InvalidFieldError."""
-        response = to.packet.response_topic
+        """Answer a request, but only on ``topic``; return whether the requester listens.
+
+        Raises the errors of ``publish``.
+
+        Any other response topic of the request is refused with InvalidFieldError.
+        """
+        response = request.packet.response_topic
         if topic.parse(response) is None:
             raise InvalidFieldError("response topic", response, f"answers go to {topic.template} alone")
         address = Address(topic, response)
-        return await self.publish(address, body, correlation=to.packet.correlation, properties=properties)
+        return await self.publish(address, body, correlation=request.packet.correlation, properties=properties)
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Publish a dead letter for an unreadable message, at most ten a second; without a connection, on the next."""
@@ -341,6 +365,7 @@ class Bus(ABC):
             self._unsent_dead_letters.append(dead_letter)
 
     async def _send_dead_letter(self, dead_letter: DeadLetter) -> None:
+        """Publish a dead letter, or log that it was not possible."""
         try:
             await self.publish(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), dead_letter)
         except BusError as error:
@@ -369,20 +394,20 @@ class Bus(ABC):
 
 
 def refused_names(connections: Iterable[Bus], *, birth: str = "") -> list[str]:
-    """Return the subscriptions and births that the broker refuses to a process, by filter or topic.
+    """Return the subscriptions and births that the broker refuses to a process, by filter or topic, sorted.
 
-    ``birth``: the topic of the birth that will have this list. Who reads it there has received it.
+    ``birth``: the topic of the birth that will have this list. A reader of the list has received that birth.
     """
     return sorted({name for bus in connections for name in bus.refused if name != birth})[:MOST_REFUSED]
 
 
 def refusal_text(names: Sequence[str]) -> str:
-    """Return the problem of a process to which the broker refuses subscriptions or births; empty without any."""
+    """Return the problem of a process to which the broker refuses subscriptions or births; empty without names."""
     return f"the broker refuses its subscription or birth: {', '.join(names)}" if names else ""
 
 
 class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
-    """Caches the parsed address and names of the topics that one subscription receives.
+    """The parsed address and names by the topic, of messages that one subscription receives.
 
     A lookup raises DecodeError if a name in the topic is not valid.
     """
@@ -396,9 +421,9 @@ class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
         if names is None:
             raise DecodeError("a name in the topic is not valid")
         entry = Address(self._topic, text), MappingProxyType(names)
-        if len(self) >= REMEMBERED:
+        if len(self) >= MOST_CACHED:
             self.clear()
-        if len(text) <= LONGEST:
+        if len(text) <= LONGEST_CACHED:
             self[text] = entry
         return entry
 
@@ -412,7 +437,10 @@ def receiver(
     cleared: Cleared | None = None,
     accepts: AcceptsNames | None = None,
 ) -> Receive:
-    """Return a function that decodes the messages of a topic and calls a handler: see ``Bus.subscribe``."""
+    """Return the function that decodes each packet of a subscription and calls its handler.
+
+    ``dead_letter`` is called with a packet that is refused, and the reason. ``Bus.subscribe`` describes the rest.
+    """
     addresses = AddressCache(topic)
 
     async def receive(packet: Packet) -> None:
@@ -442,7 +470,7 @@ def receiver(
 def receiver_now(
     topic: Topic[M], handler: HandlerNow[M], stats: BusStats, dead_letter: Callable[[Packet, str], None]
 ) -> ReceiveNow:
-    """Return the same for a handler that is a plain function: see ``Bus.subscribe_now``."""
+    """Return the same function as ``receiver`` for a handler that is a plain function."""
     addresses = AddressCache(topic)
 
     def receive(packet: Packet) -> None:

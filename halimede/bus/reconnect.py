@@ -1,7 +1,7 @@
 """Decides when a client connects again: soon; spread after an outage; late after a client id conflict.
 
-A connection whose subscriptions and birth are refused by a broker that is not ready is ended and made again
-(``BrokerReadiness``).
+``ReconnectingBus`` reports the ends of its connections here and waits for the pauses. A connection whose subscriptions
+and birth are refused by a broker that is not ready is ended and made again (``BrokerReadiness``).
 
 If two clients have one id, a broker accepts the newcomer and ends the older connection, so two clients that both
 reconnect at once disconnect each other without limit. The older client stays: it reconnects at once, a few times. The
@@ -10,7 +10,7 @@ connection held.
 
 MQTT 5 has a reason code for it (0x8E), which is proof. Mosquitto 2.0.11 closes the older connection without a reason:
 several consecutive connections that were accepted and ended soon, while the broker was available, mean the same.
-Messages can also prove the conflict (``proven``).
+Messages can prove the conflict as well (``must_disconnect``).
 
 A session that outlives its connection may be taken over, and back: among clients that ``share`` one, there is no
 conflict.
@@ -24,15 +24,16 @@ from collections.abc import Mapping
 from halimede.bus.message import FAILURE, NO_SHARED, NO_WILDCARDS
 from halimede.system.backoff import exponential
 
-#: seconds between two attempts: most of the first pause, and most of any
+#: most seconds of the first pause between two attempts, and of any pause
 FIRST_BACKOFF, LAST_BACKOFF = 0.2, 5.0
 #: a broker that accepts no connection is down for all its clients: they reconnect spread over at least so many seconds
 SPREAD = 1.0
 #: seconds after which a connection was a good one: the next back-off starts small again
 STABLE_AFTER = 5.0
-#: seconds of a newcomer's first pause; longest multiples of it, with and without proof of a conflict
+#: least and most seconds of a newcomer's first pause; most times that a later pause has, with and without proof of a
+#: conflict
 PAUSE = (20.0, 40.0)
-LONGEST, UNPROVEN = 4, 2
+PROVEN_MULTIPLE, UNPROVEN_MULTIPLE = 4, 2
 #: a connection that ended sooner (seconds) is a brief one
 BRIEF = 2.0
 #: seconds after which a client counts as the older one
@@ -57,7 +58,7 @@ class ReconnectBackoff:
         self._least = 0.0
 
     def refused(self) -> None:
-        """Record that no connection could be made."""
+        """Record that no connection could be made: the next pauses are longer and spread."""
         self._failures += 1
         self._spread, self._least = SPREAD, 0.0
 
@@ -75,7 +76,7 @@ class ReconnectBackoff:
         self._spread, self._least = 0.0, UNREADY_SHARE
 
     def pause(self) -> float:
-        """Return the next pause in seconds."""
+        """Return the next pause in seconds; it changes nothing but the random numbers."""
         longest = max(self._spread, exponential(self._failures, FIRST_BACKOFF, LAST_BACKOFF))
         return self._chance.uniform(self._least * longest, longest)
 
@@ -98,7 +99,10 @@ class BrokerReadiness:
         self.answers: dict[str, int] = {}
 
     def must_end(self, answers: Mapping[str, int]) -> bool:
-        """Record all answers to a connection; return whether it must end, because the broker is not ready."""
+        """Record all answers to a connection; return whether it must end, because the broker is not ready.
+
+        ``answers``: reason codes by filter or birth topic.
+        """
         refused = {name for name, reason in answers.items() if reason >= FAILURE and reason not in PERMANENT}
         is_deaf = all(reason >= FAILURE for reason in answers.values())
         was_granted = any(self.answers.get(name, FAILURE) < FAILURE for name in refused)
@@ -112,6 +116,8 @@ class BrokerReadiness:
 class ClientIdConflict:
     """Detects a second client with the same client id, and decides which of the two pauses.
 
+    ``share``: several clients take over one session in turn, which is no conflict.
+
     Attributes:
         suspected: report a conflict to the operator after the next connect.
 
@@ -121,7 +127,7 @@ class ClientIdConflict:
         self.suspected = False
         self._share = share
         self._settled = False
-        self._giving_way = False
+        self._must_pause = False
         self._brief = 0
         #: pauses since it was last settled
         self._yielded = 0
@@ -130,13 +136,13 @@ class ClientIdConflict:
         """Record that no connection could be made: the broker is down or busy."""
         self._brief = 0
 
-    def proven(self) -> bool:
+    def must_disconnect(self) -> bool:
         """Record a proven conflict; return whether this client must disconnect and pause."""
-        self._giving_way = not self._settled
-        return self._giving_way
+        self._must_pause = not self._settled
+        return self._must_pause
 
-    def ended(self, lasted: float, *, takeover: bool, chance: random.Random, explained: bool = False) -> float:
-        """Record the end of a connection that lasted ``lasted`` seconds; return the pause in seconds, usually 0.
+    def pause_after(self, lasted: float, *, takeover: bool, chance: random.Random, explained: bool = False) -> float:
+        """Return the pause in seconds after a connection that lasted ``lasted`` seconds, usually 0, and record its end.
 
         ``takeover``: the broker reported that another client took the session over. ``explained``: the broker gave a
         reason, or this client ended it: no conflict is inferred.
@@ -146,12 +152,13 @@ class ClientIdConflict:
         if lasted >= SETTLED:
             self._settled, self._yielded = True, 0
         self._brief = self._brief + 1 if takeover or (lasted < BRIEF and not explained) else 0
-        if not self._giving_way and self._brief < self._patience(takeover=takeover):
+        if not self._must_pause and self._brief < self._patience(takeover=takeover):
             return 0.0
-        most = LONGEST if takeover or self._giving_way else UNPROVEN  # a bad connection resembles a conflict
+        # without proof it may be a bad connection, which resembles a conflict
+        most = PROVEN_MULTIPLE if takeover or self._must_pause else UNPROVEN_MULTIPLE
         pause = chance.uniform(*PAUSE) * exponential(self._yielded + 1, 1, most)
         self.suspected = True
-        self._settled = self._giving_way = False
+        self._settled = self._must_pause = False
         self._brief = 0
         self._yielded += 1
         return pause

@@ -24,17 +24,22 @@ LASTS_S = 0.01
 
 
 class RetainedPublisher(Generic[M]):
-    """Publishes the latest state; ``touch`` marks it as changed. ``run`` until withdrawn or cancelled.
+    """Publishes the latest state of one retained topic; ``touch`` marks it as changed.
+
+    ``run`` until withdrawn or cancelled.
 
     Args:
+        bus: the connection; the caller enters it.
+        address: the topic.
         state: returns the state; None: there is none yet.
-        farewell: returns what ``withdraw`` publishes before the retained message is cleared.
+        farewell: returns what ``withdraw`` publishes before the retained message is cleared; None: nothing.
         same: whether two states are equal: then the second waits for the heartbeat.
-        least_s: least seconds between two messages; ``heartbeat_s``: most seconds.
+        least_s: least seconds between two messages.
+        heartbeat_s: most seconds between two messages.
         lasts_s: seconds that a change must last.
-        poll_s: seconds between two checks of a state that changes without ``touch``.
+        poll_s: seconds between two checks of a state that changes without ``touch``; None: no checks.
         announced: whether the birth of each connection carries the state.
-        timeout_s: the longest wait for an acknowledgement in seconds.
+        timeout_s: seconds that an acknowledgement may take.
 
     """
 
@@ -73,21 +78,21 @@ class RetainedPublisher(Generic[M]):
         self._changed.set()
 
     async def run(self) -> None:
-        """Publish until withdrawn or cancelled."""
+        """Publish changes and heartbeats until withdrawn or cancelled."""
         if self._announced:
             self._published = self._state()
         else:
-            self._bus.on_connect(self.again)
+            self._bus.on_connect(self.republish)
             await self.publish()
         while not self._withdrawn:
             await asyncio.sleep(self._least_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeat_s - self._least_s):
-                    await self._wait_for_news()
+                    await self._wait_for_change()
             await self.publish()
 
     async def publish(self) -> None:
-        """Publish the state now, unless the bus is disconnected."""
+        """Publish the state now, unless the bus is disconnected; a failure is logged, and the next one publishes it."""
         if not self._bus.connected or self._withdrawn:
             return
         self._changed.clear()
@@ -101,13 +106,16 @@ class RetainedPublisher(Generic[M]):
             level = log.warning if isinstance(error, RefusedError) else log.info
             level("state not published", topic=self._address.text, error=str(error))
 
-    async def again(self) -> None:
+    async def republish(self) -> None:
         """Schedule a publish even if the state is unchanged: a will cleared it, or the broker restarted."""
         self._published = None
         self._changed.set()
 
     async def withdraw(self) -> None:
-        """Stop publishing and clear the retained message. Without a connection, the will clears it."""
+        """Stop publishing and clear the retained message, after the farewell.
+
+        Without a connection, the will clears it.
+        """
         self._withdrawn = True
         self._changed.set()
         try:
@@ -117,7 +125,8 @@ class RetainedPublisher(Generic[M]):
         except BusError as error:
             log.info("state not cleared", topic=self._address.text, error=str(error))
 
-    async def _wait_for_news(self) -> None:
+    async def _wait_for_change(self) -> None:
+        """Wait until the state differs from the published one for ``lasts_s``."""
         while not self._withdrawn:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):

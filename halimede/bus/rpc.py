@@ -1,4 +1,7 @@
-"""Request and reply over topics (MQTT v5 response topic and correlation data)."""
+"""Request and reply over topics (MQTT v5 response topic and correlation data): ``RpcClient`` and ``RpcServer``.
+
+A ticket is the correlation data of a request, which its replies repeat.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,24 @@ QUEUE = 32
 
 
 def new_ticket() -> bytes:
-    """Return random correlation data."""
+    """Return random correlation data (16 bytes) for a request."""
     return secrets.token_bytes(16)
 
 
-def accept_all(_: Delivery[Any]) -> bool:
-    """Accept each reply."""
+def accepts_all(_: Delivery[Any]) -> bool:
+    """Accept each reply: the default of ``accepts``."""
     return True
 
 
 class PendingReplies(Generic[R]):
-    """The accepted replies to one request that wait for the caller: at most ``most``."""
+    """The replies to one request that the caller has not read yet: at most ``most``, of those that it ``accepts``.
 
-    def __init__(self, ticket: bytes, accept: Callable[[Delivery[R]], bool], most: int) -> None:
+    ``ticket``: the request's correlation data. The caller awaits ``queue.get()``.
+    """
+
+    def __init__(self, ticket: bytes, accepts: Callable[[Delivery[R]], bool], most: int) -> None:
         self.ticket = ticket
-        self.accept = accept
+        self.accepts = accepts
         self.queue: asyncio.Queue[Delivery[R]] = asyncio.Queue(most)
 
 
@@ -46,6 +52,7 @@ class RpcClient(Generic[R]):
     """Concurrent requests over one reply topic. Replies without a waiting request are counted and dropped.
 
     ``replies`` may be a filter if the requests' topics define where replies go: then they have no response topic.
+    ``queue``: most replies that wait in the subscription.
 
     Attributes:
         late: replies with correlation data of no waiting request: late, replayed or forged.
@@ -61,7 +68,7 @@ class RpcClient(Generic[R]):
         self._pending: dict[bytes, PendingReplies[R]] = {}
 
     async def start(self) -> None:
-        """Subscribe to the reply topic: before the first request."""
+        """Subscribe to the reply topic: before the first request. Raises RefusedError."""
         await self.bus.subscribe(self._filter, self._replied, queue=self._queue)
 
     async def ask(
@@ -74,7 +81,7 @@ class RpcClient(Generic[R]):
         properties: Mapping[str, str] | None = None,
         ticket: bytes = b"",
     ) -> Delivery[R]:
-        """Send a request and wait for its reply.
+        """Send a request and return its reply, within ``timeout_s`` seconds.
 
         ``ticket``, from ``new_ticket``, is for a repeated request: the server recognises it, and does not process a
         request in progress twice.
@@ -82,9 +89,9 @@ class RpcClient(Generic[R]):
         Raises NoSubscriberError at once if the broker reports no subscriber, TimeoutError at the deadline, and the
         errors of ``Bus.publish``.
         """
-        with self.pending(ticket=ticket) as pending:
+        with self.expect_replies(ticket=ticket) as pending:
             async with asyncio.timeout(timeout_s):
-                expiry_s = max(1, int(timeout_s) + 1)
+                expiry_s = int(timeout_s) + 1
                 if not await self.send(
                     address, body, pending, qos=qos, expiry_s=expiry_s, properties=properties, timeout_s=timeout_s
                 ):
@@ -101,15 +108,15 @@ class RpcClient(Generic[R]):
         longest_s: float,
         most: int,
         expiry_s: int | None = None,
-        accept: Callable[[Delivery[R]], bool] = accept_all,
+        accepts: Callable[[Delivery[R]], bool] = accepts_all,
     ) -> AsyncIterator[Delivery[R]]:
-        """Send a request to all subscribers, and yield at most ``most`` replies as they arrive.
+        """Send a request to all subscribers, and yield at most ``most`` replies that it ``accepts``, as they arrive.
 
         Ends after ``first_s`` seconds without any reply, ``quiet_s`` without another one, and ``longest_s`` in any
         case. Raises NoSubscriberError if the broker reports no subscriber, and the errors of ``Bus.publish``.
         """
         loop = asyncio.get_running_loop()
-        with self.pending(most, accept) as pending:
+        with self.expect_replies(most, accepts) as pending:
             until = loop.time() + longest_s
             if not await self.send(address, body, pending, expiry_s=expiry_s):
                 raise NoSubscriberError(f"nobody listens on {address}")
@@ -124,11 +131,14 @@ class RpcClient(Generic[R]):
                 yield reply
 
     @contextlib.contextmanager
-    def pending(
-        self, most: int = 1, accept: Callable[[Delivery[R]], bool] = accept_all, *, ticket: bytes = b""
+    def expect_replies(
+        self, most: int = 1, accepts: Callable[[Delivery[R]], bool] = accepts_all, *, ticket: bytes = b""
     ) -> Iterator[PendingReplies[R]]:
-        """Receive the replies to one request, until the block ends."""
-        pending = PendingReplies(ticket or new_ticket(), accept, most)
+        """Receive the replies to one request until the block ends; ``send`` sends it.
+
+        An empty ``ticket``: a new one.
+        """
+        pending = PendingReplies(ticket or new_ticket(), accepts, most)
         self._pending[pending.ticket] = pending
         try:
             yield pending
@@ -159,10 +169,11 @@ class RpcClient(Generic[R]):
         )
 
     async def _replied(self, delivery: Delivery[Any]) -> None:
+        """Pass a reply to the caller that waits for it, or count it."""
         pending = self._pending.get(delivery.packet.correlation)
         if pending is None or pending.queue.full():
             self.late += 1
-        elif pending.accept(delivery):
+        elif pending.accepts(delivery):
             pending.queue.put_nowait(delivery)
 
 
@@ -170,10 +181,14 @@ class RpcServer(Generic[Q, R]):
     """Replies to requests, each on the reply topic of the client that its topic names.
 
     Args:
+        bus: the connection; the caller enters it.
+        requests: the filter of the requests.
+        replies: the topic of the replies.
         answer: makes a reply; None: send none.
         too_large: makes the substitute for a reply that does not fit into a message.
         optional: if the broker refuses the subscription, there are no replies, and the process continues.
-        timeout_s: the longest time to send a reply, in seconds.
+        queue: most requests that wait; more of QoS 0 are dropped.
+        timeout_s: seconds that sending a reply may take.
 
     """
 
@@ -199,7 +214,7 @@ class RpcServer(Generic[Q, R]):
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
-        """Subscribe. Raises RefusedError."""
+        """Subscribe to the requests. Raises RefusedError, unless they are optional."""
         try:
             await self._bus.subscribe(self._requests, self._requested, queue=self._queue)
         except RefusedError as error:
@@ -208,6 +223,7 @@ class RpcServer(Generic[Q, R]):
             log.warning("requests not subscribed", filter=self._requests.text, error=str(error))
 
     async def _requested(self, delivery: Delivery[Q]) -> None:
+        """Answer one request. Raises InvalidFieldError for one whose reply would go to another topic."""
         address = self._replies.at(client=delivery.names["client"])
         if delivery.packet.response_topic != address.text:
             raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {address}")
@@ -219,6 +235,7 @@ class RpcServer(Generic[Q, R]):
             log.info("reply not sent", to=address.text, error=str(error))
 
     async def _send(self, address: Address[R], reply: R, correlation: bytes) -> None:
+        """Send a reply, or its substitute if it is too large. Raises BusError."""
         try:
             await self._bus.publish(address, reply, correlation=correlation, timeout_s=self._timeout_s)
         except TooLargeError as error:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Literal, Self, cast, get_args
 from urllib.parse import unquote, urlsplit
 
-from halimede.bus.credentials import MOST_LOGIN, Credentials
-from halimede.errors import InvalidFieldError
+from halimede.bus.credentials import MOST_LOGIN, Credentials, Login
+from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.names import check_name
 
+#: the MQTT clients: this project's, and the stock one
 Client = Literal["lean", "paho"]
 
+#: default ports without and with TLS
 PLAIN_PORT, TLS_PORT = 1883, 8883
 #: most characters between two dots of a host's name (RFC 1035, 2.3.4)
 LABEL = 63
@@ -24,6 +26,7 @@ LABEL = 63
 LIST = re.compile(r"(?P<before>(\w+://)?([^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>[/?#].*)?")
 #: variable that selects the client
 CLIENT = "HALIMEDE_MQTT_CLIENT"
+#: the correction of an invalid address
 FIX = (
     "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS; "
     "several brokers of one system: host:port,host:port"
@@ -31,7 +34,7 @@ FIX = (
 
 
 def chosen_client(environ: Mapping[str, str], default: Client = "lean") -> Client:
-    """Return the client that the environment selects. Raises InvalidFieldError."""
+    """Return the client that the variable ``CLIENT`` selects, else ``default``. Raises InvalidFieldError."""
     client = environ.get(CLIENT) or default
     if client not in get_args(Client):
         raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
@@ -54,10 +57,11 @@ class MqttSettings:
     """The broker's address and the options of connections to it. ``repr`` does not show the password.
 
     Attributes:
-        secure: TLS without fallback: the broker's certificate is verified, with the authority of the credentials,
-            or else the system's.
-        credentials: a folder that is read for every connection; it takes precedence over ``username`` and
-            ``password``.
+        host, port: the first address that is tried.
+        username, password: None: the client sends none.
+        secure: TLS without fallback: the broker's certificate is verified, with the authority of the credentials, or
+            else the system's.
+        credentials: a folder that is read for every connection; it takes precedence over ``username`` and ``password``.
         prefix: levels added before every topic and removed on receipt, for a broker that several systems share.
         keepalive_s: a silent connection is found dead within 1.5 times this.
         receive_maximum: QoS 1 messages that the broker may send before the first is acknowledged. A busy handler
@@ -69,8 +73,8 @@ class MqttSettings:
         connect_timeout_s: for the connection, and again for the broker's answer; while other addresses remain to be
             tried, an address has its share of it (``addresses.share_s``).
         alternatives: further endpoints, which are tried in this order if there is no connection to the first.
-        client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one; default:
-            HALIMEDE_MQTT_CLIENT, else lean (see ``for_control``).
+        client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one. Default: HALIMEDE_MQTT_CLIENT,
+            else lean.
 
     """
 
@@ -114,12 +118,26 @@ class MqttSettings:
         """Return the same settings for one endpoint alone."""
         return replace(self, host=endpoint.host, port=endpoint.port, alternatives=())
 
-    def login(self) -> tuple[str | None, str | None]:
-        """Return the user name and password for the next connection. Raises InvalidFieldError."""
+    def tls_and_login(self) -> tuple[ssl.SSLContext | None, Login]:
+        """Return ``context`` and ``login`` for the next connection.
+
+        Raises DisconnectedError if their files are unusable now: they have changed since the start, perhaps during a
+        rotation.
+        """
+        try:
+            return self.context(), self.login()
+        except InvalidFieldError as error:
+            raise DisconnectedError(str(error)) from error
+
+    def login(self) -> Login:
+        """Return user name and password, None for a missing one. Raises InvalidFieldError for unusable files."""
         return self.credentials.login() if self.credentials else (self.username, self.password)
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context for the next connection, None without TLS. Raises InvalidFieldError."""
+        """Return the TLS context for the next connection, None without TLS.
+
+        Raises InvalidFieldError for unusable files.
+        """
         if not self.secure:
             return None
         if self.credentials:
@@ -128,13 +146,21 @@ class MqttSettings:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
 
+    def certificate_end(self, broker: float | None) -> float | None:
+        """Return the Unix time at which the client's own certificate, as its file is now, or the broker's one ends.
+
+        ``broker``: the end of the broker's certificate, None if it is unknown. None: neither is known.
+        """
+        own = self.credentials.certificate_end() if self.credentials else None
+        return min((end for end in (own, broker) if end is not None), default=None)
+
     @classmethod
     def from_url(
         cls, url: str, *, variable: str = "HALIMEDE_BROKER", credentials: str | Path | Credentials | None = None
     ) -> Self:
-        """Parse ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
+        """Return the settings of ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
 
-        ``host:port`` may be a list, separated by commas. ``credentials`` is a folder (see ``Credentials``), empty for
+        ``host:port`` may be a list, separated by commas. ``credentials``: the folder of one user, empty or None for
         none. Raises InvalidFieldError, which names ``variable`` and does not contain the password.
         """
         shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url) if isinstance(url, str) else url
@@ -177,7 +203,7 @@ class MqttSettings:
 
     @classmethod
     def _from_list(cls, brokers: re.Match[str], variable: str, credentials: str | Path | Credentials | None) -> Self:
-        """Return the settings of an address with several hosts: each one is checked like an address of its own."""
+        """Return the settings of an address with several hosts; each is checked as a single address."""
         before, after = brokers["before"] or "", brokers["after"] or ""
         if after.startswith("//"):  # of a second mqtt://, and there may be a password behind it
             raise InvalidFieldError(variable, f"{brokers['hosts']}//...", FIX)

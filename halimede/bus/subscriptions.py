@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from halimede.bus.message import BusStats, Packet, Receive, ReceiveNow
-from halimede.bus.topic_filter import Prefix, matches, overlap, split_shared
+from halimede.bus.message import BusStats, Grants, Packet, Receive, ReceiveNow
+from halimede.bus.topic_filter import Prefix, has_overlap, matches, split_shared
 from halimede.bus.transport import Acknowledge
 
 log = structlog.get_logger()
 
 #: most topics whose subscription is cached, and most characters of a cached one
-ROUTES, LONGEST = 4096, 512
+MOST_ROUTES, LONGEST_ROUTED = 4096, 512
 
 #: the receive maximum of MQTT v5 for a client that sets none
-NO_LIMIT = 65_535
+NO_LIMIT = Grants().receive_maximum
 #: messages in progress above the receive maximum at which a connection is not read any more: those that an earlier
 #: connection has delivered count as well
 EXCESS = 8
@@ -38,7 +38,9 @@ Done = Callable[[], object]
 
 
 class Dispatcher:
-    """The subscriptions of one client. ``unacked``: its messages that are not acknowledged yet.
+    """The subscriptions of one client: passes each received message to its own.
+
+    ``unacked``: those not acknowledged yet.
 
     If its session outlives its connections, a message that arrives before its handler is known is not acknowledged and
     dropped: it waits for that handler.
@@ -57,21 +59,22 @@ class Dispatcher:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a kept session has any content."""
+        """Whether a kept session has any content: subscriptions, or messages in progress."""
         return bool(self._subscriptions) or self.unacked.busy
 
     def get(self, filter_: str) -> Subscription | None:
-        """Return the subscription of a filter."""
+        """Return the subscription of a filter, None without one."""
         return self._subscriptions.get(filter_)
 
     def conflict(self, filter_: str, *, requested: bool) -> str | None:
         """Return the filter of a subscription that forbids another one: the same, or one that gets its messages.
 
-        Filters of an earlier client of the session may overlap: whoever has the message first handles it.
+        None if there is none. ``requested``: the other filter will be sent to the broker. Filters of an earlier client
+        of the session may overlap: whoever has the message first handles it.
         """
         levels = split_shared(filter_)[1].split("/")
         for name, subscription in self._subscriptions.items():
-            if name == filter_ or (requested and subscription.requested and subscription.overlaps(levels)):
+            if name == filter_ or (requested and subscription.requested and subscription.has_overlap_with(levels)):
                 return name
         return None
 
@@ -99,13 +102,16 @@ class Dispatcher:
         return subscription
 
     def dispatch(self, packet: Packet, acknowledge: Acknowledge | None, key: int) -> None:
-        """Deliver a message that has arrived (``transport.Deliver``)."""
+        """Deliver a message that has arrived: a ``Deliver``. ``key``: its packet identifier.
+
+        ``acknowledge`` acknowledges it to the broker; None at QoS 0.
+        """
         if self._prefix.text:
-            packet = self._prefix.removed(packet)
+            packet = self._prefix.remove_from(packet)
         subscription = self._routes.get(packet.topic) or self._route(packet.topic)
         done: Done | None = acknowledge
         if acknowledge and (self.durable or (subscription and subscription.later)):
-            token = self.unacked.take(key, packet, acknowledge)
+            token = self.unacked.record(key, packet, acknowledge)
             if token is None:
                 return  # it is already in progress
             if subscription is None and self.durable:
@@ -128,16 +134,16 @@ class Dispatcher:
         self._unclaimed.clear()
         if not self.durable:
             for subscription in self._subscriptions.values():
-                subscription.disown()
+                subscription.drop_acknowledgements()
 
     def _route(self, topic: str) -> Subscription | None:
-        """Return the subscription of a topic, the first one if several match."""
+        """Return the subscription of a topic, the first one if several match; None without one."""
         levels = topic.split("/")
         for subscription in self._subscriptions.values():
-            if subscription.takes(levels):
-                if len(self._routes) >= ROUTES:
+            if subscription.matches(levels):
+                if len(self._routes) >= MOST_ROUTES:
                     self._routes.clear()
-                if len(topic) <= LONGEST:
+                if len(topic) <= LONGEST_ROUTED:
                     self._routes[topic] = subscription
                 return subscription
         return None
@@ -146,14 +152,14 @@ class Dispatcher:
 class Subscription:
     """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, never a QoS 1 message.
 
-    With ``drop_oldest`` it drops the oldest message of either QoS, and acknowledges it.
+    Messages wait in the queue, at most ``limit``, and ``pump`` passes them to ``receive`` in order. With a ``limit`` of
+    0 there is no queue: ``receive`` is a plain function, called when a message arrives. With ``drop_oldest`` a full
+    queue drops the oldest message of either QoS, and acknowledges it.
 
     QoS 1 needs no bound here: the connection's receive maximum is one, because the broker sends no more than that
     before it receives acknowledgements. Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1.
     Then messages that are acknowledged later are bounded by ``UnackedMessages``, and those of other subscriptions by
     the broker's queue for a client, ``max_queued_messages``.
-
-    With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called when a message arrives.
 
     ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``requested``: send the
     subscription to the broker; otherwise only handle its messages, because an earlier client of the session has
@@ -187,13 +193,13 @@ class Subscription:
         self._wake: asyncio.Future[None] | None = None
         self._closed = False
 
-    def takes(self, topic: list[str]) -> bool:
+    def matches(self, topic: list[str]) -> bool:
         """Whether a topic, given as its levels, belongs to this subscription."""
         return matches(self._levels, topic)
 
-    def overlaps(self, levels: list[str]) -> bool:
-        """Whether a topic of another filter can belong to this subscription."""
-        return overlap(self._levels, levels)
+    def has_overlap_with(self, levels: list[str]) -> bool:
+        """Whether a topic of another filter, given as its levels, can belong to this subscription."""
+        return has_overlap(self._levels, levels)
 
     def offer(self, packet: Packet, acknowledge: Done | None) -> None:
         """Queue a message that has arrived, or handle it now if there is no queue."""
@@ -215,8 +221,8 @@ class Subscription:
         if self._wake and not self._wake.done():
             self._wake.set_result(None)
 
-    def disown(self) -> None:
-        """Handle the end of the connection: queued messages are handled without an acknowledgement."""
+    def drop_acknowledgements(self) -> None:
+        """Handle queued messages without an acknowledgement: their connection has ended."""
         self._waiting = deque((packet, None) for packet, _ in self._waiting)
 
     def close(self) -> None:
@@ -235,7 +241,7 @@ class Subscription:
             self._wake.set_result(None)
 
     async def pump(self) -> None:
-        """Call the handler for each message until closed or cancelled."""
+        """Call ``receive`` for each queued message until closed or cancelled."""
         loop = asyncio.get_running_loop()
         while not self._closed:
             if not self._waiting:
@@ -269,9 +275,10 @@ class Subscription:
 
 @dataclass(slots=True, eq=False)
 class AckToken:
-    """Acknowledges one message once, when it is called.
+    """Acknowledges one message once, when it is called; ``messages`` has it among those in progress until then.
 
-    ``acknowledge`` does it on the last connection that delivered the message; None after that one ended.
+    ``acknowledge`` does it on the last connection that delivered the message; None after that one ended. ``key``: the
+    packet identifier. ``done``: it was called.
     """
 
     messages: UnackedMessages
@@ -318,26 +325,26 @@ class UnackedMessages:
 
     @property
     def busy(self) -> bool:
-        """Whether any message is in progress."""
+        """Whether any message is in progress: arrived, and not acknowledged."""
         return bool(self._busy)
 
     @property
     def count(self) -> int:
-        """Messages in progress."""
+        """The number of messages in progress."""
         return len(self._busy)
 
-    def arrivals(self) -> list[float]:
-        """Return when they arrived, in loop time; without those whose handler is not known yet."""
+    def arrival_times(self) -> list[float]:
+        """Return when the messages in progress arrived, in loop time; without those whose handler is not known yet."""
         return [token.packet.arrived for token in self._busy if token.packet.arrived]
 
-    async def idle(self) -> None:
-        """Wait until no message is in progress."""
+    async def wait_idle(self) -> None:
+        """Wait, without a deadline, until no message is in progress."""
         while self._busy:
             self._idle.clear()
             await self._idle.wait()
 
-    def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
-        """Record a message by its packet identifier; None: it is known already, and needs no action."""
+    def record(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
+        """Record a message by its packet identifier; return its token, None if it is in progress already."""
         token = self._tokens.get(key) if self.durable and packet.duplicate else None
         if token and (token.packet.topic, token.packet.payload) == (packet.topic, packet.payload):
             if token.done:

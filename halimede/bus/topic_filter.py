@@ -9,8 +9,10 @@ from itertools import zip_longest
 from halimede.bus.message import Packet
 from halimede.errors import TooLargeError
 
+#: begin of the filter of a shared subscription
 SHARE = "$share/"
-#: user properties up to which a packet's size is only estimated, and most bytes of all but its body then
+#: a packet with at most ``FEW`` user properties has at most ``OVERHEAD`` bytes besides its body: then nothing is
+#: counted
 FEW, OVERHEAD = 3, 9 * 65_536 + 64
 
 
@@ -34,12 +36,12 @@ def matches(levels: Sequence[str], topic: Sequence[str]) -> bool:
     return len(levels) == len(topic)
 
 
-def overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+def has_overlap(levels: Sequence[str], other_levels: Sequence[str]) -> bool:
     """Whether a topic can match both filters, given as their levels (without ``$share``)."""
-    if {"+", "#"} & {one[0], other[0]} and (one[0].startswith("$") or other[0].startswith("$")):
+    if {"+", "#"} & {levels[0], other_levels[0]} and (levels[0].startswith("$") or other_levels[0].startswith("$")):
         return False
-    for first, second in zip_longest(one, other):
-        if "#" in {first, second}:  # it matches no level as well
+    for first, second in zip_longest(levels, other_levels):
+        if "#" in {first, second}:  # "#" also matches no level
             return True
         if first != second and (None in {first, second} or "+" not in {first, second}):
             return False
@@ -48,51 +50,46 @@ def overlap(one: Sequence[str], other: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The prefix of all topics on a broker that several systems share: empty, or ending in ``/``."""
+    """The prefix of all topics on a broker that several systems share. ``text`` is empty, or ends in ``/``."""
 
     text: str = ""
 
-    def added(self, packet: Packet) -> Packet:
-        """Return a packet with the prefix in its topics."""
+    def add_to(self, packet: Packet) -> Packet:
+        """Return a packet with the prefix before its topic and response topic."""
         if not self.text:
             return packet
         response = self.text + packet.response_topic if packet.response_topic else ""
         return replace(packet, topic=self.text + packet.topic, response_topic=response)
 
-    def removed(self, packet: Packet) -> Packet:
+    def remove_from(self, packet: Packet) -> Packet:
         """Return a packet without the prefix. A topic outside the prefix becomes empty."""
         if not self.text:
             return packet
         return replace(packet, topic=self._inner(packet.topic), response_topic=self._inner(packet.response_topic))
 
     def filter(self, filter_: str) -> str:
-        """Return a filter with the prefix; ``$share/<group>/`` stays in front."""
+        """Return a filter with the prefix before its topic; ``$share/<group>/`` stays in front."""
         group, plain = split_shared(filter_)
         return f"{SHARE}{group}/{self.text}{plain}" if group else self.text + plain
 
     def _inner(self, topic: str) -> str:
+        """Return a topic without the prefix, empty for a topic outside of it."""
         return topic.removeprefix(self.text) if topic.startswith(self.text) else ""
 
 
 def packet_size(packet: Packet) -> int:
-    """Return the bytes of the PUBLISH of a packet: brokers compare it with their limit."""
+    """Return the bytes of the PUBLISH of a packet, header included: brokers compare it with their limit."""
     properties = sum(1 + _text(key) + _text(value) for key, value in packet.properties)
     properties += 1 + _text(packet.response_topic) if packet.response_topic else 0
     properties += 3 + len(packet.correlation) if packet.correlation else 0
     properties += 5 if packet.expiry_s is not None else 0
-    length = (
-        _text(packet.topic)
-        + (2 if packet.qos else 0)
-        + _varint(properties)
-        + properties
-        + len(packet.payload)
-        + len(packet.tail)
-    )
+    length = _text(packet.topic) + (2 if packet.qos else 0) + _varint(properties) + properties
+    length += len(packet.payload) + len(packet.tail)
     return 1 + _varint(length) + length
 
 
 def check_size(packet: Packet, most: int) -> int:
-    """Return the approximate size of a packet in bytes. Raises TooLargeError over ``most``."""
+    """Return the approximate bytes of a packet. Raises TooLargeError if they are more than ``most``."""
     size = len(packet.payload) + len(packet.tail)
     if size + OVERHEAD > most or len(packet.properties) > FEW:
         size = packet_size(packet)
@@ -102,8 +99,10 @@ def check_size(packet: Packet, most: int) -> int:
 
 
 def _text(text: str) -> int:
+    """Return the number of bytes of an encoded text."""
     return 2 + len(text.encode())
 
 
 def _varint(value: int) -> int:
+    """Return the number of bytes of an encoded length."""
     return 1 if value < 0x80 else 2 if value < 0x4000 else 3 if value < 0x200000 else 4

@@ -1,4 +1,4 @@
-"""One connection that a broker accepted: the interface of adapters. ``connection.py`` opens them.
+"""One connection that a broker accepted: the interface of adapters, which ``connection.py`` uses.
 
 A transport ends once and is never used again, so that no state of an old connection leaks into a new one. The functions
 here help both MQTT clients to open one: socket options, the broker's answer, errors of refused clients.
@@ -12,7 +12,7 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError,
 
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT = 2.0
+#: most bytes of a packet if the broker sets no limit (MQTT v5, 2.1.4)
+NO_PACKET_LIMIT = 268_435_455
 #: acknowledges a QoS 1 message to the broker; returns whether its connection exists
 Acknowledge = Callable[[], bool]
 #: called with a message, its acknowledgement (None at QoS 0), and its packet identifier
@@ -29,13 +31,15 @@ Deliver = Callable[[Packet, Acknowledge | None, int], None]
 UNPACED = b"cubic"
 #: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 NAME_MISMATCHES = frozenset({62, 64})
+#: hint for a connection that ends before CONNACK
 NO_CERTIFICATE = "with TLS, a broker closes a connection like this if it requires a client certificate or refuses ours"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why it ended. ``taken_over``: another client has this id. ``barred``: the broker refused it.
+    """Why a connection ended: ``reason`` in words.
 
+    ``taken_over``: another client has this id. ``barred``: the broker refused this client, and a retry needs a change.
     ``explained``: the reason is known: this client ended it, or the broker gave a reason.
     """
 
@@ -48,6 +52,8 @@ class Ended:
 class Slots:
     """A bounded number of publishes that the broker has not answered yet. Waiters get slots in order.
 
+    ``count``: all slots.
+
     Attributes:
         free: slots that can be taken now; 0 while there are waiters.
 
@@ -58,14 +64,14 @@ class Slots:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take a slot without waiting; return whether there was one."""
+        """Take a slot without waiting; return whether one was free."""
         if not self.free:
             return False
         self.free -= 1
         return True
 
     async def acquire(self) -> None:
-        """Wait for a slot and take it."""
+        """Wait, without a deadline, for a slot and take it."""
         if self.take():
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,19 +97,28 @@ class Slots:
 
 
 class PendingAck(asyncio.Future[int]):
-    """The pending acknowledgement of a packet. ``size``: the bytes of a publish that has a slot."""
+    """The pending acknowledgement of a packet: a reason code.
+
+    ``size``: the bytes of a publish that has a slot, else 0.
+    """
 
     size = 0
 
 
 class Transport(ABC):
-    """One accepted connection. ``publish``, ``subscribe`` and ``unsubscribe`` send at once, in the order called."""
+    """One accepted connection. ``publish``, ``subscribe`` and ``unsubscribe`` send at once, in the order called.
+
+    ``max_packet``: most bytes of a packet, until the broker sets its limit; ``window``: slots for publishes.
+    """
 
     def __init__(self, max_packet: int, window: int) -> None:
         self.max_packet = max_packet
+        #: the broker's limits, once it has accepted the client
         self.grants = Grants()
         #: the broker's host and port; empty: there is only one
         self.where = ""
+        #: Unix time at which the broker's certificate ends; None without TLS
+        self.certificate_end: float | None = None
         #: whether the connection resumed the session of an earlier one
         self.resumed = False
         #: slots for publishes that the broker has not answered yet
@@ -112,12 +127,16 @@ class Transport(ABC):
         self.paused = self.was_paused = False
         #: bytes of the publishes in slots
         self.owed = 0
+        #: set when the connection has ended, with the reason
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._answers: dict[int, PendingAck] = {}
 
     @abstractmethod
     def publish(self, packet: Packet) -> PendingAck:
-        """Send a packet; the future returns the reason code, or raises DisconnectedError."""
+        """Send a packet; the future returns the reason code (at QoS 0: 0, once it is written).
+
+        It raises DisconnectedError if the connection ends before.
+        """
 
     @abstractmethod
     def subscribe(self, filter_: str, qos: int) -> PendingAck:
@@ -129,7 +148,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def close(self, *, keep: bool = False) -> None:
-        """Send pending packets, then disconnect so that the broker publishes the will.
+        """Send pending packets, then disconnect so that the broker publishes the will. Takes ``CLOSE_TIMEOUT`` at most.
 
         ``keep``: the session stays for its lifetime; otherwise it ends.
         """
@@ -144,7 +163,7 @@ class Transport(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Break the connection at once. Without effect after its end."""
+        """Break the connection at once, for a reason in words. Without effect after its end."""
 
     def end(self, ended: Ended) -> None:
         """Adapters call this when the connection has ended: all pending acknowledgements fail."""
@@ -155,7 +174,7 @@ class Transport(ABC):
             self._unanswered(key, f"the connection was lost: {ended.reason}")
 
     def publish_in_slot(self, packet: Packet, size: int) -> PendingAck:
-        """Send a packet in a slot that the caller has taken; the broker's answer frees it."""
+        """Send a packet of ``size`` bytes in a slot that the caller has taken; the broker's answer frees it."""
         try:
             answer = self.publish(packet)
         except BaseException:
@@ -169,6 +188,7 @@ class Transport(ABC):
         return answer
 
     def _expect(self, key: int) -> PendingAck:
+        """Return the pending answer of a packet identifier; it fails at once after the end of the connection."""
         answer = PendingAck()
         self._answers[key] = answer
         if self.ended.done():
@@ -176,9 +196,11 @@ class Transport(ABC):
         return answer
 
     def _answer(self, key: int, reason: int) -> None:
+        """Set the broker's answer to a packet identifier."""
         self._settle(self._answers.pop(key, None), reason)
 
     def _unanswered(self, key: int, reason: str) -> None:
+        """Fail the pending answer to a packet identifier with DisconnectedError."""
         self._settle(self._answers.pop(key, None), DisconnectedError(reason))
 
     def _settle(self, answer: PendingAck | None, outcome: int | DisconnectedError) -> None:
@@ -199,7 +221,10 @@ class Transport(ABC):
 
 
 async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], *, timeout_s: float, secure: bool) -> None:
-    """Wait for the broker's CONNACK. Raises DisconnectedError, or NotAllowedError if the broker refuses."""
+    """Wait for the broker's CONNACK, which sets ``accepted``. ``secure``: with TLS.
+
+    Raises DisconnectedError after ``timeout_s`` seconds, or NotAllowedError if the broker refuses.
+    """
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:
         async with asyncio.timeout(timeout_s):
@@ -215,7 +240,7 @@ async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], *, t
 
 
 def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
-    """Return the error for a connection that ended before the broker accepted this client."""
+    """Return the error for a connection that ended before the broker accepted this client. ``secure``: with TLS."""
     if ended.barred:
         return NotAllowedError(ended.reason)
     if secure:
@@ -224,6 +249,11 @@ def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
     return DisconnectedError(
         f"{ended.reason} before the broker answered; a broker that requires TLS does this (use mqtts://)"
     )
+
+
+def end_of_certificate(certificate: Mapping[str, Any] | None) -> float | None:
+    """Return the Unix time at which a broker's certificate, as ``ssl`` gives it, ends; None: it is unknown."""
+    return float(ssl.cert_time_to_seconds(certificate["notAfter"])) if certificate else None
 
 
 def tls_error(error: OSError, host: str) -> NotAllowedError:
@@ -252,12 +282,12 @@ def disable_socket_delays(sock: socket.socket) -> None:
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     option = getattr(socket, "TCP_CONGESTION", None)
-    if option is not None and within_machine(sock):
+    if option is not None and is_within_machine(sock):
         with contextlib.suppress(OSError):  # not available on this system
             sock.setsockopt(socket.IPPROTO_TCP, option, UNPACED)
 
 
-def within_machine(sock: socket.socket) -> bool:
+def is_within_machine(sock: socket.socket) -> bool:
     """Whether both ends of a socket have one address, so are on this machine. False for a closed socket."""
     try:
         return bool(sock.getpeername()[0] == sock.getsockname()[0])

@@ -21,16 +21,19 @@ from numpy.typing import NDArray
 
 from halimede.calibration.temperature import Vector
 
+#: indices of samples, or numbers of their blocks: ``(n,) int64``
 Indices = NDArray[np.int64]
 #: random orders, none of which has an autocorrelation as high as one that is above chance
 ORDERS = 100
+#: seed of the random orders
 SEED = 0
 
 
 def block_length(series: Vector, classes: Sequence[str] | None = None) -> int:
-    """Return the length of blocks for samples in their order: the longest that one of their figures needs.
+    """Return the length of blocks for samples in their order, 1 if they are independent.
 
-    ``series``: ``[figures, samples]``. ``classes``: that of each sample; None: they have none.
+    It is the longest that one of the measures needs. ``series``: numbers of each sample, ``(measures, samples)``.
+    ``classes``: the class of each sample; None: no classes.
     """
     number = series.shape[1]
     kinds = np.zeros(number, np.int64) if classes is None else np.unique(classes, return_inverse=True)[1]
@@ -38,6 +41,7 @@ def block_length(series: Vector, classes: Sequence[str] | None = None) -> int:
 
 
 def _length(values: Vector, kinds: Indices) -> int:
+    """Return the length of blocks for one measure. ``kinds``: the class of each sample as a number from 0 on."""
     number = len(values)
     centred = values - (np.bincount(kinds, values) / np.bincount(kinds))[kinds]
     following = max(5, math.ceil(math.sqrt(math.log10(max(2, number)))))
@@ -65,18 +69,21 @@ def _autocorrelations(centred: Vector, lags: Indices) -> Vector:
 
 
 def _highest_by_chance(centred: Vector, kinds: Indices, lags: Indices) -> float:
-    """Return the highest autocorrelation at any of these lags, of samples in random orders within their classes."""
-    chance = np.random.default_rng(SEED)
+    """Return the highest autocorrelation at any of the lags, of samples in random orders within their classes."""
+    generator = np.random.default_rng(SEED)
     by_class, highest = np.argsort(kinds, kind="stable"), 0.0
     for _ in range(ORDERS if len(lags) else 0):
         exchanged = np.empty_like(centred)
-        exchanged[by_class] = centred[np.lexsort((chance.random(len(centred)), kinds))]
+        exchanged[by_class] = centred[np.lexsort((generator.random(len(centred)), kinds))]
         highest = max(highest, float(_autocorrelations(exchanged, lags).max()))
     return highest
 
 
 def shuffled_blocks(number: int, length: int, seed: int) -> tuple[Indices, Indices]:
-    """Return the indices of samples with their blocks in a random order, and the number of the block of each."""
+    """Return the indices of samples with their blocks in a random order, and the block of each, numbered from 0 on.
+
+    ``number``: of samples; ``length``: of a block in samples.
+    """
     order = np.random.default_rng(seed).permutation(-(-number // length))
     indices = (order[:, np.newaxis] * length + np.arange(length)).ravel()
     blocks = np.repeat(np.arange(len(order)), length)

@@ -1,8 +1,10 @@
-"""Calibrates a service from the predictions of both models, without files: see `halimede calibrate`.
+"""Calibrates a service from the predictions of both models, without files (``halimede calibrate``); ``fit`` does it.
 
-The samples are split once, in blocks of neighbours that depend on one another: everything is fitted on one part, and
-the figures are measured on the other (``held_out``), with 95 % intervals. If the goal is a limit on the risk and the
-rule itself is fitted, the first part is halved again: a bound only holds on samples that the rule has not seen. Pure.
+The edge is the smaller model, the cloud the next bigger one. A rule gives each sample a hardness, and samples from a
+cut on are uploaded. The samples are split once, in blocks of neighbours that depend on one another: everything is
+fitted on one part, and the metrics are measured on the other (``held_out``), with 95 % intervals. If the goal is a
+limit on the risk and the rule itself is fitted, the first part is halved again: a bound only holds on samples that the
+rule has not seen. Pure.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ from halimede.calibration.thresholds import (
 )
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.costs import check_positive
-from halimede.evaluation.data import LabelledPicture
-from halimede.evaluation.quality import quality, referenced
-from halimede.evaluation.rules import hardness_of, judged
+from halimede.evaluation.data import LabelledSamples
+from halimede.evaluation.quality import quality, with_truth
+from halimede.evaluation.rules import hardness_of, judge_all
 from halimede.messages import Prediction
 from halimede.mining import MiningError, Verdict, canonical, create, parameters_at
 from halimede.mining.calibration_file import CalibrationFile, LearnedRule, Reference, RewardRule
@@ -49,20 +51,23 @@ from halimede.mining.two_thresholds import TWO_THRESHOLDS
 from halimede.pipeline.upload_policy.replay import Replay, replay
 
 #: least number of samples for a calibration
-LEAST = 50
+MIN_SAMPLES = 50
+#: the share of the samples that metrics are measured on
 HELD_OUT = 0.3
 #: blocks of neighbours into which samples are divided at least: with fewer, a bootstrap is not valid
 LEAST_BLOCKS = 20
 #: steps between quantiles of the reference
-QUANTILES = 20
+QUANTILE_STEPS = 20
 #: most classes for which their shares are useful
 MAX_CLASSES = 256
 
 
 class Goal(Struct, kw_only=True):
-    """The goal: a share of uploaded samples, a limit on the risk that holds with ``confidence``, or the least costs.
+    """The goal of a calibration: one of the first three fields is set.
 
-    The bound on the costs holds with ``confidence``, too.
+    ``target_upload``: the share of samples to upload. ``max_risk``: a limit on the share of samples that stay although
+    the edge is wrong and the cloud right; it holds with the probability ``confidence``. ``costs``: least costs, whose
+    bound holds with that probability, too.
     """
 
     target_upload: float | None = None
@@ -73,9 +78,12 @@ class Goal(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Predictions of both models for ``data``, with the truth: its labels, else the big model's answers."""
+    """Predictions of both models, ``edge`` and ``cloud``, for the samples in ``data``, which has the truth as well.
 
-    data: LabelledPicture
+    The truth are its labels, else the big model's answers.
+    """
+
+    data: LabelledSamples
     edge: Sequence[Prediction]
     cloud: Sequence[Prediction]
 
@@ -83,17 +91,29 @@ class Samples:
         """Return the number of samples."""
         return len(self.edge)
 
-    def part(self, indices: Indices) -> Samples:
-        """Return a subset."""
-        return Samples(part(self.data, indices), [self.edge[i] for i in indices], [self.cloud[i] for i in indices])
+    def subset(self, indices: Indices) -> Samples:
+        """Return the samples with these indices, in their order."""
+        return Samples(subset(self.data, indices), [self.edge[i] for i in indices], [self.cloud[i] for i in indices])
+
+    def joint_answers(self, artefact: CalibrationFile) -> list[Prediction]:
+        """Return the answers after escalation: those of the mixture, if the artefact has one, else the cloud's."""
+        return [mix(artefact, low, high) for low, high in zip(self.edge, self.cloud, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
-    """The result of a calibration: numbers of ``fitted`` and ``held_out`` samples; ``notes`` for the user.
+class CalibrationResult:
+    """The result of a calibration.
 
-    ``metric``: what the accuracies are. ``tried``: the number of rules and parameters of which the best was chosen.
-    ``block_length``: the number of neighbours that count as one sample in the intervals, 1 if samples are independent.
+    Attributes:
+        artefact: what was fitted, with the metrics of the held-out samples: the content of the file.
+        goal: the goal, as given.
+        fitted, held_out: numbers of samples that were fitted on, and measured on.
+        labelled: whether the truth are labels, not the big model's answers.
+        metric: what the accuracies are, in words.
+        tried: the number of rules and parameters of which the best was chosen.
+        block_length: the number of neighbours that count as one sample in the intervals, 1 if samples are independent.
+        notes: what the user should know, as sentences.
+
     """
 
     artefact: CalibrationFile
@@ -112,15 +132,18 @@ class Calibrated:
 
         True if nothing is chosen (each sample goes up, or none), and if no samples were held out.
         """
-        figures = self.artefact.figures
+        metrics = self.artefact.metrics
         if self.goal.costs:
-            return figures.get("cost_below_chance.low", 1.0) > 0
-        return figures.get("over_chance.low", 1.0) > 0
+            return metrics.get("cost_below_chance.low", 1.0) > 0
+        return metrics.get("over_chance.low", 1.0) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class FittedRule:
-    """A candidate with the hardness of the samples that select among the candidates, and of those that give the cut."""
+    """A candidate with its hardness of the samples that select the candidate, and of those that decide the cut.
+
+    ``learned``: its fitted rule, if the candidate is learned deferral; its cut is not set yet.
+    """
 
     candidate: Candidate
     learned: LearnedRule | RewardRule | None
@@ -131,7 +154,7 @@ class FittedRule:
 def fit(
     edge: Sequence[Prediction],
     cloud: Sequence[Prediction],
-    data: LabelledPicture,
+    data: LabelledSamples,
     *,
     goal: Goal,
     service: str = "",
@@ -146,23 +169,29 @@ def fit(
     audit_share: float = 0.0,
     held_out: float = HELD_OUT,
     seed: int = 0,
-) -> Calibrated:
-    """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples (0: none).
+) -> CalibrationResult:
+    """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples.
 
-    An empty ``rule`` searches the best of all that fit the answers; then ``configured`` is the service's own. Raises
-    InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that has no
-    threshold or does not support the mode, or a limit that the samples cannot prove or the rule cannot meet.
+    The three sequences have an entry for each sample.
+
+    ``service``, ``labels``: for the artefact; ``labels`` are the edge's classes, ``cloud_labels`` the cloud's (None:
+    unknown). ``rule``, ``parameters``: the one to fit; empty: the best of all that fit the answers, then ``configured``
+    is the service's own. ``mode``: when the rule judges. ``fusion``: whether to try a mixture. ``is_text``: answers are
+    texts. ``audit_share``: share of easy samples that go up as well.
+
+    Raises InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that
+    has no threshold or does not support the mode, or a limit that the samples cannot prove or the rule cannot meet.
     """
     labelled = data.truths is not None or data.boxes is not None
-    samples = Samples(referenced(data, cloud, is_text=is_text), edge, cloud)
+    samples = Samples(with_truth(data, cloud, is_text=is_text), edge, cloud)
     if shortage := describe_shortage(len(samples), held_out):
         raise InvalidFieldError("--data", len(samples), shortage)
-    both = quality(samples.data, edge, cloud)
-    needed = block_length(both.sample_quality(), None if samples.data.is_text else samples.data.truths)
-    length = max(1, min(needed, len(samples) // LEAST_BLOCKS))
+    model_quality = quality(samples.data, edge, cloud)
+    needed_length = block_length(model_quality.sample_quality(), None if samples.data.is_text else samples.data.truths)
+    length = max(1, min(needed_length, len(samples) // LEAST_BLOCKS))
     order, blocks = shuffled_blocks(len(samples), length, seed)
-    tested = int(np.searchsorted(blocks, round((blocks[-1] + 1) * held_out)))
-    learning, testing = samples.part(order[tested:]), samples.part(order[:tested])
+    test_count = int(np.searchsorted(blocks, round((blocks[-1] + 1) * held_out)))
+    learning, testing = samples.subset(order[test_count:]), samples.subset(order[:test_count])
     if rule.lower() == LEARNED.lower() and mode != AFTER:
         fix = f"it looks at what the small model answers: set mode to {AFTER}, or choose one that looks at samples"
         raise InvalidFieldError("--rule", LEARNED, fix)
@@ -170,28 +199,27 @@ def fit(
     deciding = learning
     if goal.max_risk is not None and (len(options) > 1 or options[0].is_learned):
         half = len(learning) // 2
-        deciding, learning = learning.part(np.arange(half)), learning.part(np.arange(half, len(learning)))
+        deciding, learning = learning.subset(np.arange(half)), learning.subset(np.arange(half, len(learning)))
     base = with_mixture(
         CalibrationFile(service=service, labels=list(labels)),
         (learning.edge, learning.cloud),
         learning.data.truths,
         fusion=fusion and labelled and (cloud_labels is None or list(cloud_labels) == list(labels)),
-        tempered=labelled,
+        is_labelled=labelled,
     )
     priced = _with_prices(learning, base, goal.costs, labels) if goal.costs else None
     if priced:
-        options = _with_two_thresholds(
-            options, priced.two_thresholds(labels), TWO_THRESHOLDS if priced.costs.adaptive else rule
-        )
+        named_rule = TWO_THRESHOLDS if priced.costs.adaptive else rule
+        options = _with_two_thresholds(options, priced.two_thresholds(labels), named_rule)
     fitted, notes = _fit_all(options, learning, deciding, base, mode, goal=goal)
-    best = _best(fitted, goal, base, learning, audit_share, priced=priced)
+    best = _select_rule(fitted, goal, base, learning, audit_share, priced=priced)
     if priced:
         cut = priced.cut(best.candidate, best.deciding)
     else:
-        cut = _cut(goal, best.deciding, deciding, best.candidate.rule, of=len(samples))
+        cut = _cut(goal, best.deciding, deciding, best.candidate.rule, total=len(samples))
     chosen, learned, cut = _with_cut(best, cut)
     _check_risk(goal, best.deciding, cut, deciding, chosen.rule)
-    unseen = _hardness_by(learned, chosen, mode, testing) if tested else np.zeros(0)
+    unseen = _hardness_by(learned, chosen, mode, testing) if test_count else np.zeros(0)
     artefact = msgspec.structs.replace(
         base,
         rule=chosen.rule,
@@ -200,47 +228,44 @@ def fit(
         reward=learned if isinstance(learned, RewardRule) else None,
         reference=_reference(np.concatenate([best.deciding, unseen]), answers_by(chosen, samples.edge)),
     )
-    if tested:
-        up = [mix(artefact, low, high) for low, high in zip(testing.edge, testing.cloud, strict=True)]
-        played = _replay(goal, unseen, cut, audit_share)
-        figures = measure(
+    if test_count:
+        metrics = measure(
             testing.data,
             testing.edge,
             testing.cloud,
-            kept=answers_by(chosen, testing.edge),
-            joint=up,
-            played=played,
+            local_answers=answers_by(chosen, testing.edge),
+            joint=testing.joint_answers(artefact),
+            decisions=_replay(goal, unseen, cut, audit_share),
             artefact=artefact,
-            blocks=blocks[:tested],
+            blocks=blocks[:test_count],
         )
         if priced:
             singles = [option for option in fitted if option.candidate.rule != TWO_THRESHOLDS]
-            single = (
-                _best(singles, goal, base, learning, audit_share, priced=priced)
-                if singles and best not in singles
-                else None
-            )
-            figures |= cost_metrics(
+            single = None
+            if singles and best not in singles:
+                best_single = _select_rule(singles, goal, base, learning, audit_share, priced=priced)
+                single = _with_hardness(best_single, priced, mode, testing)
+            metrics |= cost_metrics(
                 _with_prices(testing, base, priced.costs, labels),
                 (chosen, unseen, cut),
-                _with_hardness(single, priced, mode, testing) if single else None,
+                single,
                 audit_share=audit_share,
                 confidence=goal.confidence,
-                blocks=blocks[:tested],
+                blocks=blocks[:test_count],
             )
-        artefact = msgspec.structs.replace(artefact, figures=figures)
-    return Calibrated(
+        artefact = msgspec.structs.replace(artefact, metrics=metrics)
+    return CalibrationResult(
         artefact=artefact,
         goal=goal,
-        fitted=len(samples) - tested,
-        held_out=tested,
+        fitted=len(samples) - test_count,
+        held_out=test_count,
         labelled=labelled,
-        metric=both.metric,
+        metric=model_quality.metric,
         tried=len(fitted),
         block_length=length,
         notes=[
-            *sample_notes(tested, goal.target_upload, np.concatenate([best.deciding, unseen]), labelled=labelled),
-            *block_notes(length, needed, has_risk=goal.max_risk is not None, has_costs=goal.costs is not None),
+            *sample_notes(test_count, goal.target_upload, np.concatenate([best.deciding, unseen]), labelled=labelled),
+            *block_notes(length, needed_length, has_risk=goal.max_risk is not None, has_costs=goal.costs is not None),
             *cost_notes(goal.costs, best.deciding >= cut),
             *notes,
         ],
@@ -249,14 +274,14 @@ def fit(
 
 def describe_shortage(number: int, held_out: float = HELD_OUT) -> str:
     """Return why so many samples are too few for a calibration, and how many are enough; empty: they are enough."""
-    if number - round(number * held_out) >= LEAST:
+    if number - round(number * held_out) >= MIN_SAMPLES:
         return ""
-    least = math.ceil(LEAST / (1 - held_out))
-    return f"{number} samples are too few: with {100 * held_out:.0f} % held out give at least {least}"
+    total = math.ceil(MIN_SAMPLES / (1 - held_out))
+    return f"{number} samples are too few: with {100 * held_out:.0f} % held out give at least {total}"
 
 
-def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
-    """Return a subset of the data."""
+def subset(data: LabelledSamples, indices: Indices) -> LabelledSamples:
+    """Return the data of the samples with these indices, in their order."""
     return replace(
         data,
         images=[data.images[i] for i in indices],
@@ -267,8 +292,8 @@ def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
     )
 
 
-def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return where the next tier corrects the small model's answer, and where it spoils it."""
+def gains_and_losses(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return for each sample whether the next tier corrects the small model's answer, and whether it spoils it."""
     gain = quality(samples.data, samples.edge, samples.cloud).gain()
     return gain > 0, gain < 0
 
@@ -298,27 +323,31 @@ def _fit_all(
 def _fit_rule(
     option: Candidate, learning: Samples, deciding: Samples, base: CalibrationFile, mode: str, *, goal: Goal
 ) -> FittedRule:
+    """Return a candidate with its hardness of both parts; Learned is fitted on ``learning``.
+
+    Raises InvalidFieldError.
+    """
     if not option.is_learned:
         hardness = _hardness(option, mode, deciding)
         selecting = hardness if deciding is learning else _hardness(option, mode, learning)
         return FittedRule(option, None, selecting, hardness)
-    learned, own = _learned(learning, base, goal)
-    return FittedRule(option, learned, own, own if deciding is learning else _learned_hardness(learned, deciding.edge))
+    learned, selecting = _fit_learned_rule(learning, base, goal)
+    hardness = selecting if deciding is learning else _hardness_by(learned, option, mode, deciding)
+    return FittedRule(option, learned, selecting, hardness)
 
 
 def _with_prices(samples: Samples, base: CalibrationFile, costs: Costs, labels: Sequence[str]) -> PricedSamples:
     """Return samples with the costs of their answers. Raises InvalidFieldError (``--costs``)."""
     check_positive("--costs", costs, samples.data, labels)
-    up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
-    return PricedSamples(samples.data, samples.edge, up, costs)
+    return PricedSamples(samples.data, samples.edge, samples.joint_answers(base), costs)
 
 
 def _with_two_thresholds(options: Sequence[Candidate], thresholds: Candidate | None, rule: str) -> list[Candidate]:
     """Return the candidates with two thresholds that have the least costs: the only one if ``rule`` names them."""
-    named = canonical(rule) == TWO_THRESHOLDS
-    if named and thresholds is None:
+    is_named = canonical(rule) == TWO_THRESHOLDS
+    if is_named and thresholds is None:
         raise InvalidFieldError("--rule", rule, "it is for two-class models, and needs positive=NAME in --costs")
-    if named and thresholds:
+    if is_named and thresholds:
         return [thresholds]
     fixed = [option for option in options if option.rule.lower() != TWO_THRESHOLDS.lower()]
     return [*([thresholds] if thresholds and not rule else []), *fixed]
@@ -332,7 +361,7 @@ def _with_hardness(
     return rule.candidate, hardness, priced.cut(rule.candidate, rule.deciding)
 
 
-def _best(
+def _select_rule(
     fitted: Sequence[FittedRule],
     goal: Goal,
     base: CalibrationFile,
@@ -347,9 +376,8 @@ def _best(
     """
     if len(fitted) == 1:
         return fitted[0]
-    up = [mix(base, low, high) for low, high in zip(learning.edge, learning.cloud, strict=True)]
-    measured = quality(learning.data, learning.edge, up)
-    loss, _ = asking(learning)
+    joint_quality = quality(learning.data, learning.edge, learning.joint_answers(base))
+    gains, _ = gains_and_losses(learning)
 
     def value(rule: FittedRule) -> float:
         if priced:
@@ -358,10 +386,10 @@ def _best(
         if goal.max_risk is None:
             cut = cut_for_budget(rule.selecting, goal.target_upload or 0.0)
             rounds = _replay(goal, rule.selecting, cut, audit_share).up
-            return float(np.mean([measured.point(uploaded)["accuracy"] for uploaded in rounds]))
-        costly = np.sort(rule.selecting[loss])
-        allowed = int(goal.max_risk * len(learning))
-        return -float(np.mean(rule.selecting >= costly[allowed])) if allowed < len(costly) else 0.0
+            return float(np.mean([joint_quality.point(uploaded)["accuracy"] for uploaded in rounds]))
+        costly = np.sort(rule.selecting[gains])
+        allowed_losses = int(goal.max_risk * len(learning))
+        return -float(np.mean(rule.selecting >= costly[allowed_losses])) if allowed_losses < len(costly) else 0.0
 
     return max(fitted, key=value)
 
@@ -378,7 +406,7 @@ def _with_cut(rule: FittedRule, cut: float) -> tuple[Candidate, LearnedRule | Re
 
 
 def _replay(goal: Goal, hardness: Vector, cut: float, audit_share: float) -> Replay:
-    """Return what a worker's budget does with samples of this hardness; without a budget, what the cut does."""
+    """Return which samples a worker's budget uploads at this hardness; without a budget, those from the cut on."""
     verdicts = [
         Verdict(hard=number >= cut, hardness=number, cut=cut) if math.isfinite(number) else Verdict(hard=True)
         for number in hardness.tolist()
@@ -386,19 +414,19 @@ def _replay(goal: Goal, hardness: Vector, cut: float, audit_share: float) -> Rep
     return replay(verdicts, target=goal.target_upload, cut=cut, audit_share=audit_share)
 
 
-def _learned(samples: Samples, base: CalibrationFile, goal: Goal) -> tuple[LearnedRule | RewardRule, Vector]:
+def _fit_learned_rule(samples: Samples, base: CalibrationFile, goal: Goal) -> tuple[LearnedRule | RewardRule, Vector]:
     """Fit learned deferral on the answers after escalation: those of the mixture, if there is one.
 
     For a limit on the risk, the reward of boxes and texts is what the risk counts: whether the big model corrects.
     """
-    up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
-    gains, losses = asking(replace(samples, cloud=up))
+    up = samples.joint_answers(base)
+    gains, losses = gains_and_losses(replace(samples, cloud=up))
     try:
         if samples.data.boxes is None and not samples.data.is_text:
             learnt = fit_learned(samples.edge, gains, losses)
             return learnt.rule, learnt.hardness
-        measured = quality(samples.data, samples.edge, up)
-        rewards = measured.rewards() if goal.max_risk is None else gains.astype(np.float64)
+        joint_quality = quality(samples.data, samples.edge, up)
+        rewards = joint_quality.rewards() if goal.max_risk is None else gains.astype(np.float64)
         fitted = fit_reward("texts" if samples.data.is_text else "boxes", samples.edge, rewards, gains)
     except MiningError as error:
         fix = f"{error}: choose another one, such as Threshold or UncertainBoxes"
@@ -406,64 +434,74 @@ def _learned(samples: Samples, base: CalibrationFile, goal: Goal) -> tuple[Learn
     return fitted.rule, fitted.hardness
 
 
-def _learned_hardness(learned: LearnedRule | RewardRule, answers: Sequence[Prediction]) -> Vector:
-    return rewards_by(learned, answers) if isinstance(learned, RewardRule) else hardness_by(learned, answers)
-
-
 def _hardness(option: Candidate, mode: str, samples: Samples) -> Vector:
+    """Return the hardness of samples by a rule with a threshold. Raises InvalidFieldError (``--rule``)."""
     try:
         miner = create(option.rule, option.parameters, mode=mode)
     except InvalidFieldError as error:
         raise InvalidFieldError("--rule", option.rule, f"{error.field.rpartition('.')[2]}: {error.fix}") from error
-    verdicts = judged(miner, mode, samples.data, samples.edge)
+    verdicts = judge_all(miner, mode, samples.data, samples.edge)
     hardness = hardness_of(verdicts)
     if hardness is None:
-        why = verdicts[0].error or "it says yes or no"
-        raise InvalidFieldError("--rule", option.rule, f"{why}: choose one with a threshold, such as Margin")
+        reason = verdicts[0].error or "it says yes or no"
+        raise InvalidFieldError("--rule", option.rule, f"{reason}: choose one with a threshold, such as Margin")
     return np.asarray(hardness)
 
 
 def _hardness_by(learned: LearnedRule | RewardRule | None, option: Candidate, mode: str, samples: Samples) -> Vector:
-    return _learned_hardness(learned, samples.edge) if learned else _hardness(option, mode, samples)
+    """Return the hardness of samples by a learned rule, else by the candidate.
+
+    Raises InvalidFieldError (``--rule``).
+    """
+    if isinstance(learned, RewardRule):
+        return rewards_by(learned, samples.edge)
+    return hardness_by(learned, samples.edge) if learned else _hardness(option, mode, samples)
 
 
-def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) -> float:
-    """Return the cut for the goal; ``samples`` are those of all (``of``) that may decide on it."""
+def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, total: int) -> float:
+    """Return the cut for the goal from the hardness of ``samples``; ``total``: the number of all samples, for messages.
+
+    Raises InvalidFieldError (``--max-risk``) if they cannot prove the limit.
+    """
     if goal.max_risk is None:
         return cut_for_budget(hardness, goal.target_upload or 0.0)
-    loss, _ = asking(samples)
-    found = cut_for_risk(hardness, loss, goal.max_risk, goal.confidence)
-    if found is None:
-        wanted = least_samples(goal.max_risk, goal.confidence) if goal.max_risk > 0 else 0
+    gains, _ = gains_and_losses(samples)
+    cut = cut_for_risk(hardness, gains, goal.max_risk, goal.confidence)
+    if cut is None:
+        least = least_samples(goal.max_risk, goal.confidence) if goal.max_risk > 0 else 0
         fix = (
-            f"{of} samples are too few to show that with {goal.confidence:.4g}: give at least"
-            f" {math.ceil(wanted * of / len(samples))}, of which {rule}'s threshold gets {wanted}, or allow more"
-            if wanted
+            f"{total} samples are too few to show that with {goal.confidence:.4g}: give at least"
+            f" {math.ceil(least * total / len(samples))}, of which {rule}'s threshold gets {least}, or allow more"
+            if least
             else "no data can show that: allow more than 0"
         )
         raise InvalidFieldError("--max-risk", goal.max_risk, fix)
-    if math.isinf(found):  # no uploads are needed
+    if math.isinf(cut):  # no uploads are needed
         highest = hardness[np.isfinite(hardness)].max(initial=0.0)
         return math.nextafter(float(highest), math.inf)
-    return found
+    return cut
 
 
 def _check_risk(goal: Goal, hardness: Vector, cut: float, samples: Samples, rule: str) -> None:
-    """Refuse a rule whose parameters cannot reach the required cut: samples would be kept against the limit."""
+    """Refuse a rule whose parameters cannot reach the required cut: samples would be kept against the limit.
+
+    Raises InvalidFieldError (``--max-risk``).
+    """
     if goal.max_risk is None:
         return
-    loss, _ = asking(samples)
-    allowed = losses_allowed(len(samples), goal.max_risk, goal.confidence)
-    if np.count_nonzero(loss & (hardness < cut)) > allowed:
+    gains, _ = gains_and_losses(samples)
+    allowed_losses = losses_allowed(len(samples), goal.max_risk, goal.confidence)
+    if np.count_nonzero(gains & (hardness < cut)) > allowed_losses:
         fix = f"{rule} cannot hold it: what it finds easiest stays at any threshold; allow more, or try another --rule"
         raise InvalidFieldError("--max-risk", goal.max_risk, f"{fix} (of boxes, also another `empty`)")
 
 
 def _reference(hardness: Vector, answers: Sequence[Prediction]) -> Reference:
+    """Return quantiles of hardness and shares of classes, with which a running service is compared to find drift."""
     counts = Counter(answer.label for answer in answers if answer.label is not None)
     shares = {name: count / counts.total() for name, count in sorted(counts.items())}
     return Reference(
-        hardness=quantiles(hardness, QUANTILES),
+        hardness=quantiles(hardness, QUANTILE_STEPS),
         classes=shares if len(shares) <= MAX_CLASSES else {},
         samples=len(answers),
     )

@@ -12,6 +12,7 @@ from halimede.api.mining import AFTER
 from halimede.messages import Prediction
 from halimede.mining.agreement import has_votes
 
+#: the rule that a calibration fits from answers: learned deferral
 LEARNED = "Learned"
 #: quantiles of the boxes' scores that are tried as limits of uncertain boxes
 SCORE_QUANTILES = (0.25, 0.5, 0.75)
@@ -19,19 +20,22 @@ SCORE_QUANTILES = (0.25, 0.5, 0.75)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A rule and its parameters; the calibration sets the parameter of its threshold."""
+    """A rule and its parameters, as texts by name; the calibration sets the parameter of its threshold."""
 
     rule: str
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_learned(self) -> bool:
-        """Whether it is learned deferral, which is fitted."""
+        """Whether it is learned deferral, which is fitted and has no parameters."""
         return self.rule.lower() == LEARNED.lower()
 
 
 def candidates(configured: Candidate | None, mode: str, answers: Sequence[Prediction]) -> list[Candidate]:
-    """Return the rules to try, of equally good ones the best first: Learned, then the service's own."""
+    """Return the rules to try, of equally good ones the best first: Learned, then the service's own.
+
+    ``configured``: the service's own; ``mode``: when it judges; ``answers``: those of the small model.
+    """
     own = [configured] if configured else []
     if mode != AFTER:
         return _distinct([*own, Candidate("Sharpness")])

@@ -26,25 +26,28 @@ from halimede.calibration.measurement import bootstrap
 from halimede.calibration.temperature import Vector
 from halimede.calibration.thresholds import between, cut_for_costs
 from halimede.evaluation.costs import error_costs, most_cost
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.rules import final_answers
 from halimede.messages import Prediction
 from halimede.mining import MiningError, create
 from halimede.mining.two_thresholds import TWO_THRESHOLDS, TwoThresholds
 
-#: share of the calibrated probability in the class of a sample, and the pull of its two weights to 0
+#: share of the calibrated probability in how positive a sample counts, and the pull of the calibration's weights to 0
 SMOOTHING, PULL = 0.5, 0.1
 #: lower bound of probabilities before logarithms
-FLOOR = 1e-9
+MIN_PROBABILITY = 1e-9
 #: halvings of the interval in which the bound is
 HALVINGS = 50
 
 
 class PricedSamples:
-    """Samples with the cost of each answer: of the edge's, which a rule may decide, and of the next tier's ``up``."""
+    """Samples with the cost of each answer: of the edge's, which a rule may decide, and of the next tier's ``up``.
+
+    All costs are ``(n,) float64`` in the user's unit.
+    """
 
     def __init__(
-        self, data: LabelledPicture, edge: Sequence[Prediction], up: Sequence[Prediction], costs: Costs
+        self, data: LabelledSamples, edge: Sequence[Prediction], up: Sequence[Prediction], costs: Costs
     ) -> None:
         self.costs = costs
         self.data = data
@@ -53,17 +56,20 @@ class PricedSamples:
         self.uploaded = error_costs(data, up, costs) + costs.upload
 
     def kept_costs(self, candidate: Candidate) -> Vector:
-        """Return the costs of the edge's answers by a rule."""
+        """Return the cost of each answer of the edge by a rule, if the sample is not uploaded."""
         return error_costs(self.data, answers_by(candidate, self.edge), self.costs)
 
     def cut(self, candidate: Candidate, hardness: Vector) -> float:
-        """Return the cut of a rule with the least cost; two thresholds have it already."""
+        """Return the cut of a rule with the least cost; 0 for two thresholds, which have it already."""
         if candidate.rule == TWO_THRESHOLDS:
             return 0.0
         return cut_for_costs(hardness, self.kept_costs(candidate), self.uploaded)
 
     def cost(self, candidate: Candidate, hardness: Vector, cut: float, audit_share: float = 0.0) -> Vector:
-        """Return the expected cost of each sample at a cut, with that of its audit."""
+        """Return the expected cost of each sample at a cut.
+
+        A kept sample also costs ``audit_share`` of an upload: its audit.
+        """
         alone = self.kept_costs(candidate) + audit_share * self.costs.upload
         return np.where(hardness >= cut, self.uploaded, alone)
 
@@ -92,14 +98,14 @@ class PricedSamples:
 
 def _smooth(probabilities: Vector, is_positive: NDArray[np.bool_]) -> Vector:
     """Return how positive each sample counts: the mean of its class and of its calibrated probability."""
-    clipped = probabilities.clip(FLOOR, 1 - FLOOR)
+    clipped = probabilities.clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     logits = np.log(clipped / (1 - clipped))[:, np.newaxis]
     head = fit_head(logits, is_positive.astype(np.float64), PULL)
     return (1 - SMOOTHING) * is_positive + SMOOTHING * predict(head, logits)
 
 
 def answers_by(candidate: Candidate, predictions: Sequence[Prediction]) -> Sequence[Prediction]:
-    """Return the edge's answers to samples that are not uploaded: two thresholds decide their class."""
+    """Return the edge's answers to samples that are not uploaded: only two thresholds change the class."""
     if candidate.rule != TWO_THRESHOLDS:
         return predictions
     return final_answers(create(candidate.rule, candidate.parameters), predictions)
@@ -110,7 +116,8 @@ def least_cost_thresholds(
 ) -> tuple[float, float, float]:
     """Return the lower threshold, the one between both from which the answer is positive, and the upper threshold.
 
-    ``negative``, ``positive``, ``uploaded``: the cost of each sample if it is answered so.
+    All are ``(n,) float64``: ``probabilities`` of the positive class, and the cost of each sample if it is answered
+    ``negative``, answered ``positive`` or ``uploaded``.
     """
     order = np.argsort(probabilities, kind="stable")
     ordered = probabilities[order]
@@ -129,7 +136,7 @@ def least_cost_thresholds(
 
 
 def cost_bound(values: Vector, most: float, confidence: float) -> float:
-    """Return what the mean of independent values from 0 to ``most`` does not exceed, with this probability.
+    """Return a bound on the mean of independent values from 0 to ``most``, which holds with probability ``confidence``.
 
     A gambler who bets that the mean is below m wins more than 1 / (1 - confidence) with probability 1 - confidence at
     most if it is not below.
@@ -159,10 +166,10 @@ def cost_metrics(
     confidence: float,
     blocks: Indices,
 ) -> Mapping[str, float]:
-    """Return the mean costs of held-out samples with their intervals, and the bound on that of the chosen rule.
+    """Return by name the mean costs of held-out samples with their intervals, and the bound on that of the chosen rule.
 
     ``chosen``, ``single``: a rule, its hardness of these samples, and its cut. ``single`` is the best rule with one
-    threshold, if the chosen one has two.
+    threshold, if the chosen one has two. ``blocks``: the block of each sample.
     """
     cost = priced.cost(*chosen, audit_share)
     alone, is_up = priced.kept_costs(chosen[0]) + audit_share * priced.costs.upload, chosen[1] >= chosen[2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from halimede.calibration.deferral import FOLDS, folds
+from halimede.calibration.deferral import folds
 from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
 from halimede.messages import Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule
@@ -16,7 +16,7 @@ from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 #: weights of the small model to try; that of the big one is 1 minus it
 WEIGHTS = np.linspace(0, 0.9, 19)
 #: least number of samples for a mixture
-MIXTURE_LEAST = 40
+MIN_SAMPLES = 40
 
 
 def with_mixture(
@@ -25,27 +25,35 @@ def with_mixture(
     truths: Sequence[str] | None,
     *,
     fusion: bool,
-    tempered: bool,
+    is_labelled: bool,
 ) -> CalibrationFile:
-    """Add the temperatures of both models, and the mixture if it helps; neither without class probabilities."""
+    """Return the artefact with the temperatures of both models, and the mixture if it helps.
+
+    ``answers``: the predictions of the small and the big model for the same samples; ``truths``: the class of each.
+    ``fusion``: whether to try a mixture. ``is_labelled``: the truths are labels, not the big model's answers. Without
+    class probabilities or truths, the artefact is unchanged.
+    """
     distributions = _distributions(answers, truths, artefact.labels)
     if distributions is None:
         return artefact
     edge, cloud, truth = distributions
-    warm = temperature(edge, truth)
-    warm_cloud = temperature(cloud, truth) if tempered else 1.0
+    edge_t = temperature(edge, truth)
+    cloud_t = temperature(cloud, truth) if is_labelled else 1.0
     mixture: MixtureRule | None = None
     if fusion and edge.shape == cloud.shape:
-        mixture = fit_mixture(calibrate(edge, warm), calibrate(cloud, warm_cloud), truth).rule
+        mixture = fit_mixture(calibrate(edge, edge_t), calibrate(cloud, cloud_t), truth).rule
     return msgspec.structs.replace(
-        artefact, temperature_edge=round(warm, 4), temperature_cloud=round(warm_cloud, 4), mixture=mixture
+        artefact, temperature_edge=round(edge_t, 4), temperature_cloud=round(cloud_t, 4), mixture=mixture
     )
 
 
 def _distributions(
     answers: tuple[Sequence[Prediction], Sequence[Prediction]], truths: Sequence[str] | None, labels: Sequence[str]
 ) -> tuple[Vector, Vector, Truth] | None:
-    """Return both models' probabilities for samples with a known class, and the index of that class."""
+    """Return both models' probabilities ``(n, classes)`` for samples with a known class, and the index of that class.
+
+    None without truths, or if a model gives no probabilities.
+    """
     rows = []
     for predictions in answers:
         lengths = {len(prediction.probabilities or []) for prediction in predictions}
@@ -61,35 +69,38 @@ def _distributions(
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
-    """The mixture, None: it does not help. Counts of answers that it corrected and spoiled."""
+class FittedMixture:
+    """The mixture.
+
+    ``rule``: None if it does not help; numbers of the big model's answers that it corrected and spoiled.
+    """
 
     rule: MixtureRule | None
-    mended: int = 0
+    corrected: int = 0
     spoiled: int = 0
 
 
-def fit_mixture(edge: Vector, cloud: Vector, truth: Truth, *, seed: int = 0) -> Mixed:
+def fit_mixture(edge: Vector, cloud: Vector, truth: Truth) -> FittedMixture:
     """Fit the mixture of two answers: a logarithmic opinion pool with the weight of maximum likelihood.
 
-    ``edge`` and ``cloud`` are calibrated distributions ``[samples, classes]``; ``truth`` is each sample's class index.
-    A mixture is returned only if, cross-validated, it corrects more of the big model's answers than it spoils.
+    ``edge`` and ``cloud`` are calibrated distributions ``(n, classes)``; ``truth`` is each sample's class index. A
+    mixture is returned only if, cross-validated, it corrects more of the big model's answers than it spoils.
 
     Hinton, "Products of experts", ICANN 1999; Genest and Zidek, "Combining probability distributions", Statistical
     Science 1986.
     """
-    if len(truth) < MIXTURE_LEAST:
-        return Mixed(None)
+    if len(truth) < MIN_SAMPLES:
+        return FittedMixture(None)
     logs = np.stack([w * np.log(edge) + (1 - w) * np.log(cloud) for w in WEIGHTS])
     right = logs.argmax(axis=2) == truth
     gained = right.astype(np.int64) - right[0]  # weight 0 is the big model alone
     likely = np.take_along_axis(logs, truth[None, :, None], axis=2)[:, :, 0] - np.logaddexp.reduce(logs, axis=2)
-    mended = spoiled = 0
-    for part in folds(~right[0], FOLDS, seed):
-        best = int(likely[:, ~part].mean(axis=1).argmax())
-        mended += int((gained[best, part] > 0).sum())
-        spoiled += int((gained[best, part] < 0).sum())
+    corrected = spoiled = 0
+    for fold in folds(~right[0]):
+        best = int(likely[:, ~fold].mean(axis=1).argmax())
+        corrected += int((gained[best, fold] > 0).sum())
+        spoiled += int((gained[best, fold] < 0).sum())
     weight = round(float(WEIGHTS[likely.mean(axis=1).argmax()]), 4)
-    if not weight or mended <= spoiled:
-        return Mixed(None, mended, spoiled)
-    return Mixed(MixtureRule(kind="product", edge=weight, cloud=round(1 - weight, 4)), mended, spoiled)
+    if not weight or corrected <= spoiled:
+        return FittedMixture(None, corrected, spoiled)
+    return FittedMixture(MixtureRule(kind="product", edge=weight, cloud=round(1 - weight, 4)), corrected, spoiled)

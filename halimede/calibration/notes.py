@@ -10,20 +10,24 @@ from halimede.calibration.temperature import Vector
 from halimede.calibration.thresholds import reachable_shares
 
 #: number of held-out samples below which a note says that the intervals are wide
-FEW = 200
-#: share of equally hard samples from which a user is informed
-TIED = 0.02
+FEW_SAMPLES = 200
+#: share of equally hard samples above which a note says so
+TIED_SHARE = 0.02
 
 
 def sample_notes(tested: int, target_upload: float | None, hardness: Vector, *, labelled: bool) -> list[str]:
-    """Return what a user should know of the number of samples, their labels, and shares that no cut reaches."""
+    """Return notes on the number of samples, their labels, and shares of uploads that no cut reaches.
+
+    ``tested``: held-out samples; ``target_upload``: the goal, None: there is another goal; ``labelled``: there are
+    labels.
+    """
     notes = []
-    if 0 < tested < FEW:
+    if 0 < tested < FEW_SAMPLES:
         notes.append(f"{tested} held-out samples are few: the intervals say how little they show")
     if not labelled:
         notes.append("the data have no labels: the big model's answers count as true, and cannot be bettered")
     low, high = reachable_shares(hardness, target_upload) if target_upload is not None else (0.0, 0.0)
-    if high - low > TIED:
+    if high - low > TIED_SHARE:
         notes.append(
             f"{high - low:.1%} of the samples are equally hard, so no cut alone sends a share between {low:.1%} and"
             f" {high:.1%}; the budget keeps {target_upload:.1%}, and of these samples sends those that come while"
@@ -33,7 +37,7 @@ def sample_notes(tested: int, target_upload: float | None, hardness: Vector, *, 
 
 
 def cost_notes(costs: Costs | None, is_up: NDArray[np.bool_]) -> list[str]:
-    """Return whether the costs leave nothing to choose."""
+    """Return a note if the costs leave nothing to choose. ``is_up``: for each sample whether it is uploaded."""
     if costs is None or (is_up.any() and not is_up.all()):
         return []
     if is_up.any():
@@ -42,7 +46,10 @@ def cost_notes(costs: Costs | None, is_up: NDArray[np.bool_]) -> list[str]:
 
 
 def block_notes(length: int, needed: int, *, has_risk: bool, has_costs: bool) -> list[str]:
-    """Return what a user should know of samples in blocks of ``length``, of the ``needed`` one if there were enough."""
+    """Return notes on samples that are counted in blocks of ``length``, though they need blocks of ``needed``.
+
+    ``has_risk``, ``has_costs``: the goal is a limit on the risk, or least costs.
+    """
     if length == 1:
         return []
     cause = "neighbouring samples depend on one another, as frames of a film do"

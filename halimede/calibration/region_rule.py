@@ -19,7 +19,7 @@ from halimede.calibration.blocks import Indices
 from halimede.calibration.measurement import share
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import FIELD
-from halimede.evaluation.quality import SURE
+from halimede.evaluation.quality import OBJECT_SCORE
 from halimede.evaluation.region_uploads import RegionUploads, objects_in
 from halimede.frames.payloads import new_frame
 from halimede.inference import Array
@@ -29,27 +29,31 @@ from halimede.pipeline.transcode import frame_size
 from halimede.regions import find_regions
 
 #: share of the big model's objects that joint answers must have, beyond the standard error of this share
-OBJECTS = 0.97
-#: share of them that frames at a smaller scale must have
-SCALED_OBJECTS = 0.99
-#: of the pictures, held out; and most to fit on
+MIN_RECALL = 0.97
+#: share of the big model's objects that frames at a smaller scale must have
+MIN_SCALED_RECALL = 0.99
+#: share of the pictures that is held out, and most pictures to fit on
 HELD_OUT, MAX_PICTURES = 0.3, 200
-#: rules that are tried
+#: what rules are tried with: scales of the frame, scores from which a box counts as sure, paddings around regions
 SCALES = (0.75, 0.5, 0.375, 0.25)
 SURE_SCORES, PADDINGS = (1.0, 0.8, 0.6), (0.0, 0.15, 0.3, 0.5, 1.0)
+#: sides of a canvas for packed regions, as shares of the frame's
 CANVASES = (0.25, 0.5)
-#: share of missed objects that the map covers, and most of its cells: with more, objects are missed anywhere
-MAPPED, MAX_CELLS = 0.9, 16
+#: share of missed objects that the cells of a rule's map cover, and most cells: with more, objects are missed anywhere
+MAPPED_SHARE, MAX_CELLS = 0.9, 16
 #: regions must have fewer bytes than this share of those of frames
-WORTHWHILE = 0.95
+MAX_BYTES_SHARE = 0.95
 
-#: answers samples, given by their indices, with a rule
-Trying = Callable[[RegionRule, Indices], RegionUploads]
+#: answers the samples with these indices by uploads with a rule
+Uploader = Callable[[RegionRule, Indices], RegionUploads]
 
 
 @dataclass(frozen=True, slots=True)
 class FittedRegions:
-    """``rule``: None if frames are uploaded. ``measures``: of the held-out pictures; ``notes``: for the user."""
+    """What was fitted. ``rule``: None if frames are uploaded whole.
+
+    ``measures``: metrics of the held-out pictures by name; ``notes``: sentences for the user.
+    """
 
     rule: RegionRule | None
     measures: dict[str, float]
@@ -58,7 +62,11 @@ class FittedRegions:
 
 @dataclass(frozen=True, slots=True)
 class RegionTrial:
-    """A rule on some pictures: bytes as a share of those of the frames as received, and objects of each picture."""
+    """A rule on some pictures.
+
+    ``bytes``: uploads as a share of the bytes of the frames as received. ``objects``, ``matched``, each ``(n,)``: for
+    each picture the number of the big model's objects in the whole frame, and of those that the joint answers have.
+    """
 
     rule: RegionRule
     bytes: float
@@ -74,23 +82,26 @@ class RegionTrial:
     def is_enough(self) -> bool:
         """Whether the joint answers have enough objects, also in other pictures."""
         error = math.sqrt(self.recall * (1 - self.recall) / max(1, self.objects.sum()))
-        return self.recall - error >= OBJECTS
+        return self.recall - error >= MIN_RECALL
 
 
 class RegionFit:
-    """Finds a rule for the answers of both models to the same pictures."""
+    """Finds the best rule for the answers of both models to the same pictures.
+
+    ``upload``: answers pictures with a rule.
+    """
 
     def __init__(
-        self, images: Sequence[Array | Frame], edge: Sequence[Prediction], cloud: Sequence[Prediction], trying: Trying
+        self, images: Sequence[Array | Frame], edge: Sequence[Prediction], cloud: Sequence[Prediction], upload: Uploader
     ) -> None:
         self._images = images
         self._edge = edge
         self._cloud = cloud
-        self._try = trying
+        self._upload = upload
 
-    def fit(self, seed: int = 0) -> FittedRegions:
-        """Return the rule with the fewest bytes that has the objects."""
-        order = np.random.default_rng(seed).permutation(len(self._edge))
+    def fit(self) -> FittedRegions:
+        """Return the rule with the fewest bytes that has enough objects, and its measures."""
+        order = np.random.default_rng(0).permutation(len(self._edge))
         tested = round(len(order) * HELD_OUT)
         learning, testing = order[tested:][:MAX_PICTURES], order[:tested]
         frames = self._fit_scale(learning)
@@ -99,40 +110,42 @@ class RegionFit:
             best = self._fit_canvas(learning, best)
         return self._judge(best, frames, testing)
 
-    def _trial(self, rule: RegionRule, part: Indices) -> RegionTrial:
-        uploads = self._try(rule, part)
-        objects, matched = objects_in([self._cloud[i] for i in part], uploads.joint)
-        sizes = sum(_bytes_of(self._images[i]) for i in part)
+    def _trial(self, rule: RegionRule, indices: Indices) -> RegionTrial:
+        """Return the outcome of a rule on the pictures with these indices."""
+        uploads = self._upload(rule, indices)
+        objects, matched = objects_in([self._cloud[i] for i in indices], uploads.joint)
+        sizes = sum(_bytes_of(self._images[i]) for i in indices)
         return RegionTrial(rule, float(uploads.sizes.sum() / sizes), objects, matched)
 
-    def _fit_scale(self, part: Indices) -> RegionTrial:
+    def _fit_scale(self, indices: Indices) -> RegionTrial:
         """Return whole frames at the smallest scale at which the big model finds its objects."""
-        best = self._trial(RegionRule(sure=0.0), part)
+        best = self._trial(RegionRule(sure=0.0), indices)
         for scale in SCALES:
-            trial = self._trial(RegionRule(sure=0.0, scale=scale), part)
-            if trial.recall < SCALED_OBJECTS:
+            trial = self._trial(RegionRule(sure=0.0, scale=scale), indices)
+            if trial.recall < MIN_SCALED_RECALL:
                 break
             best = trial
         return best
 
-    def _fit_boxes(self, part: Indices, scale: float) -> RegionTrial:
+    def _fit_boxes(self, indices: Indices, scale: float) -> RegionTrial:
         """Return the cheapest trial with enough objects, else that with most: of each score the least padding."""
-        maps = {tuple(cells) for cells in ([], missed_cells(self._list_samples(part)))}
+        samples = [(self._edge[i], self._cloud[i], *size_of(self._images[i])) for i in indices]
+        maps = {tuple(cells) for cells in ([], missed_cells(samples))}
         trials = []
         for sure, cells in product(SURE_SCORES, sorted(maps)):
             low, high = 0, len(PADDINGS)
             while low < high:
                 middle = (low + high) // 2
                 rule = RegionRule(sure=sure, padding=PADDINGS[middle], cells=list(cells), scale=scale)
-                trials.append(self._trial(rule, part))
+                trials.append(self._trial(rule, indices))
                 low, high = (low, middle) if trials[-1].is_enough else (middle + 1, high)
         enough = [trial for trial in trials if trial.is_enough]
         return min(enough, key=lambda trial: trial.bytes) if enough else max(trials, key=lambda trial: trial.recall)
 
-    def _fit_canvas(self, part: Indices, best: RegionTrial) -> RegionTrial:
+    def _fit_canvas(self, indices: Indices, best: RegionTrial) -> RegionTrial:
         """Return a trial with packed regions if it has enough objects and fewer bytes."""
         for canvas in CANVASES:
-            trial = self._trial(msgspec.structs.replace(best.rule, canvas=canvas), part)
+            trial = self._trial(msgspec.structs.replace(best.rule, canvas=canvas), indices)
             if trial.is_enough and trial.bytes < best.bytes:
                 return trial
         return best
@@ -149,26 +162,24 @@ class RegionFit:
         if not best.is_enough:
             notes.append(
                 f"with regions, the joint answers have {best.recall:.1%} of the {int(best.objects.sum())} objects that"
-                f" the big model finds in frames, too few to show {OBJECTS:.0%}: frames are uploaded (upload: frame)"
+                f" the big model finds in frames, too few to show {MIN_RECALL:.0%}: frames are uploaded (upload: frame)"
             )
-        elif best.bytes > WORTHWHILE * frames.bytes:
+        elif best.bytes > MAX_BYTES_SHARE * frames.bytes:
             scale = f" at {frames.rule.scale:g} of their sides: see maxBytes" if frames.rule.scale < 1 else ""
             notes.append(
                 f"regions have {best.bytes:.0%} of the bytes of frames, and frames{scale} {frames.bytes:.0%}: frames"
                 " are uploaded (upload: frame)"
             )
         if not regions.objects.sum():
-            notes.append(f"the big model finds no object (score {SURE:g} or more) in the held-out pictures")
+            notes.append(f"the big model finds no object (score {OBJECT_SCORE:g} or more) in the held-out pictures")
         return FittedRegions(None if notes else best.rule, measures, notes)
-
-    def _list_samples(self, part: Indices) -> list[tuple[Prediction, Prediction, int, int]]:
-        return [(self._edge[i], self._cloud[i], *size_of(self._images[i])) for i in part]
 
 
 def missed_cells(samples: Sequence[tuple[Prediction, Prediction, int, int]]) -> list[int]:
     """Return the cells of the grid that have most objects outside of the regions of the small model's boxes.
 
-    Empty if there are no such objects, or if they are in more than ``MAX_CELLS`` cells.
+    ``samples``: answers of the small and the big model, width and height in pixels. Empty if there are no such objects,
+    or if they are in more than ``MAX_CELLS`` cells.
     """
     counts = np.zeros(GRID * GRID, np.int64)
     for edge, cloud, width, height in samples:
@@ -178,15 +189,15 @@ def missed_cells(samples: Sequence[tuple[Prediction, Prediction, int, int]]) -> 
         for box in cloud.boxes or ():
             x, y = (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
             is_covered = any(r.x1 <= x < r.x2 and r.y1 <= y < r.y2 for r in regions)
-            if box.score >= SURE and not is_covered and 0 <= x < width and 0 <= y < height:
+            if box.score >= OBJECT_SCORE and not is_covered and 0 <= x < width and 0 <= y < height:
                 counts[int(y * GRID / height) * GRID + int(x * GRID / width)] += 1
     order = np.argsort(-counts, kind="stable")
-    number = int(np.searchsorted(counts[order].cumsum(), MAPPED * counts.sum())) + 1
+    number = int(np.searchsorted(counts[order].cumsum(), MAPPED_SHARE * counts.sum())) + 1
     return sorted(order[:number].tolist()) if counts.any() and number <= MAX_CELLS else []
 
 
 def size_of(image: Array | Frame) -> tuple[int, int]:
-    """Return width and height of a sample. Raises InvalidFieldError for a sample that is no picture."""
+    """Return width and height of a picture in pixels. Raises InvalidFieldError for a sample that is no picture."""
     frame = image if isinstance(image, Frame) else new_frame(image)
     size = frame_size(frame)
     if size is None:
@@ -196,4 +207,5 @@ def size_of(image: Array | Frame) -> tuple[int, int]:
 
 
 def _bytes_of(image: Array | Frame) -> int:
+    """Return the number of bytes of a picture as it was received."""
     return image.data.nbytes if isinstance(image, Frame) else image.nbytes

@@ -1,9 +1,10 @@
 """Fits learned deferral of boxes and of texts: a ridge regression of the reward of an upload. Pure.
 
-A few hundred frames are few, and their rewards vary much more than any description of boxes can predict. On such data
-a linear function was better than gradient-boosted trees, with as little as with fifty times more frames. Of several
-strengths of regularization, the one is used whose out-of-fold order of the samples uploads the most reward. The
-hardness of the fitted samples is out of fold, too: from regressions that were fitted without them.
+The reward is what the upload of a sample adds to the accuracy of all. A few hundred frames are few, and their rewards
+vary much more than any description of boxes can predict. On such data a linear function was better than
+gradient-boosted trees, with as little as with fifty times more frames. Of several strengths of regularization, the one
+is used whose out-of-fold order of the samples uploads the most reward. The hardness of the fitted samples is out of
+fold, too: from regressions that were fitted without them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from halimede.calibration.deferral import FOLDS, Hits, folds
+from halimede.calibration.deferral import Hits, folds
 from halimede.calibration.temperature import Vector
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
@@ -30,7 +31,8 @@ REPEATS = 8
 MIN_SPREAD = 1e-9
 #: least number of samples with a gain
 LEAST_GAINS = 5
-LEAST_FIX = (
+#: text of an error: what to do
+GAINS_FIX = (
     "samples where the big model's answer is better than the small one's are too few to learn from,"
     f" {LEAST_GAINS} are needed at least: give more data, or calibrate another --rule"
 )
@@ -45,22 +47,18 @@ class FittedReward:
 
 
 def fit_reward(
-    answers: Literal["boxes", "texts"],
-    predictions: Sequence[Prediction],
-    rewards: Vector,
-    gains: Hits,
-    *,
-    seed: int = 0,
+    answers: Literal["boxes", "texts"], predictions: Sequence[Prediction], rewards: Vector, gains: Hits
 ) -> FittedReward:
-    """Fit the rule on predictions whose uploads have these rewards; those with ``gains`` have a better answer.
+    """Return the rule fitted on predictions whose uploads have the rewards; the cloud's answer is better for ``gains``.
 
-    Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions of another kind.
+    Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions of another kind than
+    ``answers``.
     """
     if np.count_nonzero(gains) < LEAST_GAINS:
-        raise InvalidFieldError("--data", int(np.count_nonzero(gains)), LEAST_FIX)
+        raise InvalidFieldError("--data", int(np.count_nonzero(gains)), GAINS_FIX)
     classes = _frequent_classes(predictions)
     features = np.array([reward_features(answers, classes, prediction) for prediction in predictions])
-    estimates = [_out_of_fold(features, rewards, gains, seed + repeat) for repeat in range(REPEATS)]
+    estimates = [_out_of_fold(features, rewards, gains, seed) for seed in range(REPEATS)]
     best = int(np.sum([[uploaded_reward(row, rewards) for row in rows] for rows in estimates], axis=0).argmax())
     biases, weights = _fit_ridges(features, rewards)
     rule = RewardRule(
@@ -83,7 +81,7 @@ def uploaded_reward(hardness: Vector, rewards: Vector) -> float:
 
 
 def rewards_by(rule: RewardRule, predictions: Sequence[Prediction]) -> Vector:
-    """Return the hardness of all samples. Raises MiningError."""
+    """Return the hardness of each prediction by a rule. Raises MiningError for a prediction of another kind."""
     return np.array([expected_reward(rule, prediction) for prediction in predictions])
 
 
@@ -100,7 +98,7 @@ def _frequent_classes(predictions: Sequence[Prediction]) -> list[str]:
 def _out_of_fold(features: Vector, rewards: Vector, gains: Hits, seed: int) -> Vector:
     """Return the rewards of each fold by regressions of the other samples: ``[pulls, samples]``."""
     estimates = np.zeros((len(PULLS), len(rewards)))
-    for fold in folds(gains, FOLDS, seed):
+    for fold in folds(gains, seed):
         fitted = features[~fold]
         biases, weights = _fit_ridges(fitted, rewards[~fold])
         bounded = np.clip(features[fold], fitted.min(axis=0), fitted.max(axis=0))

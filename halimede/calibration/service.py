@@ -1,4 +1,4 @@
-"""Calibrates one tier of a service, offline, and makes manifests from the result.
+"""Calibrates one tier of a service, offline, and makes manifests from the result: for ``halimede calibrate``.
 
 It reads the samples that reach the tier, lets both models answer, and fits.
 """
@@ -20,31 +20,24 @@ from halimede.api.base import SEDNA, Resource
 from halimede.api.deferral import Costs
 from halimede.api.processing import pixels_digest
 from halimede.calibration.blocks import Indices
-from halimede.calibration.calibrate import Calibrated, Goal, fit, part
+from halimede.calibration.calibrate import CalibrationResult, Goal, fit, subset
 from halimede.calibration.candidates import Candidate
 from halimede.calibration.region_rule import FittedRegions, RegionFit
 from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.costs import costs_text
-from halimede.evaluation.data import LabelledPicture
-from halimede.evaluation.quality import reads_text
-from halimede.evaluation.region_uploads import (
-    RegionUploads,
-    answer_function,
-    answer_uploads,
-    check_boxes,
-    format_of,
-    has_regions,
-)
-from halimede.evaluation.rules import decide, parameters_of
-from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
+from halimede.evaluation.data import LabelledSamples
+from halimede.evaluation.quality import has_text_labels
+from halimede.evaluation.region_uploads import RegionUploads, answer_uploads, check_boxes, format_of, has_regions
+from halimede.evaluation.rules import decide_escalations, parameters_of
+from halimede.evaluation.service import Chain, EvaluatedTier, answer_all, answer_and_time
 from halimede.messages import Prediction, ResourceBody
 from halimede.mining.calibration_file import RegionRule
 
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
-#: displayed figures with their meanings
-FIGURES = {
+#: displayed metrics in their order, with their meanings
+METRIC_MEANINGS = {
     "edge_only": "small model alone",
     "cloud_only": "big model alone",
     "joint": "joint",
@@ -69,37 +62,41 @@ FIGURES = {
 
 
 class Deadline(msgspec.Struct, kw_only=True):
-    """A deadline in milliseconds, and the link to the next tier; the models' times are measured here."""
+    """A goal: answers of the next tier within ``ms`` milliseconds over the link in ``path``.
+
+    The models' times in ``path`` are ignored: they are measured here.
+    """
 
     ms: float
-    way: UploadPath
+    path: UploadPath
 
 
-def tier_index(chain: Chain, tier: str) -> int:
-    """Return the index of a tier. Raises InvalidFieldError (``--tier``)."""
-    names = [each.name for each in chain.tiers[:-1]]
-    if tier not in names:
-        raise InvalidFieldError("--tier", tier, f"use one of {', '.join(names)}")
-    return names.index(tier)
+def tier_index(chain: Chain, name: str) -> int:
+    """Return the index of the tier with this name, from 0 for the edge on. Raises InvalidFieldError (``--tier``)."""
+    names = [tier.name for tier in chain.tiers[:-1]]
+    if name not in names:
+        raise InvalidFieldError("--tier", name, f"use one of {', '.join(names)}")
+    return names.index(name)
 
 
-def calibrated(
-    chain: Chain, at: int, data: LabelledPicture, *, goal: Goal | Deadline, report: StageReport, rule: str = ""
-) -> Calibrated:
-    """Calibrate the tier at index ``at`` against the next one, on the samples that reach it.
+def calibrate_tier(
+    chain: Chain, index: int, data: LabelledSamples, *, goal: Goal | Deadline, report: StageReport, rule: str = ""
+) -> CalibrationResult:
+    """Calibrate the tier at ``index`` against the next one, on the samples that reach it.
 
-    ``rule``: the algorithm; empty: the best of all that can judge the answers. Raises InvalidFieldError, ModelError.
+    ``rule``: the algorithm; empty: the best of all that can judge the answers. ``report``: is told the progress. Raises
+    InvalidFieldError, and ModelError for a model that fails.
     """
-    low, high = chain.tiers[at : at + 2]
-    data = _reaching(chain, at, data, report)
-    answers_low, answers_high = (answered(tier, data, _part(report, tier)) for tier in (low, high))
+    low, high = chain.tiers[index : index + 2]
+    data = _samples_reaching(chain, index, data, report)
+    answers_low, answers_high = (answer_and_time(tier, data, _progress_of(report, tier)) for tier in (low, high))
     if isinstance(goal, Deadline):
         goal = _goal_of(goal, data, answers_low.ms, answers_high.ms)
     deferral = low.deferral
     assert deferral is not None  # noqa: S101  # every tier but the last has one
     mining = deferral.hard_example_mining
-    audit_share = audit_share_of(deferral_of(chain.service.body, at), goal.target_upload, goal.costs)
-    found = fit(
+    audit_share = audit_share_of(deferral_of(chain.service.body, index), goal.target_upload, goal.costs)
+    result = fit(
         answers_low.predictions,
         answers_high.predictions,
         data,
@@ -111,121 +108,130 @@ def calibrated(
         configured=Candidate(mining.name, parameters_of(deferral)),
         labels=low.spec.labels,
         cloud_labels=high.spec.labels,
-        is_text=reads_text(high.spec, answers_high.predictions),
+        is_text=has_text_labels(high.spec, answers_high.predictions),
         audit_share=audit_share,
     )
     if goal.target_upload is not None and audit_share > goal.target_upload:
-        found.notes.append(f"auditShare {audit_share:g} is more than the target: lower it before you apply")
+        result.notes.append(f"auditShare {audit_share:g} is more than the target: lower it before you apply")
+    artefact = result.artefact
     if has_regions(low):
         fitted = _fit_regions(low, high, data, (answers_low.predictions, answers_high.predictions), report=report)
-        found.notes.extend(fitted.notes)
-        figures = found.artefact.figures | fitted.measures
-        found = replace(found, artefact=msgspec.structs.replace(found.artefact, regions=fitted.rule, figures=figures))
+        result.notes.extend(fitted.notes)
+        artefact = msgspec.structs.replace(artefact, regions=fitted.rule, metrics=artefact.metrics | fitted.measures)
     artefact = msgspec.structs.replace(
-        found.artefact,
+        artefact,
         edge_digest=_digest(low.path),
         cloud_digest=_digest(high.path),
         edge_pixels=pixels_digest(low.spec.decode, low.spec.preprocess),
     )
-    return replace(found, artefact=artefact)
+    return replace(result, artefact=artefact)
 
 
 def _fit_regions(
     low: EvaluatedTier,
     high: EvaluatedTier,
-    data: LabelledPicture,
-    answers: Sequence[Sequence[Prediction]],
+    data: LabelledSamples,
+    model_answers: Sequence[Sequence[Prediction]],
     *,
     report: StageReport,
 ) -> FittedRegions:
     """Fit which regions of frames a tier uploads. Raises InvalidFieldError for models or samples without boxes."""
-    edge, cloud = answers
+    edge, cloud = model_answers
     for tier, predictions in ((low, edge), (high, cloud)):
         check_boxes(tier, predictions)
-    answer, upload_format = answer_function(high, partial(report, f"regions: {high.model}")), format_of(low)
+    answer = partial(answer_all, high, progress=partial(report, f"regions: {high.model}"))
+    upload_format = format_of(low)
 
     def upload(rule: RegionRule, indices: Indices) -> RegionUploads:
-        pictures, low_part, high_part = part(data, indices), [edge[i] for i in indices], [cloud[i] for i in indices]
-        return answer_uploads(pictures, low_part, high_part, rule=rule, upload_format=upload_format, answer=answer)
+        pictures, small, big = subset(data, indices), [edge[i] for i in indices], [cloud[i] for i in indices]
+        return answer_uploads(pictures, small, big, rule=rule, upload_format=upload_format, answer=answer)
 
     return RegionFit(data.images, edge, cloud, upload).fit()
 
 
-def _reaching(chain: Chain, at: int, data: LabelledPicture, report: StageReport) -> LabelledPicture:
+def _samples_reaching(chain: Chain, index: int, data: LabelledSamples, report: StageReport) -> LabelledSamples:
     """Return the samples that reach a tier: those that all tiers before it escalate, as configured."""
     reached = np.ones(len(data), bool)
-    for before in chain.tiers[:at]:
-        reached &= decide(before, data, answers(before, data, _part(report, before)), reached)
+    for tier in chain.tiers[:index]:
+        reached &= decide_escalations(tier, data, answer_all(tier, data, _progress_of(report, tier)), reached)
     if not reached.any():
-        raise InvalidFieldError("--tier", chain.tiers[at].name, "no sample comes there: calibrate the tier before it")
-    return part(data, np.flatnonzero(reached)) if at else data
+        name = chain.tiers[index].name
+        raise InvalidFieldError("--tier", name, "no sample comes there: calibrate the tier before it")
+    return subset(data, np.flatnonzero(reached)) if index else data
 
 
-def _goal_of(wanted: Deadline, data: LabelledPicture, edge_ms: float, cloud_ms: float) -> Goal:
-    """Convert a deadline to the share of samples that can be answered in time, from measured times."""
-    way = msgspec.structs.replace(wanted.way, edge_ms=edge_ms, cloud_ms=cloud_ms)
-    share = share_in_time(np.array(data.sizes, np.float64), way, wanted.ms)
+def _goal_of(deadline: Deadline, data: LabelledSamples, edge_ms: float, cloud_ms: float) -> Goal:
+    """Return the share of samples that can be answered within a deadline, from measured times.
+
+    Raises InvalidFieldError.
+    """
+    path = msgspec.structs.replace(deadline.path, edge_ms=edge_ms, cloud_ms=cloud_ms)
+    share = share_in_time(np.array(data.sizes, np.float64), path, deadline.ms)
     if not share:
-        taken = edge_ms + way.link_ms + cloud_ms
-        fix = f"nothing is back by then: models and link take {taken:.1f} ms without data; allow more, or use EdgeOnly"
-        raise InvalidFieldError("--deadline-ms", wanted.ms, fix)
+        sum_ms = edge_ms + path.link_ms + cloud_ms
+        fix = f"nothing is back by then: models and link take {sum_ms:.1f} ms without data; allow more, or use EdgeOnly"
+        raise InvalidFieldError("--deadline-ms", deadline.ms, fix)
     return Goal(target_upload=round(share, 4))
 
 
-def _part(report: StageReport, tier: EvaluatedTier) -> Callable[[int, int], None]:
+def _progress_of(report: StageReport, tier: EvaluatedTier) -> Callable[[int, int], None]:
+    """Return the function that reports how many samples a tier has answered."""
     return partial(report, f"{tier.name}: {tier.model}")
 
 
 def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def about(found: Calibrated, low: str, high: str) -> list[str]:
-    """Return lines about what was fitted; ``low`` and ``high`` are the models' names."""
-    artefact, goal = found.artefact, found.goal
-    truth = "labels" if found.labelled else f"answers of {high}"
+def describe_calibration(result: CalibrationResult, low: str, high: str) -> list[str]:
+    """Return lines of text about what was fitted; ``low`` and ``high`` are the models' names."""
+    artefact, goal = result.artefact, result.goal
+    truth = "labels" if result.labelled else f"answers of {high}"
     if goal.costs:
-        wanted = f"the least cost ({costs_text(goal.costs)}), bounded with probability {goal.confidence:.4g}"
+        aim = f"the least cost ({costs_text(goal.costs)}), bounded with probability {goal.confidence:.4g}"
     elif goal.max_risk is not None:
-        wanted = f"risk at most {goal.max_risk:.4g}, with probability {goal.confidence:.4g}"
+        aim = f"risk at most {goal.max_risk:.4g}, with probability {goal.confidence:.4g}"
     else:
-        wanted = f"upload ratio {goal.target_upload or 0:.4g}"
+        aim = f"upload ratio {goal.target_upload or 0:.4g}"
     settings = ", ".join(f"{key} {value}" for key, value in artefact.parameters.items())
     if learned := artefact.learned or artefact.reward:
         settings = f"cut {learned.cut:.4g}"
-    best = f", the best of {found.tried} rules and parameters" if found.tried > 1 else ""
+    best = f", the best of {result.tried} rules and parameters" if result.tried > 1 else ""
     budget = ", with the uploads that a worker's budget makes" if goal.target_upload is not None else ""
     mixture = artefact.mixture
     fusion = f"mixture, weight of {low} {mixture.edge:.4g}" if mixture else "cloud (a mixture would not help)"
     return [
-        f"{artefact.service}: {low} asks {high}, for {wanted}",
-        f"fitted on {found.fitted} samples, measured on {found.held_out} others; truth: {truth}",
-        f"metric: {found.metric}{budget}",
-        f"95 % intervals: for the whole stream; {found.held_out} other samples of it may differ 1.4 times as much",
+        f"{artefact.service}: {low} asks {high}, for {aim}",
+        f"fitted on {result.fitted} samples, measured on {result.held_out} others; truth: {truth}",
+        f"metric: {result.metric}{budget}",
+        f"95 % intervals: for the whole stream; {result.held_out} other samples of it may differ 1.4 times as much",
         f"rule: {artefact.rule} ({settings}){best}",
         f"temperatures: {artefact.temperature_edge:.3g} and {artefact.temperature_cloud:.3g}; fusion: {fusion}",
     ]
 
 
-def rows(found: Calibrated) -> list[list[str]]:
-    """Return the held-out figures: meaning, value, interval."""
-    figures = found.artefact.figures
+def metric_rows(result: CalibrationResult) -> list[list[str]]:
+    """Return the metrics of the held-out samples, a row each: meaning, value, interval (empty: it has none)."""
+    metrics = result.artefact.metrics
     return [
         [
             meaning,
-            f"{figures[name]:.4f}",
-            f"{figures[f'{name}.low']:.4f} to {figures[f'{name}.high']:.4f}" if f"{name}.low" in figures else "",
+            f"{metrics[name]:.4f}",
+            f"{metrics[f'{name}.low']:.4f} to {metrics[f'{name}.high']:.4f}" if f"{name}.low" in metrics else "",
         ]
-        for name, meaning in FIGURES.items()
-        if name in figures
+        for name, meaning in METRIC_MEANINGS.items()
+        if name in metrics
     ]
 
 
+#: the format of a Model whose file is a calibration
 FORMAT = "calibration"
-#: fields of a worker that a calibration sets, and why a user wants to know
-CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "costs", "auditShare", "fusion", "upload")
-MEANINGS = {
+#: fields of a worker that a calibration sets
+CHANGED_FIELDS = ("hardExampleMining", "calibration", "targetUploadRatio", "costs", "auditShare", "fusion", "upload")
+#: what the values of some of these fields mean to a user
+FIELD_MEANINGS = {
     "auditShare": "this share of easy samples goes up as well, to measure the edge's accuracy; 0 turns it off",
     "fusion": "mixture combines both answers; cloud takes the big model's",
 }
@@ -234,16 +240,16 @@ AUDIT_SHARE = 0.01
 
 
 def name_of(chain: Chain, tier: int) -> str:
-    """Return the name of a tier's calibration: of the file, and with ``-calibration`` of the Model."""
+    """Return the name of a tier's calibration: that of the file, and with ``-calibration`` that of the Model."""
     service = chain.service.metadata.name
     return service if tier == 0 else f"{service}-{chain.tiers[tier].name}"
 
 
-def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str) -> list[ResourceBody]:
+def manifests(chain: Chain, tier: int, result: CalibrationResult, url: str, sha256: str) -> list[ResourceBody]:
     """Return all Models of the service and of this calibration, and the service with its deferral filled in.
 
-    All other fields stay as written. ``tier``: the calibrated one. A target share is kept at run time; a limit on the
-    risk, and costs, need a fixed cut, so the target is removed.
+    All other fields stay as written. ``tier``: the calibrated one; ``url``, ``sha256``: of the file. A target share is
+    kept at run time; a limit on the risk, and costs, need a fixed cut, so the target is removed.
     """
     name = f"{name_of(chain, tier)}-calibration"
     metadata: dict[str, Any] = {"name": name}
@@ -255,26 +261,26 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
         "metadata": metadata,
         "spec": {"url": url, "format": FORMAT, "sha256": sha256},
     }
-    models = [_written(each) for each in chain.models if each.metadata.name != name]
-    service = _written(chain.service)
+    models = [_manifest_of(resource) for resource in chain.models if resource.metadata.name != name]
+    service = _manifest_of(chain.service)
     worker = deferral_of(service, tier)
-    mining: dict[str, Any] = {"name": found.artefact.rule}
-    if found.artefact.parameters:
-        mining["parameters"] = [{"key": key, "value": value} for key, value in found.artefact.parameters.items()]
+    mining: dict[str, Any] = {"name": result.artefact.rule}
+    if result.artefact.parameters:
+        mining["parameters"] = [{"key": key, "value": value} for key, value in result.artefact.parameters.items()]
     if mode := worker["hardExampleMining"].get("mode"):
         mining["mode"] = mode
     worker["hardExampleMining"] = mining
     worker["calibration"] = {"name": name}
     worker.pop("targetUploadRatio", None)
-    target = found.goal.target_upload
+    target = result.goal.target_upload
     if target is not None:
         worker["targetUploadRatio"] = target
     worker.pop("costs", None)
-    if found.goal.costs:
-        worker["costs"] = msgspec.to_builtins(found.goal.costs)
-    worker["auditShare"] = audit_share_of(worker, target, found.goal.costs)
-    worker["fusion"] = "mixture" if found.artefact.mixture else "cloud"
-    if worker.get("upload") == "regions" and found.artefact.regions is None:
+    if result.goal.costs:
+        worker["costs"] = msgspec.to_builtins(result.goal.costs)
+    worker["auditShare"] = audit_share_of(worker, target, result.goal.costs)
+    worker["fusion"] = "mixture" if result.artefact.mixture else "cloud"
+    if worker.get("upload") == "regions" and result.artefact.regions is None:
         worker["upload"] = "frame"
     return [*models, model, service]
 
@@ -282,7 +288,8 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
 def audit_share_of(worker: Mapping[str, Any], target: float | None, costs: Costs | None) -> float:
     """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target.
 
-    No sample is audited if one upload costs more than any error.
+    ``worker``: the worker's part of the body; ``target``: None without one. No sample is audited if one upload costs
+    more than any error.
     """
     if "auditShare" in worker:
         return float(worker["auditShare"])
@@ -292,35 +299,39 @@ def audit_share_of(worker: Mapping[str, Any], target: float | None, costs: Costs
 
 
 def deferral_of(service: ResourceBody, tier: int) -> dict[str, Any]:
-    """Return the part of a service's body that says which samples a tier sends on."""
+    """Return the part of a service's body that says which samples a tier (0: the edge) sends on."""
     spec = service["spec"]
     worker: dict[str, Any] = spec["edgeWorker"] if tier == 0 else spec["tiers"][tier - 1]
     return worker
 
 
 def changes(before: ResourceBody, after: ResourceBody, tier: int) -> list[str]:
-    """Return what a calibration has changed in a service, one line a field, with what was there before."""
+    """Return what a calibration has changed in a service, one line a field, with what was there before.
+
+    ``before``, ``after``: the service's bodies; ``tier``: the calibrated one.
+    """
     old, new = deferral_of(before, tier), deferral_of(after, tier)
-    found = []
-    for field in CHANGED:
-        was, becomes = (_shown(part.get(field)) for part in (old, new))
+    lines = []
+    for field in CHANGED_FIELDS:
+        was, becomes = (_text_of(worker.get(field)) for worker in (old, new))
         if was != becomes:
-            meaning = f": {MEANINGS[field]}" if field in MEANINGS and field in new else ""
-            found.append(f"{field} {becomes} (was {was}){meaning}")
-    return found
+            meaning = f": {FIELD_MEANINGS[field]}" if field in FIELD_MEANINGS and field in new else ""
+            lines.append(f"{field} {becomes} (was {was}){meaning}")
+    return lines
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
+    """Return the value of a worker's field in words."""
     if isinstance(value, dict) and "upload" in value:
         return ", ".join(f"{key} {price}" for key, price in value.items())
     if isinstance(value, dict):
-        settings = [f"{each['key']} {each['value']}" for each in value.get("parameters", ())]
+        settings = [f"{parameter['key']} {parameter['value']}" for parameter in value.get("parameters", ())]
         return f"{value['name']} ({', '.join(settings)})" if settings else str(value["name"])
     return "not set" if value is None else str(value)
 
 
-def _written(resource: Resource[Any]) -> ResourceBody:
-    """Return a resource as its manifest has it."""
+def _manifest_of(resource: Resource[Any]) -> ResourceBody:
+    """Return a resource as its manifest has it, without a status."""
     body = copy.deepcopy(resource.body)
     body.pop("status", None)
     return body

@@ -12,27 +12,31 @@ from numpy.typing import NDArray
 
 from halimede.mining.mixture import DOUBT
 
+#: numbers of any shape, and the class indices of samples ``(n,)``
 Vector = NDArray[np.float64]
 Truth = NDArray[np.int64]
 
+#: bounds of a temperature
 COLDEST, HOTTEST = 0.05, 20.0
 #: steps of golden section over log T: the last is narrower than 0.001
 SECTIONS = 24
 GOLDEN = (5**0.5 - 1) / 2
+#: ranges of confidence by which the calibration error is measured
 BINS = 15
 
 
 def calibrate(rows: Vector, temperatures: Vector | float) -> Vector:
-    """Make ``[samples, classes]`` distributions less certain (temperature over 1) or more (below 1).
+    """Make distributions ``(n, classes)`` less certain (temperature over 1) or more (below 1); return the new ones.
 
-    ``temperatures``: one for all, or one per row.
+    ``temperatures``: one for all, or ``(n,)``, one per row. First, a share (``DOUBT``) of each row is spread evenly
+    over all classes, so that no probability is 0.
     """
     doubted = (1.0 - DOUBT) * rows + DOUBT / rows.shape[1]
     return softmax(np.log(doubted) / np.atleast_1d(temperatures)[:, None])
 
 
 def temperature(rows: Vector, truth: Truth) -> float:
-    """Return the temperature of least negative log likelihood; 1 without samples."""
+    """Return the temperature of least negative log likelihood for distributions and true classes; 1 without samples."""
     if not len(rows):
         return 1.0
 
@@ -42,13 +46,13 @@ def temperature(rows: Vector, truth: Truth) -> float:
 
     low, high = float(np.log(COLDEST)), float(np.log(HOTTEST))
     for _ in range(SECTIONS):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        low, high = (low, right) if cost(left) <= cost(right) else (left, high)
+        lower, upper = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        low, high = (low, upper) if cost(lower) <= cost(upper) else (lower, high)
     return float(np.exp((low + high) / 2))
 
 
 def calibration_error(rows: Vector, truth: Truth) -> float:
-    """Return the difference of confidence and accuracy (expected calibration error, 15 bins)."""
+    """Return the mean difference of confidence and accuracy, 0..1 (expected calibration error, 15 bins)."""
     if not len(rows):
         return 0.0
     sure, right = rows.max(axis=1), rows.argmax(axis=1) == truth
@@ -58,6 +62,6 @@ def calibration_error(rows: Vector, truth: Truth) -> float:
 
 
 def softmax(logits: Vector) -> Vector:
-    """Return distributions along the last axis, without overflow."""
+    """Return distributions along the last axis from raw scores, without overflow."""
     powers: Vector = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -1,11 +1,11 @@
 """Computes the cut of a rule: for a share of uploads, a limit on the risk, a deadline, or costs. Pure.
 
-The limit on the risk holds with a chosen probability, by Learn then Test: Angelopoulos, Bates, Candès, Jordan and Lei,
-"Learn then test: calibrating predictive algorithms to achieve risk control", arXiv 2110.01052. The risk is the share of
-all samples that stay at the edge although it is wrong and the cloud right. Each cut is the hypothesis "its risk is over
-the limit"; the p-value of a 0/1 loss is the binomial tail, P(Bin(n, limit) <= losses), which is exact and hence tighter
-than Hoeffding-Bentkus; cuts are tested in a fixed sequence from the strictest (all samples are uploaded: no risk) on,
-and the last one that is rejected is used.
+A sample is uploaded if its hardness is the cut or more. The limit on the risk holds with a chosen probability, by Learn
+then Test: Angelopoulos, Bates, Candès, Jordan and Lei, "Learn then test: calibrating predictive algorithms to achieve
+risk control", arXiv 2110.01052. The risk is the share of all samples that stay at the edge although it is wrong and the
+cloud right. Each cut is the hypothesis "its risk is over the limit"; the p-value of a 0/1 loss is the binomial tail,
+P(Bin(n, limit) <= losses), which is exact and hence tighter than Hoeffding-Bentkus; cuts are tested in a fixed sequence
+from the strictest (all samples are uploaded: no risk) on, and the last one that is rejected is used.
 
 A higher cut keeps more samples and can only add losses. So p-values rise along the sequence, which may therefore
 contain every number: to pass the first cut whose risk is over the limit, that cut itself must be rejected, which
@@ -24,13 +24,15 @@ from halimede.calibration.temperature import Vector
 
 #: share of uploaded samples that must be answered in time
 IN_TIME = 0.95
-STEPS = 200
+#: shares of uploads that are tried
+SHARE_STEPS = 200
 
 
 class UploadPath(Struct, kw_only=True):
-    """The path of an uploaded sample. Times are milliseconds; ``per_second``: rate of samples at the edge, 0: few.
+    """The path of an uploaded sample. Times are milliseconds.
 
-    ``link_ms`` is a round trip without data, ``link_kbps`` the speed in kbit/s.
+    ``edge_ms``, ``cloud_ms``: of the models. ``link_ms``: a round trip without data; ``link_kbps``: the speed in
+    kbit/s. ``per_second``: the rate of samples at the edge; 0: so few that none waits.
     """
 
     edge_ms: float = 0.0
@@ -40,44 +42,45 @@ class UploadPath(Struct, kw_only=True):
     per_second: float = 0.0
 
 
-def share_in_time(sizes: Vector, way: UploadPath, deadline_ms: float) -> float:
-    """Return the largest share of uploads for which 95 % of them are answered within the deadline.
+def share_in_time(sizes: Vector, path: UploadPath, deadline_ms: float) -> float:
+    """Return the largest share of uploads, 0..1, for which 95 % of them are answered within the deadline.
 
-    ``sizes``: bytes of each. A single sample takes the sum of its parts. At a high rate samples wait for the slowest
-    part (link or model), a queue with constant service time s and load rho: P(wait > t) is about rho * exp(-2 (1 - rho)
-    t / s) (M/D/1 in heavy traffic; Kingman 1962).
+    ``sizes``: bytes of each sample. A single sample takes the sum of its parts. At a high rate samples wait for the
+    slowest part (link or model), a queue with constant service time s and load rho: P(wait > t) is about rho * exp(-2
+    (1 - rho) t / s) (M/D/1 in heavy traffic; Kingman 1962).
     """
-    sending = sizes * 8 / way.link_kbps
-    spare = deadline_ms - (way.edge_ms + way.link_ms + way.cloud_ms + sending)
-    able = float(np.mean(spare >= 0))
-    if not able or way.per_second <= 0:
-        return able
-    slowest = max(way.cloud_ms, float(sending[spare >= 0].mean()))
-    room = float(np.median(spare[spare >= 0]))
-    for step in range(STEPS, 0, -1):
-        share = able * step / STEPS
-        load = way.per_second * share * slowest / 1000
-        if load < 1 and load * math.exp(-2 * (1 - load) * room / max(slowest, 1e-9)) <= 1 - IN_TIME:
+    sending = sizes * 8 / path.link_kbps
+    spare = deadline_ms - (path.edge_ms + path.link_ms + path.cloud_ms + sending)
+    feasible = float(np.mean(spare >= 0))
+    if not feasible or path.per_second <= 0:
+        return feasible
+    slowest = max(path.cloud_ms, float(sending[spare >= 0].mean()))
+    median_spare = float(np.median(spare[spare >= 0]))
+    for step in range(SHARE_STEPS, 0, -1):
+        share = feasible * step / SHARE_STEPS
+        load = path.per_second * share * slowest / 1000
+        if load < 1 and load * math.exp(-2 * (1 - load) * median_spare / max(slowest, 1e-9)) <= 1 - IN_TIME:
             return share
     return 0.0
 
 
-#: for the true risk; a few hundred samples, whose own risk also varies by chance, then stay within it in 19 of 20 cases
+#: default probability with which a limit holds, for the true risk; a few hundred samples, whose own risk also varies by
+#: chance, then stay within it in 19 of 20 cases
 CONFIDENCE = 0.99
 
 
 def cut_for_risk(
-    hardness: Vector, loss: NDArray[np.bool_], limit: float, confidence: float = CONFIDENCE
+    hardness: Vector, losses: NDArray[np.bool_], limit: float, confidence: float = CONFIDENCE
 ) -> float | None:
     """Return the highest cut whose risk is at most ``limit`` with probability ``confidence``; None: there is none.
 
-    ``loss``: whether the edge is wrong and the cloud right, for each sample. Infinity: no uploads are needed. There is
-    no cut for fewer samples than ``least_samples``.
+    ``hardness``, ``losses``: ``(n,)``; a loss is a sample for which the edge is wrong and the cloud right. Infinity: no
+    uploads are needed. There is no cut for fewer samples than ``least_samples``.
     """
     allowed = losses_allowed(len(hardness), limit, confidence)
     if allowed < 0:
         return None
-    costly = np.sort(hardness[np.asarray(loss, bool)])
+    costly = np.sort(hardness[np.asarray(losses, bool)])
     return float(costly[allowed]) if allowed < len(costly) else math.inf
 
 
@@ -96,23 +99,19 @@ def losses_allowed(samples: int, limit: float, confidence: float = CONFIDENCE) -
     return count
 
 
-def p_value(losses: int, samples: int, limit: float) -> float:
-    """Return P(Bin(samples, limit) <= losses): the probability of so few losses if the risk equals the limit."""
-    return min(1.0, math.fsum(math.exp(_log_probability(k, samples, limit)) for k in range(losses + 1)))
-
-
 def least_samples(limit: float, confidence: float = CONFIDENCE) -> int:
-    """Return the least number of samples for a limit over 0: so many without a loss reject it."""
+    """Return the least number of samples for a limit over 0: so many without a loss reject a risk over it."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - limit)) if limit < 1 else 1
 
 
 def _log_probability(k: int, n: int, p: float) -> float:
-    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-    return ways + k * math.log(p) + (n - k) * math.log1p(-p)
+    """Return the logarithm of the probability of k successes in n trials with the probability p."""
+    log_combinations = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return log_combinations + k * math.log(p) + (n - k) * math.log1p(-p)
 
 
 def cut_for_budget(hardness: Vector, ratio: float) -> float:
-    """Return the cut at which the share of samples with ``hardness >= cut`` is nearest to ``ratio``.
+    """Return the cut at which the share of samples with ``hardness >= cut`` is nearest to ``ratio`` (0..1).
 
     It is in the middle between two samples. A sample that the rule cannot judge is infinitely hard: it is always
     uploaded. Samples of equal hardness are uploaded together or not at all.
@@ -126,9 +125,10 @@ def cut_for_budget(hardness: Vector, ratio: float) -> float:
 
 
 def cut_for_costs(hardness: Vector, alone: Vector, uploaded: Vector) -> float:
-    """Return the cut with the least sum of costs: those of each sample if the edge answers alone, and if it goes up.
+    """Return the cut with the least sum of costs of samples: ``alone`` if the edge answers, ``uploaded`` if they go up.
 
-    It is infinite if no sample is worth an upload, or if each is: then unseen samples are not, or are, either.
+    All are ``(n,)``. The cut is infinite if no sample is worth an upload, and minus infinite if each is: then unseen
+    samples are not, or are, either.
     """
     is_judged = np.isfinite(hardness)
     order = np.argsort(-hardness[is_judged], kind="stable")
@@ -144,7 +144,7 @@ def cut_for_costs(hardness: Vector, alone: Vector, uploaded: Vector) -> float:
 
 
 def _cut_at(judged: Vector, count: int) -> float:
-    """Return the cut above which ``count`` samples are, of those in descending order."""
+    """Return the cut from which on ``count`` samples are, of those in descending order."""
     if count == 0:
         return math.nextafter(float(judged[0]), math.inf)
     if count == len(judged):
@@ -153,7 +153,7 @@ def _cut_at(judged: Vector, count: int) -> float:
 
 
 def reachable_shares(hardness: Vector, ratio: float) -> tuple[float, float]:
-    """Return the nearest shares below and above ``ratio`` that a cut can reach: between them samples are tied."""
+    """Return the nearest shares below and above ``ratio`` that a cut can reach: samples between are equally hard."""
     judged = np.sort(hardness[np.isfinite(hardness)])[::-1]
     unjudged = len(hardness) - len(judged)
     counts = _counts_at_cuts(judged) + unjudged
@@ -164,18 +164,18 @@ def reachable_shares(hardness: Vector, ratio: float) -> tuple[float, float]:
 
 
 def _counts_at_cuts(judged: Vector) -> NDArray[np.int64]:
-    """Return the numbers of samples at which a cut is possible: the next sample is easier."""
+    """Return the numbers of uploaded samples at which a cut is possible: the next sample is easier."""
     ends = np.flatnonzero(np.diff(judged) < 0) + 1
     return np.concatenate([[0], ends, [len(judged)]])
 
 
 def between(low: float, high: float) -> float:
-    """Return the middle; ``high`` if there is no number between both."""
+    """Return the number in the middle; ``high`` if no number is between both."""
     middle = low / 2 + high / 2
     return middle if low < middle <= high else high
 
 
 def quantiles(hardness: Vector, steps: int) -> list[float]:
-    """Return quantiles at equal steps from 0 to 1, of the samples that the rule can judge."""
-    known = hardness[np.isfinite(hardness)]
-    return np.quantile(known, np.linspace(0, 1, steps + 1)).tolist() if len(known) else []
+    """Return ``steps + 1`` quantiles of the judged samples at equal steps from 0 to 1; empty without such samples."""
+    judged = hardness[np.isfinite(hardness)]
+    return np.quantile(judged, np.linspace(0, 1, steps + 1)).tolist() if len(judged) else []

@@ -1,4 +1,7 @@
-"""One camera for its whole life: opens its source, reads it, and opens it again after a failure."""
+"""One camera for its whole life: opens its source, reads it, and opens it again after a failure.
+
+A child process reads the source (``ReaderClient``); the pictures go to a sink, such as ``CameraPublisher.take``.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from halimede.system.backoff import exponential
 
 log = structlog.get_logger()
 
-#: takes a picture with its number; returns whether it was accepted (a live camera continues without it)
+#: takes a picture with its number from 0 on; returns whether it was accepted (a live camera continues without it)
 Sink = Callable[[CapturedPicture, int], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class CameraBackoff:
-    """Seconds until a source is opened again: doubled each time, with jitter of half.
+    """Seconds until a source is opened again: ``first_s``, doubled each time up to ``longest_s``, with jitter of half.
 
     It starts again after ``good_s`` of running. After a wrong password it is at least ``locked_s``, because cameras
     lock out clients that retry too often.
@@ -38,33 +41,38 @@ class CameraBackoff:
     good_s: float = 10.0
 
     def pause(self, failures: int, reason: str, chance: float) -> float:
-        """Return the pause after ``failures`` consecutive failures (1 is the first); ``chance`` is in 0..1."""
+        """Return the seconds after ``failures`` failures in a row (1 is the first); ``reason``: of the last one.
+
+        ``chance``: a random number in 0..1.
+        """
         pause = exponential(failures, self.first_s, self.longest_s) * (0.5 + chance / 2)
         return max(pause, self.locked_s * (1 + chance)) if reason == ipc_messages.UNAUTHORIZED else pause
 
 
-class Camera:
-    """Reads one source and passes its numbered pictures to a sink, at most ``window`` at a time."""
+#: the usual pauses
+BACKOFF = CameraBackoff()
 
-    def __init__(
-        self,
-        settings: CameraSettings,
-        sink: Sink,
-        *,
-        backoff: CameraBackoff = CameraBackoff(),
-        chance: random.Random | None = None,
-    ) -> None:
+
+class Camera:
+    """Reads one source and passes its numbered pictures to a sink, at most ``window`` of the settings at a time.
+
+    Attributes:
+        tracker: its state and counts, for statuses.
+
+    """
+
+    def __init__(self, settings: CameraSettings, sink: Sink, *, backoff: CameraBackoff = BACKOFF) -> None:
         self.settings = settings
         self.tracker = CameraStatusTracker(settings)
         self._sink = sink
         self._backoff = backoff
-        self._chance = chance or random.SystemRandom()
+        self._chance = random.SystemRandom()
         self._sequence = 0
 
     async def run(self, stop: asyncio.Event, *, once: bool = False) -> None:
         """Read until ``stop``, or until the end of a file that is not looped. Pictures in progress are sent.
 
-        ``once``: a source without any frame is not tried again. Raises SourceError then.
+        ``once``: a source without any frame is not tried again: raises SourceError then. Raises what the sink raises.
         """
         loop = asyncio.get_running_loop()
         failures = 0
@@ -84,7 +92,7 @@ class Camera:
                 failures += 1
                 pause = self._backoff.pause(failures, error.reason, self._chance.random())
                 self._record_failure(error, pause, failures)
-                await stopped(stop, pause)
+                await wait_stopped(stop, pause)
         self.tracker.ended("stopped", "", "")
 
     async def _read(self, stop: asyncio.Event) -> None:
@@ -94,7 +102,7 @@ class Camera:
             ReaderClient(ReaderJob(parent=os.getpid(), camera=self.settings)) as feed,
             asyncio.TaskGroup() as group,
         ):
-            feed.ask(self.settings.window)
+            feed.request(self.settings.window)
             stopping = group.create_task(stop.wait())
             reading = group.create_task(self._pictures(feed, group))
             await asyncio.wait([stopping, reading], return_when=asyncio.FIRST_COMPLETED)
@@ -106,6 +114,7 @@ class Camera:
             raise error
 
     async def _pictures(self, feed: ReaderClient, group: asyncio.TaskGroup) -> SourceError:
+        """Pass pictures to the sink until the source ends; return why."""
         try:
             async for message in feed:
                 self.tracker.count(message.counts)
@@ -118,13 +127,15 @@ class Camera:
         raise AssertionError("a feed ends with its reason")
 
     async def _send(self, feed: ReaderClient, picture: CapturedPicture, sequence: int) -> None:
+        """Pass one picture to the sink, and request the next."""
         if await self._sink(picture, sequence):
             self.tracker.sent(len(picture.data), picture.taken_ns, time.time())
         else:
             self.tracker.dropped += 1
-        feed.ask()
+        feed.request()
 
     def _record_failure(self, error: SourceError, pause: float, failures: int) -> None:
+        """Show a failure in the state, and log it unless the same one was logged before."""
         text = self.settings.address.redact(error.message)
         state: State = "stalled" if error.reason == ipc_messages.STALLED else "failed"
         is_end = error.reason == ipc_messages.ENDED and self.tracker.has_run  # such as a film that a server streams
@@ -141,7 +152,7 @@ class Camera:
             )
 
 
-async def stopped(stop: asyncio.Event, timeout_s: float) -> None:
+async def wait_stopped(stop: asyncio.Event, timeout_s: float) -> None:
     """Wait until ``stop``, at most ``timeout_s`` seconds."""
     try:
         async with asyncio.timeout(timeout_s):

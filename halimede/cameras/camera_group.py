@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from halimede import topics
 from halimede.bus import Bus
 from halimede.bus.port import refusal_text, refused_names
-from halimede.cameras.camera import Camera, CameraBackoff, stopped
+from halimede.cameras.camera import BACKOFF, Camera, CameraBackoff, wait_stopped
 from halimede.cameras.publisher import CameraPublisher, CameraStatusPublisher, Connect, client_id
 from halimede.cameras.settings import CameraSettings, ProcessSettings
 from halimede.errors import RefusedError, first_error
@@ -23,14 +23,14 @@ from halimede.observe.metrics import counter, gauge, registry
 log = structlog.get_logger()
 
 #: seconds that files wait, so that all cameras of a process start together
-TOGETHER_S = 3.0
+COMMON_START_S = 3.0
 #: reason of a camera whose frames the broker refuses
 REFUSED, FIX = "Refused", "give it the credentials of a user who may publish as this camera (HALIMEDE_CREDENTIALS)"
 
 
 @dataclass(slots=True)
 class RunningCamera:
-    """One camera and its connection."""
+    """One camera, its connection to the bus, and the publisher of its pictures."""
 
     camera: Camera
     publisher: CameraPublisher
@@ -38,67 +38,65 @@ class RunningCamera:
 
 
 async def run(
-    settings: ProcessSettings,
-    connect: Connect,
-    stop: asyncio.Event,
-    backoff: CameraBackoff = CameraBackoff(),  # noqa: B008 - frozen
+    settings: ProcessSettings, connect: Connect, stop: asyncio.Event, backoff: CameraBackoff = BACKOFF
 ) -> dict[str, int]:
     """Run all cameras until ``stop``, or until all of them are files that have been played.
 
-    Returns the frames without a subscriber of each camera that has any. Raises HalimedeError.
+    ``connect``: makes the connection of one camera. Returns the number of frames without a subscriber by camera, of
+    those that have any. Raises HalimedeError.
     """
     running: list[RunningCamera] = []
-    shown = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: metrics(running)))
+    server = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: metrics(running)))
     with first_error():
-        async with shown, asyncio.TaskGroup() as group:
-            for camera in together(settings.cameras):
+        async with server, asyncio.TaskGroup() as group:
+            for camera in with_common_start(settings.cameras):
                 bus = connect(client_id(settings.namespace, camera.name), camera.name)
                 group.create_task(_run(settings, camera, bus, stop, running=running, backoff=backoff), name=camera.name)
     return {camera.camera.settings.name: camera.publisher.unheard for camera in running if camera.publisher.unheard}
 
 
-def together(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
-    """Give all files without a start time a common one, so that views of one scene stay synchronous."""
+def with_common_start(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
+    """Return the cameras; files without a start time get a common one, so that views of one scene stay synchronous."""
     files = [camera for camera in cameras if not camera.address.live]
     if len(files) < 2:
         return list(cameras)
-    start = time.time_ns() + round(TOGETHER_S * 1e9)
+    start = time.time_ns() + round(COMMON_START_S * 1e9)
     return [replace(c, start_ns=start) if c in files and not c.start_ns else c for c in cameras]
 
 
 async def _run(
     settings: ProcessSettings,
-    chosen: CameraSettings,
+    camera_settings: CameraSettings,
     bus: Bus,
     stop: asyncio.Event,
     *,
     running: list[RunningCamera],
     backoff: CameraBackoff,
 ) -> None:
+    """Run one camera with its connection and its status."""
     publisher = CameraPublisher(
         bus,
         settings.namespace,
-        chosen.name,
+        camera_settings.name,
         qos=settings.qos,
         bare=settings.bare,
-        patient=not chosen.address.live,
+        patient=not camera_settings.address.live,
         stop=stop,
         return_s=settings.return_s,
     )
-    camera = Camera(chosen, publisher.take, backoff=backoff)
-    status = CameraStatusPublisher(
-        bus, topics.CAMERA_STATUS.at(ns=settings.namespace, camera=chosen.name), camera.tracker
-    )
+    camera = Camera(camera_settings, publisher.take, backoff=backoff)
+    address = topics.CAMERA_STATUS.at(ns=settings.namespace, camera=camera_settings.name)
+    status = CameraStatusPublisher(bus, address, camera.tracker)
     running.append(RunningCamera(camera, publisher, bus))
     async with bus, status:
-        log.info("camera", camera=chosen.name, source=chosen.address.shown)
+        log.info("camera", camera=camera_settings.name, source=camera_settings.address.shown)
         while not await _has_ended(camera, stop):
-            await stopped(stop, backoff.locked_s)
+            await wait_stopped(stop, backoff.locked_s)
         await status.leave()
 
 
 async def _has_ended(camera: Camera, stop: asyncio.Event) -> bool:
-    """Run a camera; whether it has ended: a camera whose frames the broker refuses is tried again later."""
+    """Run a camera; return whether it has ended: one whose frames the broker refuses is tried again later."""
     try:
         with first_error():
             await camera.run(stop)
@@ -118,19 +116,19 @@ def health(running: Sequence[RunningCamera]) -> Health:
 
 
 def metrics(running: Sequence[RunningCamera]) -> Iterable[Metric]:
-    """Yield the metrics of the cameras."""
+    """Yield the metrics of all cameras, for Prometheus."""
     now = asyncio.get_running_loop().time()
     statuses = [camera.camera.tracker.status(now) for camera in running]
 
-    def of(read: Callable[..., float]) -> list[tuple[dict[str, str], float]]:
+    def samples(read: Callable[..., float]) -> list[tuple[dict[str, str], float]]:
         return [({"camera": status.camera}, read(status)) for status in statuses]
 
     unheard = [({"camera": camera.camera.settings.name}, float(camera.publisher.unheard)) for camera in running]
-    yield gauge("camera_running", "1: frames come from it.", of(lambda s: s.state == "running"))
-    yield gauge("camera_fps", "Frames published a second.", of(lambda s: s.fps))
-    yield counter("camera_frames", "Frames published.", of(lambda s: s.frames))
-    yield counter("camera_bytes", "Bytes of pictures published.", of(lambda s: s.bytes))
+    yield gauge("camera_running", "1: frames come from it.", samples(lambda s: s.state == "running"))
+    yield gauge("camera_fps", "Frames published a second.", samples(lambda s: s.fps))
+    yield counter("camera_frames", "Frames published.", samples(lambda s: s.frames))
+    yield counter("camera_bytes", "Bytes of pictures published.", samples(lambda s: s.bytes))
     yield counter("camera_frames_without_subscriber", "Frames published that no worker read.", unheard)
-    yield counter("camera_skipped", "Frames skipped for newer ones, or above the rate.", of(lambda s: s.skipped))
-    yield counter("camera_refused", "Frames too large or unreadable.", of(lambda s: s.refused))
-    yield counter("camera_reconnects", "Times that the source was opened again.", of(lambda s: s.reconnects))
+    yield counter("camera_skipped", "Frames skipped for newer ones, or above the rate.", samples(lambda s: s.skipped))
+    yield counter("camera_refused", "Frames too large or unreadable.", samples(lambda s: s.refused))
+    yield counter("camera_reconnects", "Times that the source was opened again.", samples(lambda s: s.reconnects))

@@ -1,4 +1,7 @@
-"""The state of one camera, as a CameraStatus. The caller passes the time."""
+"""The state of one camera, as the body ``CameraStatus``. Pure: the caller passes the time.
+
+``wall_s`` is in seconds since 1970, ``now_s`` in seconds of a monotonic clock.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,30 @@ from halimede.cameras.ipc_messages import CapturedPicture, ReaderCounts
 from halimede.cameras.settings import CameraSettings
 from halimede.messages import CameraStatus
 
+#: states of a camera
 State = Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
 #: seconds over which frame rates are measured
-OVER_S = 5.0
+RATE_WINDOW_S = 5.0
 #: share of the rate limit of a source from which it counts as a flood
-NEARLY = 0.9
+FLOOD_SHARE = 0.9
+#: text for a source that is a flood
 FLOOD = "it sends more than can be used ({rate:.0f} frames a second): the newest are taken, lower its rate"
 
 
 @dataclass(slots=True)
 class Rate:
-    """The growth of a count per second, over the last seconds."""
+    """The growth of a count per second, over the last ``RATE_WINDOW_S`` seconds.
+
+    ``samples``: times in seconds, with the count.
+    """
 
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def at(self, now_s: float, count: int) -> float:
-        """Return the growth per second."""
-        if not self.samples or now_s - self.samples[-1][0] >= OVER_S / 32:
+        """Add the count at a time; return its growth per second, 0 if too little time has passed to know it."""
+        if not self.samples or now_s - self.samples[-1][0] >= RATE_WINDOW_S / 32:
             self.samples.append((now_s, count))
-        while len(self.samples) > 2 and now_s - self.samples[0][0] > OVER_S:
+        while len(self.samples) > 2 and now_s - self.samples[0][0] > RATE_WINDOW_S:
             self.samples.popleft()
         began, before = self.samples[0]
         return (count - before) / (now_s - began) if now_s - began > 0.2 else 0.0
@@ -42,7 +50,15 @@ class Rate:
 
 
 class CameraStatusTracker:
-    """The state of one camera. Counts continue over all lives of its reader."""
+    """The state of one camera. Counts continue over all lives of its reader.
+
+    Attributes:
+        state, reason, error: of the status; reason and error are empty while frames come.
+        frames, bytes: pictures that were sent.
+        reconnects: times that the source was opened again.
+        dropped: pictures that the sink did not accept.
+
+    """
 
     def __init__(self, settings: CameraSettings) -> None:
         self._settings = settings
@@ -54,18 +70,20 @@ class CameraStatusTracker:
         self._latency_ms = 0.0
         self._last_frame = 0.0
         self._started = 0.0
-        self._earlier, self._now = ReaderCounts(), ReaderCounts()
+        #: counts of earlier readers, and of the present one
+        self._skipped_before = self._refused_before = 0
+        self._now = ReaderCounts()
         self._sent_rate, self._source_rate = Rate(), Rate()
 
     @property
     def skipped(self) -> int:
-        """Frames that were skipped for newer ones, or above the requested rate."""
-        return self._earlier.skipped + self._now.skipped + self.dropped
+        """The number of frames that were skipped for newer ones, or above the requested rate."""
+        return self._skipped_before + self._now.skipped + self.dropped
 
     @property
     def refused(self) -> int:
-        """Frames that were too large or unreadable."""
-        return self._earlier.refused + self._now.refused
+        """The number of frames that were too large or unreadable."""
+        return self._refused_before + self._now.refused
 
     @property
     def has_run(self) -> bool:
@@ -76,21 +94,17 @@ class CameraStatusTracker:
         """Record that the source is opened (again). It counts as stalled or failed until a frame arrives."""
         self._started = self._started or wall_s
         self.reconnects += again
-        earlier, now = self._earlier, self._now
-        self._earlier = ReaderCounts(
-            received=earlier.received + now.received,
-            skipped=earlier.skipped + now.skipped,
-            refused=earlier.refused + now.refused,
-        )
+        self._skipped_before += self._now.skipped
+        self._refused_before += self._now.refused
         self._now = ReaderCounts()
         self._source_rate.clear()
 
     def count(self, counts: ReaderCounts) -> None:
-        """Record a reader's counts."""
+        """Take over the counts of the present reader."""
         self._now = counts
 
     def arrived(self, picture: CapturedPicture) -> None:
-        """Record a picture's form."""
+        """Record that a picture has come: the camera runs, with this codec and size."""
         self.count(picture.counts)
         if self.state != "running":
             self._sent_rate.clear()
@@ -98,23 +112,23 @@ class CameraStatusTracker:
         self._codec, self._width, self._height = picture.codec, picture.width, picture.height
 
     def sent(self, size: int, taken_ns: int, wall_s: float) -> None:
-        """Count a picture that was sent."""
+        """Count a picture of ``size`` bytes that was sent; ``taken_ns``: nanoseconds since 1970."""
         self.frames += 1
         self.bytes += size
         self._last_frame = wall_s
         self._latency_ms = max(0.0, wall_s * 1000 - taken_ns / 1e6)
 
     def ended(self, state: State, reason: str, error: str) -> None:
-        """Record that no more pictures arrive for now, with the reason."""
+        """Record that no more pictures arrive for now, with the reason in one word and in a sentence."""
         self.state, self.reason, self.error = state, reason, error
 
     def status(self, now_s: float) -> CameraStatus:
-        """Return the status. ``now_s`` is of a monotonic clock."""
+        """Return the status to publish at a time."""
         rate = self._source_rate.at(now_s, self._now.received)
         fps = self._sent_rate.at(now_s, self.frames)
         reason, error = self.reason, self.error
         if self.state == "running":
-            if rate >= NEARLY * MOST_FPS:
+            if rate >= FLOOD_SHARE * MOST_FPS:
                 reason, error = ipc_messages.FLOOD, FLOOD.format(rate=rate)
             elif self._now.refused:
                 error = self._now.why
@@ -142,4 +156,5 @@ class CameraStatusTracker:
 
 
 def _time(wall_s: float) -> str:
+    """Return a time as RFC 3339 text in UTC, empty for 0."""
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if wall_s else ""

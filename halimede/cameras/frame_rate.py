@@ -1,4 +1,7 @@
-"""Frame rates: which frames of a source to keep, when those of a file are due, and the limit of a flood. All pure."""
+"""Frame rates: which frames of a source to keep, when those of a file are due, and the limit of a flood. All pure.
+
+Times are seconds, or nanoseconds where a name ends in ``_ns``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class FrameThinner:
         self._before = float("-inf")
 
     def accepts(self, at_s: float) -> bool:
-        """Whether to keep a frame of this time. A time that goes back starts again."""
+        """Return whether to keep a frame of this time, and count on that. A time that goes back starts again."""
         if not self._step:
             return True
         since, self._before = at_s - self._before, at_s
@@ -42,15 +45,14 @@ class FrameThinner:
 
 
 class Brake:
-    """Limits the reading of a source to ``MOST_FPS``, by a pause before the next frame."""
+    """Limits the reading of a live source to ``MOST_FPS``, by a pause before the next frame."""
 
-    def __init__(self, most_fps: float = MOST_FPS) -> None:
-        self._step = 1 / most_fps
+    def __init__(self) -> None:
         self._next = float("-inf")
 
     def pause(self, now_s: float) -> float:
-        """Return the seconds to wait after a frame that arrived now."""
-        self._next = max(self._next, now_s - BURST_S) + self._step
+        """Record a frame that arrived now; return the seconds to wait before the next one is read."""
+        self._next = max(self._next, now_s - BURST_S) + 1 / MOST_FPS
         return max(0.0, self._next - now_s)
 
 
@@ -58,7 +60,8 @@ class Brake:
 class Timeline:
     """The times of a file's frames on the wall clock, over all turns of a loop.
 
-    ``pace``: see CameraSettings. ``start_ns``: when the first frame is due.
+    ``pace``: frames a second; -1: the file's own times; 0: no times are waited for. ``start_ns``: when the first frame
+    is due, since 1970.
     """
 
     pace: float
@@ -71,7 +74,7 @@ class Timeline:
     _offset_s: float = 0.0
 
     def due_ns(self, time_s: float | None) -> int:
-        """Return when the next frame is due; the file's time of it is ``time_s`` (None: the file has none)."""
+        """Return when the next frame is due, since 1970. ``time_s``: its time in the file; None: the file has none."""
         if self.pace > 0:
             seconds = self._index / self.pace
         else:
@@ -85,7 +88,7 @@ class Timeline:
         return self.start_ns + round(seconds * 1e9)
 
     def again(self) -> None:
-        """Begin the next turn, one frame after the last one."""
+        """Begin the next turn of the loop, one frame after the last one."""
         if self._first is not None:
             self._offset_s += self._last + self.step_s
         self._first, self._last = None, 0.0

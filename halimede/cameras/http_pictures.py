@@ -25,12 +25,13 @@ from urllib.request import (
 )
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.ipc_messages import SourceError
+from halimede.cameras.ipc_messages import NOT_FOUND, TEXTS, UNAUTHORIZED, SourceError
 from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from halimede.image_headers import END, end_of_jpeg
 from halimede.picture_files import JPEG_MAGIC
 
+#: bytes that are read at once
 BLOCK = 64 * 1024
 #: most bytes before the first picture, and those of them that are kept later: headers of a part, and a boundary
 MAX_BETWEEN, BLOCK_BETWEEN = 64 * 1024, 4096
@@ -40,6 +41,7 @@ MAX_DASHES = 64
 MAX_ENDS = 64
 #: most requests of a snapshot in a second
 SNAPSHOT_FPS = 10.0
+#: redirects that are followed, and their statuses
 MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: characters of a path and a query that are sent as they are written
@@ -47,21 +49,25 @@ SAFE = "%/?:@-._~!$&'()*+,;=[]"
 MULTIPART = "multipart/"
 _length = re.compile(rb"content-length\s*:\s*(\d{1,12})", re.IGNORECASE)
 
-REASONS = {
-    401: (ipc_messages.UNAUTHORIZED, "access denied: check user and password"),
-    403: (ipc_messages.UNAUTHORIZED, "access denied: check user and password"),
-    404: (ipc_messages.NOT_FOUND, "there is nothing of that name: check the address"),
-    410: (ipc_messages.NOT_FOUND, "there is nothing of that name: check the address"),
-}
+#: reasons of failures by the status of the response
+REASONS = {401: UNAUTHORIZED, 403: UNAUTHORIZED, 404: NOT_FOUND, 410: NOT_FOUND}
+
+
+def unverified_tls() -> ssl.SSLContext:
+    """Return a TLS context that accepts any certificate, as FFmpeg does: those of cameras are usually self-signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 class PictureSplitter:
-    """Splits the body of a response into its pictures. Pure.
+    """Splits the body of a response into its pictures (JPEG). Pure.
 
     Args:
         boundary: of a multipart body, without dashes; empty: there is none.
-        length: of the first picture; None: it is not known yet.
-        max_bytes: a longer picture is passed to ``refuse`` as a text, and skipped.
+        length: bytes of the first picture; None: it is not known yet.
+        max_bytes: most bytes of a picture; a longer one is skipped.
+        refuse: called with the reason for each skipped picture.
 
     """
 
@@ -95,7 +101,7 @@ class PictureSplitter:
             yield bytes(self._buffer)
 
     def _has_picture(self) -> bool:
-        """Drop the bytes before the next picture, with the length that they state; whether the picture has begun."""
+        """Drop the bytes before the next picture, with the length that they state; return whether one has begun."""
         if self._skip:
             dropped = min(self._skip, len(self._buffer))
             del self._buffer[:dropped]
@@ -146,7 +152,7 @@ class PictureSplitter:
 
 
 class HttpPictures:
-    """The pictures of one address.
+    """The pictures of one address, read with blocking calls.
 
     Args:
         url: with user and password, if there are any.
@@ -156,7 +162,7 @@ class HttpPictures:
         refuse: called with the reason for each picture that is not read.
 
     Attributes:
-        received_s: when bytes arrived last (monotonic clock).
+        received_s: when bytes arrived last (monotonic clock); minus infinity before.
 
     """
 
@@ -201,6 +207,7 @@ class HttpPictures:
             time.sleep(max(0.0, due - now))
 
     def _pictures(self, response: HTTPResponse) -> Iterator[bytes]:
+        """Yield the pictures of one response."""
         headers = response.headers
         boundary = str(headers.get_boundary("")).lstrip("-").encode("latin-1", "replace")
         length = response.length if headers.get_content_maintype() == "image" else None
@@ -235,17 +242,19 @@ class HttpPictures:
             if response.status not in REDIRECTS:
                 break
             url, authorization = urljoin(url, response.headers.get("Location", "")), ""
-        reason, text = REASONS.get(response.status, (ipc_messages.UNREACHABLE, "it cannot be reached"))
-        raise SourceError(reason, f"{text} (HTTP status {response.status})")
+        reason = REASONS.get(response.status, ipc_messages.UNREACHABLE)
+        raise SourceError(reason, f"{TEXTS[reason]} (HTTP status {response.status})")
 
     def _request(self, url: str, authorization: str) -> HTTPResponse:
+        """Request a URL once; return the response.
+
+        Raises SourceError for an unusable URL, OSError and HTTPException.
+        """
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         connection: HTTPConnection
         if parts.scheme == "https":
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # certificates of cameras are usually self-signed
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            connection = HTTPSConnection(host, port, timeout=self._camera.open_s, context=context)
+            connection = HTTPSConnection(host, port, timeout=self._camera.open_s, context=unverified_tls())
         elif parts.scheme == "http" and host:
             connection = HTTPConnection(host, port, timeout=self._camera.open_s)
         else:

@@ -1,4 +1,4 @@
-"""Messages between a reader's process and its parent: a job, requests, pictures, errors.
+"""Messages between a reader's process (which reads one source) and its parent: a job, requests, pictures, errors.
 
 The job (one line of JSON) goes down the pipe, then one byte for each requested picture. Messages come up, each after
 its length. A picture is encoded only on request, so that unneeded ones cost nothing.
@@ -16,22 +16,31 @@ from halimede import codec
 from halimede.cameras.settings import CameraSettings
 from halimede.errors import HalimedeError
 
-ASK = b"."
+#: the byte that requests a picture, and the form of a message's length
+REQUEST = b"."
 LENGTH = struct.Struct(">I")
 #: most bytes of one message: the largest picture, and its other fields
 MAX_MESSAGE = codec.MAX_BYTES + 4096
 #: seconds between two heartbeats
 BEAT_S = 0.5
 
-#: reasons why a source gives no frames: one word each, as in CameraStatus
+#: reasons why a source gives no frames, one word each; the status of a camera shows them
 ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED, STUCK, FAILED, FLOOD, FORBIDDEN = (
     "Ended", "Stalled", "Unreachable", "Unauthorized", "NotFound", "Garbage", "Invalid", "Crashed", "Stuck", "Failed",
     "Flood", "Forbidden",
 )  # fmt: skip
+#: texts for people by reason
+TEXTS = {
+    UNAUTHORIZED: "access denied: check user and password",
+    NOT_FOUND: "there is nothing of that name: check the address",
+    GARBAGE: "it sends no readable video: give a video file, a stream or a camera device",
+    UNREACHABLE: "it cannot be reached",
+    INVALID: "this kind of source is not supported",
+}
 
 
 class ReaderJob(Struct, kw_only=True, frozen=True):
-    """The job of a reader, and the process that it ends with."""
+    """The job of a reader: the camera, and the id of the ``parent`` process, with which the reader ends."""
 
     parent: int
     camera: CameraSettings
@@ -40,8 +49,8 @@ class ReaderJob(Struct, kw_only=True, frozen=True):
 class ReaderCounts(Struct, kw_only=True):
     """Counts since the reader's start.
 
-    ``received``: frames from the source; ``skipped``: for newer frames, or above the requested rate;
-    ``refused``: too large or unreadable, ``why`` is the reason of the last.
+    ``received``: frames from the source; ``skipped``: for newer frames, or above the requested rate; ``refused``: too
+    large or unreadable; ``why``: the reason of the last refused one.
     """
 
     received: int = msgspec.field(default=0, name="seen")
@@ -51,7 +60,11 @@ class ReaderCounts(Struct, kw_only=True):
 
 
 class CapturedPicture(Struct, kw_only=True, tag="picture"):
-    """A picture: taken at ``taken_ns`` (nanoseconds since 1970)."""
+    """A requested picture.
+
+    ``taken_ns``: nanoseconds since 1970. ``encoding``, ``width``, ``height``: of ``data``; ``codec``: of the source.
+    ``counts``: so far.
+    """
 
     taken_ns: int
     encoding: Literal["jpeg", "png"]
@@ -63,25 +76,31 @@ class CapturedPicture(Struct, kw_only=True, tag="picture"):
 
 
 class Beat(Struct, kw_only=True, tag="beat"):
-    """A heartbeat."""
+    """A heartbeat with the counts so far: the reader lives, but no picture was due."""
 
     counts: ReaderCounts
 
 
-class Over(Struct, kw_only=True, tag="over"):
-    """The final message: why no more pictures follow."""
+class ReaderEnd(Struct, kw_only=True, tag="over"):
+    """The final message: why no more pictures follow.
+
+    ``reason``: one word; ``message``: a sentence; ``counts``: all.
+    """
 
     reason: str
     message: str = ""
     counts: ReaderCounts
 
 
-ReaderMessage = CapturedPicture | Beat | Over
+ReaderMessage = CapturedPicture | Beat | ReaderEnd
 _decoder: msgspec.msgpack.Decoder[ReaderMessage] = msgspec.msgpack.Decoder(ReaderMessage)
 
 
 class SourceError(HalimedeError):
-    """A source gives no (more) pictures: a reason and a text. The text may contain the address: redact it."""
+    """A source gives no (more) pictures: a reason in one word, and a text.
+
+    The text may contain the address with its secrets: redact it before it is shown.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -90,11 +109,11 @@ class SourceError(HalimedeError):
 
 
 def pack(message: ReaderMessage) -> bytes:
-    """Encode a message after its length."""
+    """Return an encoded message after its length."""
     body = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(body)) + body
 
 
 def unpack(body: bytes) -> ReaderMessage:
-    """Decode a message without its length. Raises msgspec.DecodeError."""
+    """Return the message that was encoded, without its length. Raises msgspec.DecodeError."""
     return _decoder.decode(body)

@@ -1,11 +1,10 @@
-"""One camera's connection: it publishes the frames, and the status, which its will replaces."""
+"""One camera's connection: publishes the frames, and the status, which the will replaces if the process dies."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -16,6 +15,7 @@ from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Packet
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.bus.subscriber_return import FRAME_RETURN_S, SubscriberReturn
+from halimede.cameras.camera import wait_stopped
 from halimede.cameras.camera_status import CameraStatusTracker
 from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.errors import BusError, DisconnectedError, TooLargeError
@@ -25,15 +25,16 @@ from halimede.topic import Address
 
 log = structlog.get_logger()
 
+#: bytes of a frame's random id
 ID_BYTES = 16
-#: seconds between two attempts to publish; least and most seconds between two statuses
-RETRY_S, OFTEN_S, SELDOM_S = 0.2, 0.25, 2.0
-#: most seconds to leave
+#: seconds between two attempts to publish, between two checks of the status, and between two statuses at most
+RETRY_S, STATUS_POLL_S, STATUS_HEARTBEAT_S = 0.2, 0.25, 2.0
+#: most seconds to publish the last status
 LEAVING_S = 3.0
 
 
 def frame_of(picture: CapturedPicture, camera: str, sequence: int, id_: bytes) -> Frame:
-    """Return a picture as a Frame."""
+    """Return a picture as the body of a frame. ``sequence``: its number; ``id_``: its id."""
     return Frame(
         id=id_,
         camera=camera,
@@ -45,11 +46,20 @@ def frame_of(picture: CapturedPicture, camera: str, sequence: int, id_: bytes) -
 
 
 class CameraPublisher:
-    """Publishes a camera's pictures.
+    """Publishes a camera's pictures as frames.
 
-    ``patient``: each picture waits for the broker, and for subscribers that were there before. A live camera drops it
-    meanwhile, and the next attempt is made with the newest picture. ``return_s``: for so many seconds. ``on_frame``: is
-    called with each frame before it is sent, and ``on_drop`` with one that was dropped then.
+    Args:
+        bus: the camera's connection.
+        namespace, camera: of the topic.
+        qos: 0 or 1.
+        bare: publish the picture's bytes alone, without the fields of a frame.
+        patient: each picture waits for the broker, and for subscribers that were there before. Otherwise (a live
+            camera) it is dropped, and the next attempt is made with the newest picture.
+        stop: ends the waiting.
+        return_s: seconds for which subscribers that were there before are waited for.
+        on_frame: called with each frame before it is sent.
+        on_drop: called with a frame that was dropped then.
+
     """
 
     def __init__(
@@ -91,6 +101,7 @@ class CameraPublisher:
         return accepted
 
     async def _publish(self, body: bytes) -> bool:
+        """Publish a body; return whether the broker accepted it. Raises RefusedError."""
         while True:
             try:
                 has_subscriber = await self._bus.publish(self._address, body, qos=self._qos)
@@ -99,7 +110,7 @@ class CameraPublisher:
                 return False
             except DisconnectedError:
                 if not self._patient:
-                    await self._returned()
+                    await self._wait_broker()
                     return False
                 await asyncio.sleep(RETRY_S)
                 if self._stop.is_set():
@@ -114,12 +125,11 @@ class CameraPublisher:
                 return True
 
     async def _has_stopped_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
+        """Wait some seconds; return whether ``stop`` is set."""
+        await wait_stopped(self._stop, seconds)
         return self._stop.is_set()
 
-    async def _returned(self) -> None:
+    async def _wait_broker(self) -> None:
         """Wait for the broker: frames in between are skipped, and the next one is new."""
         while not self._stop.is_set():
             with contextlib.suppress(DisconnectedError):
@@ -128,7 +138,10 @@ class CameraPublisher:
 
 
 class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
-    """Publishes a camera's status; its will reports that the camera is gone."""
+    """Publishes a camera's status: a ``RetainedPublisher``. Its will reports that the camera is gone.
+
+    ``async with`` runs it; the caller has entered the bus before.
+    """
 
     def __init__(self, bus: Bus, address: Address[CameraStatus], tracker: CameraStatusTracker) -> None:
         self._tracker = tracker
@@ -138,8 +151,8 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             self._status,
             same=lambda status, before: _urgent_fields(status) == _urgent_fields(before),
             least_s=0.0,
-            heartbeat_s=SELDOM_S,
-            poll_s=OFTEN_S,
+            heartbeat_s=STATUS_HEARTBEAT_S,
+            poll_s=STATUS_POLL_S,
             announced=True,
         )
         self._leaving = False
@@ -154,13 +167,13 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop publishing."""
         if self._task:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def announce(self) -> Announcement:
-        """Return birth and will of a connection."""
+        """Return birth and will of a connection: the present status, and that the camera is gone."""
         status = self._status()
         lost = CameraStatus(
             camera=status.camera,
@@ -178,7 +191,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
         )
 
     async def leave(self) -> None:
-        """Leave in order: the last connection has no will, so that the last status stays."""
+        """Connect once more without a will, so that the last status stays. Waits ``LEAVING_S`` at most."""
         self._leaving = True
         if not self._bus.connected:
             return
@@ -190,9 +203,11 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             log.debug("last status not sent", error=str(error))
 
     def _status(self) -> CameraStatus:
+        """Return the present status."""
         return self._tracker.status(asyncio.get_running_loop().time())
 
     def _packet(self, status: CameraStatus) -> Packet:
+        """Return the retained packet of a status."""
         return Packet(self._address.text, codec.encode(self._address.topic, status), qos=1, retain=True)
 
 
@@ -201,14 +216,9 @@ def _urgent_fields(status: CameraStatus) -> tuple[object, ...]:
     return status.state, status.reason, status.codec, status.width, status.height
 
 
-def client_id(namespace: str, camera: str, part: str = "camera") -> str:
+def client_id(namespace: str, camera: str) -> str:
     """Return the client id of a camera's connection."""
-    return f"{part}.{namespace}.{camera}"
-
-
-def here() -> str:
-    """Return this machine's name, if no node is configured."""
-    return socket.gethostname()
+    return f"camera.{namespace}.{camera}"
 
 
 #: makes a connection from a client id and the camera's name

@@ -18,44 +18,47 @@ import msgspec
 
 import halimede
 from halimede.cameras import ipc_messages
-from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Over, ReaderJob, ReaderMessage, SourceError
-from halimede.system.child_process import exited
+from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, ReaderEnd, ReaderJob, ReaderMessage, SourceError
+from halimede.system.child_process import last_line, reap
 
 #: variables that the child inherits: no credentials, and no proxy that would receive the source's
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ"})
+#: variables that keep the child small
 SMALL = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 #: seconds until a child's first message, and without a further one, after which it counts as stuck
 START_S, SILENT_S = 30.0, 10.0
 #: seconds for a killed child to end
 ENDING_S = 5.0
-TAIL = 4096
-BUFFER = 1024 * 1024
+#: bytes of the child's messages that are buffered
+BUFFER_BYTES = 1024 * 1024
 
 
 class ReaderClient:
-    """One reader process. ``async with`` starts and ends it; iterate over its messages, and ``ask``."""
+    """One reader process. ``async with`` starts and ends it; iterate over its messages, and ``request`` pictures."""
 
     def __init__(self, job: ReaderJob) -> None:
         self._job = job
         self._child: subprocess.Popen[bytes] | None = None
-        self._output = asyncio.StreamReader(limit=BUFFER)
+        self._output = asyncio.StreamReader(limit=BUFFER_BYTES)
         self._pipes: list[asyncio.ReadTransport] = []
         self._errors: asyncio.Task[str] | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the child. The job with its secrets goes through a pipe, so that no process list shows it."""
+        """Start the child. The job with its secrets goes through a pipe, so that no process list shows it.
+
+        Raises SourceError if no process can be started.
+        """
         loop = asyncio.get_running_loop()
         try:
             child = self._child = _start()
         except OSError as error:
-            raise SourceError(
-                ipc_messages.CRASHED, f"no process could be started to read it: {error.strerror}"
-            ) from error
+            text = f"no process could be started to read it: {error.strerror}"
+            raise SourceError(ipc_messages.CRASHED, text) from error
         stderr = asyncio.StreamReader()
         for reader, pipe in ((self._output, child.stdout), (stderr, child.stderr)):
             transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
             self._pipes.append(transport)
-        self._errors = asyncio.create_task(_tail(stderr), name="errors of a camera's reader")
+        self._errors = asyncio.create_task(last_line(stderr), name="errors of a camera's reader")
         self._write(msgspec.json.encode(self._job) + b"\n")
         return self
 
@@ -79,12 +82,12 @@ class ReaderClient:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
+        """The child's process id, 0 before the start."""
         return self._child.pid if self._child else 0
 
-    def ask(self, count: int = 1) -> None:
+    def request(self, count: int = 1) -> None:
         """Request ``count`` more pictures."""
-        self._write(ipc_messages.ASK * count)
+        self._write(ipc_messages.REQUEST * count)
 
     def _write(self, data: bytes) -> None:
         """Write a few bytes, for which a pipe always has capacity; other code detects a dead child."""
@@ -104,10 +107,11 @@ class ReaderClient:
                 raise SourceError(ipc_messages.STUCK, f"its reader has sent nothing for {timeout_s:g} s") from None
             timeout_s = SILENT_S
             yield message
-            if isinstance(message, Over):
+            if isinstance(message, ReaderEnd):
                 raise SourceError(message.reason, message.message)
 
     async def _next(self) -> ReaderMessage:
+        """Return the child's next message. Raises SourceError if it ends or sends something else."""
         try:
             (length,) = LENGTH.unpack(await self._output.readexactly(LENGTH.size))
             if length > MAX_MESSAGE:
@@ -134,12 +138,13 @@ class ReaderClient:
             return self._child.returncode
         try:
             async with asyncio.timeout(ENDING_S):
-                return await exited(self._child)
+                return await reap(self._child)
         except TimeoutError:
             return None
 
 
 def _start() -> subprocess.Popen[bytes]:
+    """Return the started child, with three pipes and its own process group. Raises OSError."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "halimede.cameras.reader_process"],
         stdin=subprocess.PIPE,
@@ -155,15 +160,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a reader."""
+    """Return the environment of a reader from that of this process."""
     home = str(Path(halimede.__file__).parents[1])
     env = {name: value for name, value in own.items() if name in INHERITED}
     return {**env, **SMALL, "PYTHONPATH": os.pathsep.join(filter(None, [home, env.get("PYTHONPATH", "")]))}
-
-
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """Read a stream to its end; return its last line."""
-    tail = b""
-    while data := await stream.read(TAIL):
-        tail = (tail + data)[-TAIL:]
-    return tail.decode("utf-8", "replace").strip().rpartition("\n")[2]

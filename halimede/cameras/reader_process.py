@@ -17,17 +17,19 @@ import msgspec
 from av import logging
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
+from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, ReaderEnd, ReaderJob, SourceError
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.source_reader import FrameEncoder, SourceReader, shots
+from halimede.cameras.source_reader import FrameEncoder, ReadProgress, read_frames
 from halimede.errors import DecodeError, cause_of, hide_secrets
 from halimede.system.prctl import end_with_parent
 
 #: seconds after FFmpeg's own deadline until it counts as hanging
 GRACE_S = 3.0
+#: most bytes of a job
 MAX_JOB = 64 * 1024
 #: most bytes of data for FFmpeg
 MAX_MEMORY = 1024 * 1024 * 1024
+#: what is held
 T = TypeVar("T")
 
 
@@ -41,22 +43,25 @@ def main() -> None:
         return
     _limit()
     logging.set_level(None)
-    reading = SourceReader()
-    box: LatestValue[FrameEncoder] = LatestValue(patient=not job.camera.address.live)
-    threading.Thread(target=_read, args=(job.camera, box, reading), name="reader", daemon=True).start()
+    reading = ReadProgress()
+    latest: LatestValue[FrameEncoder] = LatestValue(patient=not job.camera.address.live)
+    threading.Thread(target=_read, args=(job.camera, latest, reading), name="reader", daemon=True).start()
     code = 0
     try:
-        PictureSender(box, reading, out).run()
+        PictureSender(latest, reading, out).run()
     except (BrokenPipeError, KeyboardInterrupt):
         code = 1  # the parent has closed the pipe
     os._exit(code)
 
 
 class PictureSender:
-    """Sends a picture for each request, and heartbeats in between."""
+    """Sends a picture for each request of the parent, and heartbeats in between.
 
-    def __init__(self, box: LatestValue[FrameEncoder], reading: SourceReader, out: BinaryIO) -> None:
-        self._box = box
+    ``latest``: has the newest frame; ``reading``: the progress of the thread that reads; ``out``: the pipe.
+    """
+
+    def __init__(self, latest: LatestValue[FrameEncoder], reading: ReadProgress, out: BinaryIO) -> None:
+        self._latest = latest
         self._reading = reading
         self._out = out
         self._requested = 0
@@ -68,7 +73,7 @@ class PictureSender:
             if not self._is_open(0.0 if self._requested else BEAT_S):
                 return
             try:
-                shot = self._box.take(BEAT_S) if self._requested else None
+                shot = self._latest.take(BEAT_S) if self._requested else None
             except SourceError as error:
                 self._over(error.reason, error.message)
                 return
@@ -81,7 +86,7 @@ class PictureSender:
                 self._write(Beat(counts=self._reading.counts))
 
     def _is_open(self, wait_s: float) -> bool:
-        """Count requests; whether the pipe is still open."""
+        """Wait up to ``wait_s`` seconds for requests and count them; return whether the pipe is still open."""
         ready, _, _ = select.select([0], [], [], wait_s)
         if ready:
             requests = os.read(0, 4096)
@@ -90,6 +95,7 @@ class PictureSender:
         return True
 
     def _send(self, shot: FrameEncoder) -> None:
+        """Encode a frame and send it; a frame that cannot be encoded is counted instead."""
         try:
             encoded = shot.make()
         except (DecodeError, MemoryError, ValueError, OSError) as error:
@@ -109,37 +115,36 @@ class PictureSender:
         )
 
     def _over(self, reason: str, message: str) -> None:
-        self._write(Over(reason=reason, message=message, counts=self._reading.counts))
+        """Send the final message."""
+        self._write(ReaderEnd(reason=reason, message=message, counts=self._reading.counts))
 
     def _write(self, message: ipc_messages.ReaderMessage) -> None:
+        """Write a message to the pipe."""
         self._out.write(ipc_messages.pack(message))
         self._out.flush()
         self._written_s = time.monotonic()
 
 
-def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
+def _read(camera: CameraSettings, latest: LatestValue[FrameEncoder], reading: ReadProgress) -> None:
+    """Read the source in a thread, and put each frame where the sender takes it."""
     try:
-        for shot in shots(camera, reading):
-            reading.counts.skipped += box.put(shot) is not None
-        box.close(SourceError(ipc_messages.ENDED, "it ended"))
+        for shot in read_frames(camera, reading):
+            reading.counts.skipped += latest.put(shot) is not None
+        latest.close(SourceError(ipc_messages.ENDED, "it ended"))
     except SourceError as error:
-        box.close(error)
+        latest.close(error)
     except MemoryError:
-        box.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {MAX_MEMORY >> 20} MB of memory"))
+        latest.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {MAX_MEMORY >> 20} MB of memory"))
     except Exception as error:  # noqa: BLE001  # its text may contain the address
-        box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {hide_secrets(cause_of(error))}"))
+        latest.close(SourceError(ipc_messages.FAILED, f"reading it failed: {hide_secrets(cause_of(error))}"))
 
 
 def _limit() -> None:
     """Limit the process: memory, files that it writes, core dumps."""
-    for what, most in (
-        (resource.RLIMIT_DATA, MAX_MEMORY),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(what)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (least, least))
+    for kind, allowed in ((resource.RLIMIT_DATA, MAX_MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        limit = allowed if hard == resource.RLIM_INFINITY else min(allowed, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 class LatestValue(Generic[T]):
@@ -152,7 +157,7 @@ class LatestValue(Generic[T]):
         self._error: Exception | None = None
 
     def put(self, value: T) -> T | None:
-        """Store a value; return the one that it replaces."""
+        """Store a value; return the one that it replaces, None without one."""
         with self._changed:
             while self._patient and self._value is not None:
                 self._changed.wait()
@@ -161,13 +166,13 @@ class LatestValue(Generic[T]):
             return replaced
 
     def close(self, error: Exception) -> None:
-        """End the stream with its reason."""
+        """Let ``take`` raise this error once there is no value."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> T | None:
-        """Return the value, None if none arrived in time; raise the reason when it is empty and closed."""
+        """Wait for the value and return it; None if none arrived in time. Raises the error of ``close``."""
         until = time.monotonic() + timeout_s
         with self._changed:
             while self._value is None:

@@ -15,12 +15,14 @@ import threading
 from urllib.parse import urlsplit
 
 from halimede.cameras import ipc_messages
+from halimede.cameras.http_pictures import unverified_tls
 from halimede.cameras.ipc_messages import SourceError
 from halimede.errors import hide_secrets
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.errors import FetchError
 from halimede.models.http_source import Guard
 
+#: bytes that are copied at once
 BLOCK = 64 * 1024
 #: schemes with their ports; for TLS schemes FFmpeg uses the plain one
 PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
@@ -31,10 +33,12 @@ MOST_LINE = 8192
 
 
 class CameraRelay:
-    """Relays the connections of one reader process, and ends with it.
+    """Relays the connections of one reader process in threads, and ends with it.
+
+    ``url``: the camera's; ``policy``: allows addresses; ``timeout_s``: seconds for a connection.
 
     Attributes:
-        error: why the last connection was refused or failed.
+        error: why the last connection was refused or failed, None if none was.
 
     """
 
@@ -46,11 +50,11 @@ class CameraRelay:
 
     @property
     def host(self) -> str:
-        """Host and port for a request."""
+        """Host and port of the camera for the header of a request."""
         return self._url.netloc.rpartition("@")[2]
 
     def start(self) -> str:
-        """Listen; return the URL for FFmpeg."""
+        """Listen on loopback; return the URL for FFmpeg. Raises OSError."""
         listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, args=(listener,), name="relay", daemon=True).start()
         user, at, _ = self._url.netloc.rpartition("@")
@@ -58,11 +62,13 @@ class CameraRelay:
         return self._url._replace(scheme=self._url.scheme.lower().removesuffix("s"), netloc=here).geturl()
 
     def _accept(self, listener: socket.socket) -> None:
+        """Relay each connection in a thread of its own."""
         while True:
             client, _ = listener.accept()
             threading.Thread(target=self._relay, args=(client,), name="relayed", daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
+        """Relay one connection until it ends."""
         with client:
             try:
                 with self._connect() as camera:
@@ -83,24 +89,17 @@ class CameraRelay:
                     connection = guard(info)
                     connection.settimeout(self._timeout_s)
                     connection.connect(info[4])
-                    return _tls(connection, host) if scheme.endswith("s") else connection
+                    tls = unverified_tls() if scheme.endswith("s") else None
+                    return tls.wrap_socket(connection, server_hostname=host) if tls else connection
                 except OSError as error:
                     problem = error.strerror or "it does not answer in time"
         except FetchError as error:
             raise SourceError(ipc_messages.FORBIDDEN, str(error)) from None
         except OSError as error:
             problem = error.strerror or problem
-        if guard.refused_all:
-            raise SourceError(ipc_messages.FORBIDDEN, guard.refused)
+        if guard.has_refused_all:
+            raise SourceError(ipc_messages.FORBIDDEN, guard.refusal)
         raise SourceError(ipc_messages.UNREACHABLE, f"it cannot be reached ({problem})")
-
-
-def _tls(connection: socket.socket, host: str) -> socket.socket:
-    """Start TLS as FFmpeg does: certificates of cameras are usually self-signed."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context.wrap_socket(connection, server_hostname=host)
 
 
 def _copy(client: socket.socket, camera: socket.socket) -> None:

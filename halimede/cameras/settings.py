@@ -14,29 +14,44 @@ import msgspec
 
 from halimede import codec
 from halimede.bus.subscriber_return import FRAME_RETURN_S
-from halimede.cameras.address import CameraAddress, SourceKind, has_password, parse
-from halimede.environment import flag, number
+from halimede.cameras.address import CameraAddress, SourceKind, has_login, parse
+from halimede.environment import is_enabled, number
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.names import check_label
 
 #: most bytes of a file with one or several addresses
 MOST_BYTES = 256 * 1024
+#: most cameras of one process
 MOST_CAMERAS = 64
 #: most bytes of a picture, which must fit into a message
-LARGEST = codec.MAX_BYTES - 1024
+MAX_PICTURE_BYTES = codec.MAX_BYTES - 1024
+#: the correction of a login on a command line
 COMMAND_LINE = "others can read command lines: put an address with a user into a file, write @FILE, or use SOURCE_URL"
+#: the address of common settings, which are of no camera
 NOWHERE = CameraAddress(SourceKind.FILE, "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class CameraSettings:
-    """One camera. Times are seconds.
+    """The settings of one camera. Times are seconds.
 
-    ``fps``: most frames a second; 0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are accepted,
-    else frames a second. ``plays``: how often a file is played; 0: without end. ``start_ns``: when its first frame is
-    due; 0: at once. ``stall_s``: seconds without a frame after which a source counts as stalled, and is opened again.
-    ``window``: pictures in progress at a time. ``allowed``: its allowed addresses in addition to public ones, in the
-    form of HALIMEDE_FETCH_ALLOW; None: any, because the machine's operator configured it.
+    Attributes:
+        name: its name, a label.
+        address: its source.
+        fps: most frames a second; 0: all.
+        pace: of files: -1 their own speed, 0 as fast as they are accepted, else frames a second.
+        start_ns: when the first frame of a file is due, in nanoseconds since 1970; 0: at once.
+        plays: how often a file is played; 0: without end.
+        max_width: most pixels of a picture's width, wider ones are scaled; 0: any.
+        max_bytes: most bytes of a picture.
+        quality: of JPEG pictures that are encoded here, 1 to 100.
+        open_s: seconds until the first frame of a source.
+        stall_s: seconds without a frame after which a source counts as stalled, and is opened again.
+        window: pictures in progress at a time.
+        node: the name of its node in the status; empty: none.
+        allowed: its allowed addresses in addition to public ones, in the form of HALIMEDE_FETCH_ALLOW; None: any,
+            because the machine's operator configured it.
+
     """
 
     name: str
@@ -46,7 +61,7 @@ class CameraSettings:
     start_ns: int = 0
     plays: int = 1
     max_width: int = 0
-    max_bytes: int = LARGEST
+    max_bytes: int = MAX_PICTURE_BYTES
     quality: int = 85
     open_s: float = 10.0
     stall_s: float = 5.0
@@ -57,9 +72,18 @@ class CameraSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Settings of one camera process. ``broker`` is None if it is not configured.
+    """The settings of one camera process.
 
-    ``return_s``: seconds for which frames wait until a worker reads their camera again.
+    Attributes:
+        namespace: of the frames' topics.
+        cameras: at least one.
+        broker: its address, empty if it is not configured.
+        credentials: a folder, empty: none.
+        qos: of frames, 0 or 1.
+        bare: publish pictures without the fields of a frame.
+        http: address for metrics and health, or ``off``.
+        return_s: seconds for which frames wait until a worker reads their camera again.
+
     """
 
     namespace: str
@@ -72,13 +96,14 @@ class ProcessSettings:
     return_s: float = FRAME_RETURN_S
 
 
-def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") -> ProcessSettings:
-    """Read the environment; ``named`` are NAME=URL or NAME=@FILE, ``file`` a JSON object of them.
+def read(environ: Mapping[str, str], options: Sequence[str] = (), file: str = "") -> ProcessSettings:
+    """Return the settings from the environment, the options and the file of cameras.
 
-    Raises InvalidFieldError.
+    ``options``: NAME=URL or NAME=@FILE; ``file``: the path of a JSON object of names and URLs, empty: none. Without
+    both, the environment has the address. Raises InvalidFieldError.
     """
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
-    addresses = _read_options(named, environ) | (_read_file(file, environ) if file else {})
+    addresses = _read_options(options, environ) | (_read_file(file, environ) if file else {})
     if not addresses:
         addresses = _environment(environ)
     if len(addresses) > MOST_CAMERAS:
@@ -90,22 +115,22 @@ def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") 
         broker=environ.get("HALIMEDE_BROKER", ""),
         credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
         qos=int(number(environ, "CAMERA_QOS", 1, least=0, most=1)),
-        bare=flag(environ, "CAMERA_BARE"),
+        bare=is_enabled(environ, "CAMERA_BARE"),
         http=environ.get("HALIMEDE_HTTP") or "off",
         return_s=number(environ, "CAMERA_RETURN_S", FRAME_RETURN_S, least=0, most=3600),
     )
 
 
 def of_environment(environ: Mapping[str, str]) -> CameraSettings:
-    """Return the common settings of all cameras of a process. Raises InvalidFieldError."""
+    """Return the settings that all cameras of a process have in common. Raises InvalidFieldError."""
     return CameraSettings(
         name="",
         address=NOWHERE,
         fps=number(environ, "CAMERA_FPS", 30, least=0, most=1000),
         start_ns=round(number(environ, "CAMERA_START", 0, least=0, most=1e11) * 1e9),
-        plays=0 if flag(environ, "SOURCE_LOOP") else 1,
+        plays=0 if is_enabled(environ, "SOURCE_LOOP") else 1,
         max_width=int(number(environ, "CAMERA_MAX_WIDTH", 0, least=0, most=16_384)),
-        max_bytes=int(number(environ, "CAMERA_MAX_BYTES", LARGEST, least=1024, most=LARGEST)),
+        max_bytes=int(number(environ, "CAMERA_MAX_BYTES", MAX_PICTURE_BYTES, least=1024, most=MAX_PICTURE_BYTES)),
         quality=int(number(environ, "CAMERA_QUALITY", 85, least=1, most=100)),
         open_s=number(environ, "CAMERA_OPEN_S", 10, least=0.1, most=600),
         stall_s=number(environ, "CAMERA_STALL_S", 5, least=0.1, most=600),
@@ -116,23 +141,29 @@ def of_environment(environ: Mapping[str, str]) -> CameraSettings:
 def login(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return user and password for sources whose addresses have none. Raises InvalidFieldError."""
     password = environ.get("SOURCE_PASSWORD", "")
-    if named := environ.get("SOURCE_PASSWORD_FILE"):
-        password = content("SOURCE_PASSWORD_FILE", named)
+    if file := environ.get("SOURCE_PASSWORD_FILE"):
+        password = content("SOURCE_PASSWORD_FILE", file)
     return environ.get("SOURCE_USERNAME", ""), password
 
 
 def parse_option(option: str, text: str, environ: Mapping[str, str]) -> CameraAddress:
-    """Parse an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError."""
+    """Return an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError.
+
+    ``option``: what errors name.
+    """
     username, password = login(environ)
     if text.startswith("@"):
         return parse(content(option, text[1:]), field_=option, username=username, password=password)
-    if has_password(text):
+    if has_login(text):
         raise InvalidFieldError(option, hide_secrets(text), COMMAND_LINE)
     return parse(text, field_=option, username=username, password=password)
 
 
 def content(option: str, path: str) -> str:
-    """Return the content of a small file. Raises InvalidFieldError."""
+    """Return the text of a small file, without white space around it.
+
+    Raises InvalidFieldError, which names ``option``.
+    """
     try:
         with Path(path).open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -144,9 +175,10 @@ def content(option: str, path: str) -> str:
     raise InvalidFieldError(option, path, f"make it a small text file that can be read: {problem}")
 
 
-def _read_options(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+def _read_options(options: Sequence[str], environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+    """Return the addresses of options by camera. Raises InvalidFieldError."""
     addresses: dict[str, CameraAddress] = {}
-    for option in named:
+    for option in options:
         name, equals, text = option.partition("=")
         if not equals:
             raise InvalidFieldError("--camera", hide_secrets(option), "write NAME=URL or NAME=@FILE")
@@ -157,6 +189,7 @@ def _read_options(named: Sequence[str], environ: Mapping[str, str]) -> dict[str,
 
 
 def _read_file(path: str, environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+    """Return the addresses of a file by camera. Raises InvalidFieldError."""
     try:
         urls = msgspec.json.decode(content("--cameras", path), type=dict[str, str])
     except msgspec.DecodeError as error:
@@ -169,6 +202,7 @@ def _read_file(path: str, environ: Mapping[str, str]) -> dict[str, CameraAddress
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+    """Return the address in the environment by its camera. Raises InvalidFieldError."""
     name, url = environ.get("CAMERA", ""), environ.get("SOURCE_URL", "")
     if file := environ.get("SOURCE_URL_FILE"):
         url = content("SOURCE_URL_FILE", file)

@@ -1,6 +1,7 @@
 """Reads a source to its end: frame by frame at the source's own pace, or a file at the configured pace.
 
-JPEG frames of a source are sent unchanged; other frames are encoded, and scaled if required.
+``read_frames`` yields the frames; it runs in a thread of a reader's process. JPEG frames of a source are sent
+unchanged; other frames are encoded, and scaled if required.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from PIL import Image
 from halimede.cameras import ipc_messages
 from halimede.cameras.frame_rate import JITTER_S, Brake, FrameThinner, Timeline
 from halimede.cameras.http_pictures import HttpPictures
-from halimede.cameras.ipc_messages import ReaderCounts, SourceError
+from halimede.cameras.ipc_messages import TEXTS, ReaderCounts, SourceError
 from halimede.cameras.relay import CameraRelay
 from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError, cause_of
@@ -38,55 +39,58 @@ from halimede.hidden_names import is_hidden
 from halimede.image_headers import MAX_SIDE, read_jpeg
 from halimede.models import AddressPolicy
 
+#: encoded data from a source: a frame, or a part of one
 AnyPacket: TypeAlias = "Packet[Any]"
+#: endings of the pictures of a folder
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 #: frames per second of a folder, unless configured
 FOLDER_FPS = 25.0
 #: seconds per frame of a file without times
 STEP_S = 0.04
+#: FFmpeg's name of the codec of JPEG frames
 JPEG = "mjpeg"
 #: bytes and microseconds of a live source that FFmpeg analyzes before the first frame
 PROBE = {"probesize": "500000", "analyzeduration": "1000000", "fflags": "nobuffer"}
 #: most pixels of a frame, checked by FFmpeg before it allocates one
 MAX_PIXELS = 64 * 1024 * 1024
+#: options of decoders; formats of files that FFmpeg may read; options by kind of source that restrict it to what is
+#: expected
 DECODER = {"max_pixels": str(MAX_PIXELS)}
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,mjpeg,h264,hevc,ivf,flv,asf,ogg,nut,m4v"
 WHITELISTS = {
     "rtsp": {"protocol_whitelist": "rtsp,rtp,tcp,tls,udp"},
     "file": {"protocol_whitelist": "file", "format_whitelist": FORMATS},
 }
-TEXTS = {
-    ipc_messages.UNAUTHORIZED: "access denied: check user and password",
-    ipc_messages.NOT_FOUND: "there is nothing of that name: check the address",
-    ipc_messages.GARBAGE: "it sends no readable video: give a video file, a stream or a camera device",
-    ipc_messages.UNREACHABLE: "it cannot be reached",
-    ipc_messages.INVALID: "this kind of source is not supported",
-}
+
+
+#: reason of a frame that is missing behind a broken one
 DEPENDENT = "a frame depends on one that cannot be decoded"
-#: most packets that a decoder takes before it returns the first one's frame, and more
+#: more packets than any decoder takes before it returns the frame of the first
 MAX_DELAY = 64
 #: marker of JPEG tables without which a picture is not readable alone
 DHT = 0xC4
 
 
 @dataclass(slots=True)
-class SourceReader:
-    """Progress of a reader, for its watchdog."""
+class ReadProgress:
+    """The progress of one reading of a source: ``read_frames`` writes it in its thread, and a watchdog reads it."""
 
+    #: frames so far
     counts: ReaderCounts = field(default_factory=ReaderCounts)
     #: deadline of the next progress (monotonic clock)
     until_s: float = float("inf")
-    #: presentation time of a packet that could not be decoded, until a later frame comes; those of packets behind it
+    #: presentation time of a packet that could not be decoded, until a later frame comes
     broken: int | None = None
+    #: presentation times of the packets behind it that have given no frame
     behind: list[int] = field(default_factory=list)
 
     def refuse(self, why: str) -> None:
-        """Count a frame that is not sent."""
+        """Count a frame that is not sent, with the reason."""
         self.counts.refused += 1
         self.counts.why = why[:512]
 
     def refuse_packet(self, packet: AnyPacket, why: str) -> None:
-        """Count a packet that cannot be decoded."""
+        """Count a packet that cannot be decoded; frames that depend on it are counted by ``follow``."""
         self.refuse(why)
         if self.broken is None:
             self.broken = packet.pts
@@ -94,7 +98,8 @@ class SourceReader:
     def follow(self, packet: AnyPacket, frames: Sequence[VideoFrame]) -> None:
         """Count the packets behind a broken one that give no frame: FFmpeg drops what depends on it without an error.
 
-        Frames come in the order of their times, also if the decoder takes several packets first.
+        ``frames``: those that the decoder gave for ``packet``. Frames come in the order of their times, also if the
+        decoder takes several packets first.
         """
         if self.broken is None:
             return
@@ -113,16 +118,19 @@ class SourceReader:
             self.broken = None
 
     def garbage(self) -> SourceError:
-        """Return the error of a source that sends, and nothing of it can be used."""
+        """Return the error of a source that sends, but nothing that can be used."""
         return SourceError(ipc_messages.GARBAGE, self.counts.why or TEXTS[ipc_messages.GARBAGE])
 
     def expect(self, seconds: float) -> None:
-        """Expect progress within that time."""
+        """Set the deadline of the next progress, in seconds from now."""
         self.until_s = time.monotonic() + seconds
 
 
-def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
-    """Yield the selected frames of a source. Raises SourceError, at the latest at its end."""
+def read_frames(camera: CameraSettings, reading: ReadProgress) -> Iterator[FrameEncoder]:
+    """Yield the selected frames of a source, live or a file; blocks until they are due.
+
+    ``reading`` receives the progress. Raises SourceError, at the end of the source as well.
+    """
     folder = Path(camera.address.target)
     if camera.address.kind == "file" and folder.is_dir():
         return _folder(camera, folder, reading)
@@ -132,20 +140,21 @@ def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
 # --- live ---------------------------------------------------------------------------------------------------------
 
 
-def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
+def _live(camera: CameraSettings, reading: ReadProgress) -> Iterator[FrameEncoder]:
+    """Yield the frames of a live source, no more than ``fps``."""
     thinner, brake = FrameThinner(camera.fps, JITTER_S), Brake()
     reading.expect(camera.open_s)
     with _open(camera, reading) as (decoder, packets):
-        good = time.monotonic()
+        last_frame_s = time.monotonic()
         for packet in packets:
             now = time.monotonic()
             for frame in _frames_of(camera, packet, decoder, reading):
-                good = now
+                last_frame_s = now
                 if thinner.accepts(now):
                     yield replace(frame, taken_ns=time.time_ns())
                 else:
                     reading.counts.skipped += 1
-            if now - good > camera.stall_s:
+            if now - last_frame_s > camera.stall_s:
                 raise reading.garbage()
             if pause := brake.pause(now):
                 time.sleep(pause)
@@ -153,7 +162,7 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
 
 
 @contextmanager
-def _open(camera: CameraSettings, reading: SourceReader) -> Iterator[tuple[VideoCodecContext, Iterator[AnyPacket]]]:
+def _open(camera: CameraSettings, reading: ReadProgress) -> Iterator[tuple[VideoCodecContext, Iterator[AnyPacket]]]:
     """Open a live source: yield the decoder of its packets, and the packets. Raises SourceError."""
     if camera.address.kind == "http":
         decoder = cast("VideoCodecContext", CodecContext.create(JPEG, "r"))
@@ -164,7 +173,8 @@ def _open(camera: CameraSettings, reading: SourceReader) -> Iterator[tuple[Video
         yield container.streams.video[0].codec_context, _packets(camera, container, reading)
 
 
-def _http_packets(camera: CameraSettings, reading: SourceReader) -> Iterator[AnyPacket]:
+def _http_packets(camera: CameraSettings, reading: ReadProgress) -> Iterator[AnyPacket]:
+    """Yield the pictures of an HTTP source as packets. Raises SourceError."""
     relay = _relay(camera)
     url, host = (relay.start(), relay.host) if relay else (camera.address.target, "")
     pictures = HttpPictures(url, host, camera, expect=reading.expect, refuse=reading.refuse)
@@ -179,7 +189,8 @@ def _http_packets(camera: CameraSettings, reading: SourceReader) -> Iterator[Any
         raise (relay and relay.error) or as_error(error, opening=opening) from None
 
 
-def _packets(camera: CameraSettings, container: InputContainer, reading: SourceReader) -> Iterator[AnyPacket]:
+def _packets(camera: CameraSettings, container: InputContainer, reading: ReadProgress) -> Iterator[AnyPacket]:
+    """Yield the packets of a container. Raises SourceError."""
     packets = container.demux(video=0)
     while True:
         reading.expect(camera.stall_s)
@@ -195,7 +206,7 @@ def _packets(camera: CameraSettings, container: InputContainer, reading: SourceR
 
 
 def _frames_of(
-    camera: CameraSettings, packet: AnyPacket, decoder: VideoCodecContext, reading: SourceReader
+    camera: CameraSettings, packet: AnyPacket, decoder: VideoCodecContext, reading: ReadProgress
 ) -> Iterator[FrameEncoder]:
     """Yield the frames of a packet: a JPEG unchanged if it fits, else decoded."""
     name = decoder.name
@@ -234,7 +245,8 @@ def _frames_of(
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
+def _file(camera: CameraSettings, reading: ReadProgress) -> Iterator[FrameEncoder]:
+    """Yield the frames of a video file, when they are due."""
     timeline: Timeline | None = None
     thinner, wait = FrameThinner(camera.fps), _waiter(camera)
     for _ in range(camera.plays) if camera.plays else itertools.repeat(0):
@@ -255,51 +267,55 @@ def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                     else:
                         reading.counts.skipped += 1
         if not count:
-            raise SourceError(
-                ipc_messages.GARBAGE, reading.counts.why or "it has no readable picture: give JPEG or PNG files"
-            )
+            text = reading.counts.why or "it has no readable picture: give JPEG or PNG files"
+            raise SourceError(ipc_messages.GARBAGE, text)
         timeline.again()
     raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
 
 def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
+    """Return a presentation time in seconds, None if it or its unit is unknown."""
     return float(pts * unit) if pts is not None and unit else None
 
 
-def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iterator[FrameEncoder]:
+def _folder(camera: CameraSettings, folder: Path, reading: ReadProgress) -> Iterator[FrameEncoder]:
+    """Yield the pictures of a folder, when they are due."""
     pace = camera.pace if camera.pace >= 0 else (camera.fps or FOLDER_FPS)
     timeline = Timeline(pace, camera.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
     wait = _waiter(camera)
     for _ in range(camera.plays) if camera.plays else itertools.repeat(0):
         try:
-            names = sorted(
-                path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not is_hidden(path.name)
-            )
+            paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not is_hidden(path.name)]
         except OSError as error:
             raise as_error(error, opening=True) from None
-        good = False
-        for path in names:
+        has_picture = False
+        for path in sorted(paths):
             reading.counts.received += 1
             try:
                 encoded, name = _picture(camera, path)
             except (DecodeError, OSError) as error:
                 reading.refuse(f"{path.name}: {error.strerror if isinstance(error, OSError) else error}")
                 continue
-            good = True
+            has_picture = True
             due = timeline.due_ns(None)
             wait(due)
-            yield FrameEncoder(name, partial(_same, encoded), taken_ns=due)
-        if not good:
+            yield FrameEncoder(name, partial(_identity, encoded), taken_ns=due)
+        if not has_picture:
             raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
         timeline.again()
     raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
 
-def _same(encoded: EncodedFrame) -> EncodedFrame:
+def _identity(encoded: EncodedFrame) -> EncodedFrame:
+    """Return a frame that is encoded already."""
     return encoded
 
 
 def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
+    """Return the picture of a file, encoded as it is sent, and its original encoding.
+
+    Raises DecodeError and OSError.
+    """
     with path.open("rb") as file:
         data = upright(file.read(camera.max_bytes + 1))
     if len(data) > camera.max_bytes:
@@ -326,7 +342,7 @@ def _waiter(camera: CameraSettings) -> Callable[[int], None]:
 
 
 def open_source(camera: CameraSettings) -> InputContainer:
-    """Open an RTSP stream, a device or a video file. Raises SourceError."""
+    """Return an RTSP stream, a device or a video file, opened. Raises SourceError."""
     timeout = (camera.open_s, camera.stall_s)
     options: dict[str, str] = dict(WHITELISTS.get(camera.address.kind, {}))
     relay = None
@@ -362,7 +378,7 @@ def _relay(camera: CameraSettings) -> CameraRelay | None:
 def _stream(
     camera: CameraSettings, relay: CameraRelay | None, options: dict[str, str], timeout: tuple[float, float]
 ) -> InputContainer:
-    """Open a stream over RTSP."""
+    """Open a stream over RTSP, through the relay if there is one."""
     target = relay.start() if relay else camera.address.target
     options |= PROBE | {"rtsp_transport": "tcp", "allowed_media_types": "video"}
     options |= {"protocol_whitelist": "rtsp,tcp"} if relay else {}
@@ -372,18 +388,20 @@ def _stream(
 def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:
     """Open a V4L2 device, as JPEG if possible: such frames are sent unchanged."""
     rate: dict[str, str] = {"framerate": f"{camera.fps:g}"} if camera.fps else {}
-    attempts: list[dict[str, str]] = [{"input_format": "mjpeg", **rate}, {"input_format": "mjpeg"}, {}]
-    for last, options in enumerate(attempts, 1 - len(attempts)):
+    for options in ({"input_format": "mjpeg", **rate}, {"input_format": "mjpeg"}):
         try:
             return av.open(camera.address.target, format="v4l2", options=options, timeout=timeout)
         except (av.error.ArgumentError, av.error.InvalidDataError, av.error.OSError) as error:
-            if last == 0 or isinstance(error, FileNotFoundError | PermissionError):
+            if isinstance(error, FileNotFoundError | PermissionError):
                 raise
-    raise AssertionError("unreachable")
+    return av.open(camera.address.target, format="v4l2", options={}, timeout=timeout)
 
 
 def as_error(error: Exception, *, opening: bool) -> SourceError:
-    """Convert an error of FFmpeg. Its own text may contain the address: only the system's text is kept."""
+    """Return an error of FFmpeg or the system as a SourceError. ``opening``: the source had sent nothing yet.
+
+    Its own text may contain the address: only the system's text is kept.
+    """
     if isinstance(error, SourceError):
         return error
     reason = _reason(error, opening=opening)
@@ -397,6 +415,7 @@ def as_error(error: Exception, *, opening: bool) -> SourceError:
 
 
 def _reason(error: Exception, *, opening: bool) -> str:
+    """Return the reason for an error in one word."""
     kinds: list[tuple[Any, str]] = [
         ((av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError, PermissionError), ipc_messages.UNAUTHORIZED),
         ((av.error.HTTPNotFoundError, FileNotFoundError), ipc_messages.NOT_FOUND),
@@ -418,7 +437,7 @@ class NoTablesError(DecodeError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrame:
-    """A picture ready to send."""
+    """An encoded picture, ready to send: its encoding, width and height in pixels, and the file's data."""
 
     encoding: Literal["jpeg", "png"]
     width: int
@@ -428,9 +447,10 @@ class EncodedFrame:
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoder:
-    """A frame to send: ``make`` encodes it, and raises DecodeError if that fails.
+    """A frame to send, which ``make`` encodes when it is requested; it raises DecodeError if that fails.
 
-    ``pts``: its presentation time, in the source's own unit; None: the source has none.
+    ``codec``: of the source. ``pts``: its presentation time, in the source's own unit; None: the source has none.
+    ``taken_ns``: nanoseconds since 1970.
     """
 
     codec: str
@@ -440,7 +460,10 @@ class FrameEncoder:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return width and height of a JPEG that is readable alone. Raises DecodeError."""
+    """Return width and height in pixels of a JPEG that is readable alone.
+
+    Raises DecodeError, NoTablesError without tables.
+    """
     picture = read_jpeg(memoryview(data))
     picture.check()
     if not any(segment[1] == DHT for segment in picture.parts[1:-1]):
@@ -449,7 +472,7 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def fit_size(camera: CameraSettings, width: int, height: int) -> tuple[int, int]:
-    """Return the size of the sent picture: no wider than the camera allows, with even sides if it is scaled."""
+    """Return the size in pixels of the sent picture: as wide as the camera allows, with even sides if it is scaled."""
     if not camera.max_width or width <= camera.max_width:
         return width, height
     narrow = max(camera.max_width // 2 * 2, 2)
@@ -457,7 +480,7 @@ def fit_size(camera: CameraSettings, width: int, height: int) -> tuple[int, int]
 
 
 def from_frame(camera: CameraSettings, frame: VideoFrame) -> EncodedFrame:
-    """Encode a decoded frame."""
+    """Return a decoded frame as a JPEG in the size to send. Raises DecodeError for one that cannot be sent."""
     if not (0 < frame.width <= MAX_SIDE and 0 < frame.height <= MAX_SIDE):
         raise DecodeError(f"{frame.width} x {frame.height} pixels: a side has 1 to {MAX_SIDE}")
     width, height = fit_size(camera, frame.width, frame.height)
@@ -467,13 +490,14 @@ def from_frame(camera: CameraSettings, frame: VideoFrame) -> EncodedFrame:
 
 
 def from_pixels(camera: CameraSettings, pixels: Pixels) -> EncodedFrame:
-    """Encode pixels."""
+    """Return pixels, ``(height, width[, channels]) uint8``, as a JPEG in the size to send. Raises DecodeError."""
     image = Image.fromarray(pixels)
     size = fit_size(camera, *image.size)
     return _encode(camera, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
 
 
 def _encode(camera: CameraSettings, image: Image.Image) -> EncodedFrame:
+    """Return an image as a JPEG. Raises DecodeError if it has too many bytes."""
     out = io.BytesIO()
     image.save(out, format="JPEG", quality=camera.quality)
     data = out.getvalue()

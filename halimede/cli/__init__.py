@@ -1,4 +1,4 @@
-"""The command ``halimede``: all of a user's actions, over the bus only; and the programs that make up a system."""
+"""The command ``halimede``: all actions of an operator, over the bus only; and the start of a system's programs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import sys
 from halimede import programs
 from halimede.system.runtime import own_process
 
+#: the exit code after Ctrl-C
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command; if its packages are missing, print what to install."""
+    """Run the command line and end the process with its exit code; print what to install if packages are missing."""
     own_process()
     try:
         # a program has its own command line: it needs none of the command's packages
@@ -26,6 +27,6 @@ def main() -> None:
         package = programs.missing_package(error)
         if not package:
             raise
-        sys.stderr.write(f"halimede: {programs.not_installed([package], ['cli'])}\n")
+        sys.stderr.write(f"halimede: {programs.missing_text([package], ['cli'])}\n")
         code = programs.USER_ERROR
     sys.exit(code)

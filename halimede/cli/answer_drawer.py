@@ -1,7 +1,7 @@
-"""Draws the answers to the frames that ``halimede publish`` sends: it has each frame, and results name frames by id.
+"""Draws the answers to the frames that ``halimede publish`` sends, into files.
 
-A frame waits for its answers within limits of number and bytes. A result of any service of the namespace whose id is
-that of such a frame is drawn, once for each service, by one task in a thread, so that sending is not delayed.
+The command has each frame, and a result has the id of its frame. A sent frame waits for its answers within limits of
+number and bytes. Each service's first answer to it is drawn in a thread, so that sending is not delayed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli.drawings import drawing_name, make_folder, write_drawing
-from halimede.cli.output import clean, console, warn
+from halimede.cli.drawings import drawing_name, make_folder
+from halimede.cli.output import clean, console, warn, write_file
 from halimede.errors import DecodeError
 from halimede.messages import Frame, Result
 
+#: the option, for errors
 OPTION = "--draw"
-#: most drawings of one command; most frames that wait for an answer, and bytes of those that are not on disk
+#: most drawings of one command; most frames that wait for an answer, and most bytes of those that are not on disk
 MAX_DRAWINGS, MAX_WAITING, MAX_BYTES = 1000, 1000, 128 * 1024 * 1024
 #: seconds without a new answer after which the command ends, once all frames are sent
 QUIET_S = 10.0
@@ -29,7 +30,16 @@ QUIET_S = 10.0
 
 @dataclass(slots=True)
 class SentFrame:
-    """A frame that was sent: ``read`` returns its file, ``size`` counts the bytes that it holds in memory."""
+    """A frame that was sent.
+
+    Attributes:
+        sequence: its number, which begins the names of its drawings.
+        name: the name of its file or camera.
+        read: returns the content of its file; may raise OSError.
+        size: bytes that it holds in memory; 0: it is on disk.
+        services: names of the services that have answered it.
+
+    """
 
     sequence: int
     name: str
@@ -39,7 +49,10 @@ class SentFrame:
 
 
 class AnswerDrawer:
-    """Draws answers into a folder: ``start``, ``add`` each frame before it is sent, and ``finish``."""
+    """Draws answers of the services of a namespace into a folder.
+
+    Call ``start`` first, ``add`` or ``add_frame`` before each frame is sent, and ``finish`` last, on one event loop.
+    """
 
     def __init__(self, folder: Path, namespace: str) -> None:
         self._folder = folder
@@ -57,14 +70,20 @@ class AnswerDrawer:
         self._drawn = 0
 
     async def start(self, bus: Bus) -> None:
-        """Subscribe to the results of the namespace. Raises InvalidFieldError, HalimedeError."""
+        """Make the folder, and subscribe to the results of the namespace.
+
+        Raises InvalidFieldError for a folder that cannot be used, HalimedeError without packages that draw, BusError.
+        """
         await asyncio.to_thread(make_folder, OPTION, self._folder)
         for topic in (topics.RESULT, topics.MULTI_RESULT):
             await bus.subscribe_now(topic.filter(ns=self._namespace), self._answer)
         self._task = asyncio.create_task(self._draw_all(), name="drawings")
 
     def add(self, id_: bytes, sent: SentFrame) -> None:
-        """Note a frame, before it is sent. It replaces the one before of its sequence, which had no subscriber."""
+        """Record a frame that is about to be sent. It replaces the frame before if that has the same sequence number.
+
+        A frame is sent again with its number if it had no subscriber. ``id_`` is the frame's id, 16 bytes.
+        """
         last = self._frames.get(self._last_id)
         if last and last.sequence == sent.sequence:
             self._forget(self._last_id)
@@ -79,15 +98,16 @@ class AnswerDrawer:
             self._bytes -= self._frames.popitem(last=False)[1].size
 
     def add_frame(self, frame: Frame) -> None:
-        """Note a frame that is not on disk: it stays in memory, within the limits."""
+        """Record a frame that is about to be sent and is not on disk: its file stays in memory, within the limits."""
         data = bytes(frame.data)
         self.add(frame.id, SentFrame(frame.sequence, frame.camera, lambda: data, len(data)))
 
     def drop(self, frame: Frame) -> None:
-        """Note that a frame that was added was not sent after all: no answer to it is missing."""
+        """Forget a frame that was recorded and then not sent: no answer to it is expected."""
         self._forget(frame.id.hex())
 
     def _forget(self, id_: str) -> None:
+        """Forget a sent frame by its hexadecimal id, unless a service has answered it."""
         sent = self._frames.get(id_)
         if sent and sent.services:  # it arrived, although its acknowledgement did not
             return
@@ -98,9 +118,12 @@ class AnswerDrawer:
             self._bytes -= sent.size
 
     async def finish(self) -> int:
-        """Wait for missing answers, print the outcome, and return the number of frames without one."""
+        """Wait for missing answers, print the outcome, and return the number of frames without an answer.
+
+        It waits until no new answer has come for ``QUIET_S``. Raises InvalidFieldError if a drawing cannot be written.
+        """
         assert self._task  # noqa: S101  # it was started
-        while self._has_missing() and not self._task.done():
+        while self._answered < self._watched and not self._task.done():
             self._arrival.clear()
             try:
                 async with asyncio.timeout(QUIET_S):
@@ -110,8 +133,7 @@ class AnswerDrawer:
         drained = asyncio.create_task(self._answers.join())
         await asyncio.wait({drained, self._task}, return_when=asyncio.FIRST_COMPLETED)
         for task in (drained, self._task):
-            if not task.done():
-                task.cancel()
+            task.cancel()  # without effect on a task that has ended
         for outcome in await asyncio.gather(drained, self._task, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
@@ -124,10 +146,8 @@ class AnswerDrawer:
             warn(f"{unanswered} of {self._watched} frames had no answer within {QUIET_S:g} s of the last one")
         return unanswered
 
-    def _has_missing(self) -> bool:
-        return self._answered < self._watched
-
     def _answer(self, delivery: Delivery[Result]) -> None:
+        """Queue a result for drawing, if it is a service's first answer to a sent frame."""
         result, service = delivery.body, delivery.names["service"]
         sent = self._frames.get(result.id)
         if sent is None or service in sent.services:
@@ -140,6 +160,7 @@ class AnswerDrawer:
             self._answers.put_nowait((sent, result))
 
     async def _draw_all(self) -> None:
+        """Draw queued answers, until it is cancelled."""
         while True:
             sent, result = await self._answers.get()
             path = self._folder / drawing_name(sent.sequence, sent.name, result.service)
@@ -149,7 +170,7 @@ class AnswerDrawer:
 
 
 def _draw(path: Path, read: Callable[[], bytes], result: Result) -> bool:
-    """Write one drawing; return whether the frame could be read. Raises InvalidFieldError for a file not written."""
+    """Write one drawing; return whether the frame could be read. Raises InvalidFieldError if it cannot be written."""
     from halimede.frames import encodings
     from halimede.frames.drawing import draw_jpeg, result_layers
     from halimede.frames.orientation import upright
@@ -159,5 +180,5 @@ def _draw(path: Path, read: Callable[[], bytes], result: Result) -> bool:
         pixels = encodings.decode(open_payload(upright(read()), ""))
     except (DecodeError, OSError):
         return False
-    write_drawing(OPTION, path, draw_jpeg(pixels, result_layers(result.prediction, result.by, result.edge)))
+    write_file(OPTION, path, draw_jpeg(pixels, result_layers(result.prediction, result.by, result.edge)))
     return True

@@ -1,4 +1,8 @@
-"""The command ``halimede``: ``commands/NAME.py`` implements ``halimede NAME`` and is imported when that is called."""
+"""The command line of ``halimede``: the list of all commands, and the options before a command.
+
+``commands/NAME.py`` implements ``halimede NAME``, unless ``MODULES`` names another module. The module is imported only
+when that command is called.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from halimede import __version__, programs
 from halimede.cli import INTERRUPTED
 from halimede.cli import options as o
 
-#: each command, and the first line of its help: so the list of all commands needs no import
+#: each command and the first line of its help, so that the list of all commands imports no command
 COMMANDS = {
     "up": "Run a whole system on this machine until Ctrl-C: a broker, the global manager, and nodes.",
     "demo": "Answer handwritten digits on two edge nodes and one cloud node; ends with a report.",
@@ -44,6 +48,7 @@ COMMANDS = {
     "camera": "Publish the frames of cameras that do not support MQTT: RTSP, USB, MJPEG, files.",
     "serve": "Serve models over the Open Inference Protocol, REST and gRPC, until Ctrl-C.",
     "router": "Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.",
+    "bridge": "Connect a system with another one over MQTT, such as Home Assistant, until Ctrl-C.",
     "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
     "inspect": "Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.",
     "models": "Write the Model of a model's file, as `inspect` proposes it or as a preset says.",
@@ -60,19 +65,27 @@ GROUPS = {
     "Frames and answers": "publish record replay results trace seen hard",
     "State and maintenance": "status top doctor events logs nodes drain uncordon",
     "Models and data": "inspect models calibrate evaluate loop upload blob",
-    "Servers": "gm lc worker camera serve router",
+    "Servers": "gm lc worker camera serve router bridge",
     "This installation": "certs version",
 }
 #: the group of each command
 GROUP_OF = {name: title for title, names in GROUPS.items() for name in names.split()}
-#: commands that are in the module of another one
-MODULES = {"nodes": "get", "uncordon": "drain"}
+#: modules of commands that have no module of their own in ``commands``
+MODULES = {
+    "nodes": "halimede.cli.commands.get",
+    "uncordon": "halimede.cli.commands.drain",
+    "bridge": "halimede.bridges.command",
+}
 #: commands of the groups that connect to a broker
-SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "label", "export")}
+SUBCOMMANDS = {
+    "blob": ("put", "list", "get", "delete"),
+    "hard": ("list", "show", "label", "export"),
+    "bridge": ("homeassistant",),
+}
 
 
 class LazyGroup(TyperGroup):
-    """A group of commands whose modules are imported only when called, so that help and completion are fast."""
+    """A Typer group whose commands are imported only when they are called, so that help and completion are fast."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -82,16 +95,16 @@ class LazyGroup(TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the name, command and arguments of a command line; imports the command's module."""
+        """Return the name, the command and its arguments of a command line; import the command's module (Click)."""
         name, command, arguments = super().resolve_command(ctx, args)
         return name, load(name) if name in COMMANDS else command, arguments
 
 
 def load(name: str) -> Any:
-    """Return a command as its module declares it: a function, or a Typer with its own settings; or a program."""
+    """Return the Click command of a name in ``COMMANDS``: of its module, or one that runs a program."""
     if name in programs.PROGRAMS:
         return _program(name)
-    declared: Any = getattr(import_module(f"halimede.cli.commands.{MODULES.get(name, name)}"), name)
+    declared: Any = getattr(import_module(MODULES.get(name, f"halimede.cli.commands.{name}")), name)
     if not isinstance(declared, typer.Typer):
         function, declared = declared, typer.Typer(add_completion=False, rich_markup_mode="rich")
         declared.command()(function)
@@ -99,7 +112,7 @@ def load(name: str) -> Any:
 
 
 def _program(name: str) -> Any:
-    """Return a command that passes its options on, including --help: a program has a command line of its own."""
+    """Return a command that runs a program with all its options, also --help: a program has its own command line."""
 
     def run(ctx: typer.Context) -> None:
         options = [f"--{option}={value}" for option, value in (ctx.default_map or {}).items()]  # of `halimede --broker`
@@ -122,7 +135,7 @@ app = typer.Typer(
 
 
 def start() -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line of this process; return the exit code."""
     try:
         app()
     except SystemExit as stop:
@@ -133,7 +146,7 @@ def start() -> int:
 
 
 def show_version(is_set: bool) -> None:  # noqa: FBT001  # the callback of an option
-    """Print the version of this command, and end."""
+    """Print the version of this command and raise typer.Exit, if the option is set."""
     if is_set:
         print(f"halimede {__version__}")
         raise typer.Exit

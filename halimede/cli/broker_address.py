@@ -1,6 +1,8 @@
-"""Finds the broker's address: by the option, the environment, the run file of a local system, or the default port.
+"""Finds the broker that a command connects to, and the credentials for it.
 
-Credentials are found in the same order; the run file's credentials are only used for the run file's broker.
+The address is that of the option, of the environment, of the run file that a local system (``halimede up``) has
+written, or the default port of this machine. Credentials are found in the same order; those of the run file are only
+used for its broker.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from halimede.bus.settings import MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.home_folder import DEFAULT_HOME
 
+#: the broker's host if nothing else is known; the port is the default
 DEFAULT_HOST = "localhost"
+#: the name of the run file in the folder of a local system
 RUN_FILE = "run.json"
+#: what to do without a broker
 START_IT = "start a system here with `halimede up`, or give a broker with --broker host:port"
+#: where the default address comes from; ``{file}`` is the run file
 DEFAULT_SOURCE = (
     "default, because --broker and HALIMEDE_BROKER are not set and there is no {file}; if the system was started with"
     " --home DIR, first run `export HALIMEDE_HOME=DIR`"
@@ -27,7 +33,7 @@ DEFAULT_SOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The broker's address and credentials, and where they were found."""
+    """The broker's address and credentials, and where the address was found (``source``), for people."""
 
     settings: MqttSettings
     source: str
@@ -37,14 +43,15 @@ class BrokerAddress:
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder with all files of a local system."""
+    """Return the folder with all files of a local system: HALIMEDE_HOME, or its default."""
     return Path(environment.get("HALIMEDE_HOME") or DEFAULT_HOME).expanduser()
 
 
 def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> BrokerAddress:
-    """Return the broker to connect to; the options ``--broker`` and ``--credentials`` come first if they are set.
+    """Return the broker to connect to. ``option`` and ``credentials`` are those of the command; empty: not given.
 
-    Raises InvalidFieldError when the address or the credentials cannot be read.
+    Raises InvalidFieldError if the address, the credentials or the run file cannot be read, and HalimedeError if the
+    local system was killed.
     """
     own = _credentials(credentials, environment)
     if option:
@@ -66,6 +73,7 @@ def find(option: str = "", environment: Mapping[str, str] = os.environ, *, crede
 
 
 def _is_running(pid: int) -> bool:
+    """Whether a process exists, also of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -76,6 +84,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _credentials(option: str, environment: Mapping[str, str]) -> Credentials | None:
+    """Return the credentials of the option or the environment; None: neither is set. Raises InvalidFieldError."""
     if option:
         return Credentials.at(option, "--credentials")
     folder = environment.get("HALIMEDE_CREDENTIALS")

@@ -1,4 +1,4 @@
-"""The cameras of a system: those that report their status, and those that services name."""
+"""Lists the cameras of a system: cameras that publish their status, and cameras that services name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from halimede.bus.port import Bus
 from halimede.cli.output import age, plain, table
 from halimede.messages import CameraStatus
 
-#: cameras whose status is read
+#: most cameras whose status is read
 MAX_CAMERAS = 1000
-#: what a camera's status shows if only services name the camera
+#: the state of a camera that only services name
 SILENT = "no status"
+#: a camera as plain data: fields of its ``CameraStatus``, ``namespace``, and ``services`` that read it
 Row = dict[str, Any]
 
 
 async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
-    """Return the topics and statuses of cameras that arrive within some seconds."""
+    """Return the statuses of cameras that arrive within some seconds, each with its topic. Raises BusError."""
     reports: dict[str, CameraStatus] = {}
 
     async def take(delivery: Delivery[CameraStatus]) -> None:
@@ -40,9 +41,9 @@ async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
 
 
 def rows(reports: Iterable[tuple[str, CameraStatus]], services: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return each camera as plain data: its status, its namespace, and the services that read it.
+    """Return each camera as a row, by namespace and name; ``services`` are bodies of resources.
 
-    A camera that publishes frames itself reports no status: then services name it.
+    A camera that publishes frames itself, without a camera process, has no status: only services name it.
     """
     readers = camera_readers(services)
     cameras, reported = [], set()
@@ -60,7 +61,7 @@ def rows(reports: Iterable[tuple[str, CameraStatus]], services: Iterable[Mapping
 
 
 def camera_table(cameras: Iterable[Row], *, wide: bool, all_namespaces: bool) -> Table:
-    """Return the table of cameras."""
+    """Return the table of cameras; ``wide``: with all columns, ``all_namespaces``: with that of the namespace."""
     titles = ["NAMESPACE"] * all_namespaces + ["NAME", "STATE", "FRAMES/S", "FRAMES", "SIZE", "LAST FRAME", "SERVICES"]
     return table(
         titles + ["NODE", "SKIPPED", "REFUSED", "SOURCE", "MESSAGE"] * wide,
@@ -69,6 +70,7 @@ def camera_table(cameras: Iterable[Row], *, wide: bool, all_namespaces: bool) ->
 
 
 def _cells(row: Row) -> list[str]:
+    """Return the cells of a camera that each table has; ``-`` for what is unknown."""
     reports = row["state"] != SILENT
     return [
         row["camera"],

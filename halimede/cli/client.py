@@ -1,4 +1,8 @@
-"""A client of the standalone API: commands, the demo and tests use it for requests to GM over the bus."""
+"""``Client``: requests to GM over the bus, for commands, the demo and tests.
+
+GM is the global manager, which keeps the resources. Each request waits for its reply; errors are HalimedeErrors with
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +25,29 @@ from halimede.errors import (
 )
 from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
 
-#: seconds to connect to the broker, to wait for one reply, and to wait for a GM that is restarting
+#: seconds to connect to the broker
 CONNECT_S = 5.0
+#: seconds to wait for one reply
 ANSWER_S = 10.0
+#: seconds to wait for a GM that is restarting
 PATIENCE_S = 5.0
+#: seconds between two attempts
 POLL_S = 0.2
-#: the most items of one reply
+#: most items of one reply
 MAX_ITEMS = 1000
 
 
+# ``list`` is a method of the client
 Bodies = list[ResourceBody]
 Events = list[Event]
 Nodes = list[NodeInfo]
 
 
 class ApiRefusedError(HalimedeError):
-    """GM refused a request. ``reason`` is that of the ApiError; ``field`` names the invalid field, if there is one."""
+    """GM refused a request. ``reason`` is that of the ``ApiError``, such as ``NotFound``.
+
+    ``field`` names the invalid field; empty: the reason is no field.
+    """
 
     def __init__(self, reason: str, message: str, field: str = "") -> None:
         self.reason = reason
@@ -45,11 +56,11 @@ class ApiRefusedError(HalimedeError):
 
 
 class UnreachableError(HalimedeError):
-    """The broker, GM or a node is not reachable."""
+    """The broker, GM or a node does not answer."""
 
 
 class NoBrokerError(UnreachableError):
-    """The broker is not reachable."""
+    """The broker does not answer."""
 
 
 class NotLetInError(UnreachableError):
@@ -57,7 +68,12 @@ class NotLetInError(UnreachableError):
 
 
 class Client:
-    """A connection to GM: ``async with Client(bus) as client``. It owns the bus."""
+    """A connection to GM: ``async with Client(bus) as client``, which also opens and closes the bus.
+
+    Opening raises NoBrokerError and NotLetInError. ``patience_s``: seconds for which a request waits for a GM that is
+    restarting. ``where`` names the broker for people. All requests raise UnreachableError if GM does not answer,
+    NotLetInError if the broker refuses them, and ApiRefusedError if GM refuses them.
+    """
 
     def __init__(self, bus: Bus, broker: BrokerAddress | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self.bus = bus
@@ -70,7 +86,7 @@ class Client:
 
     @classmethod
     def to(cls, broker: BrokerAddress, *, patience_s: float = PATIENCE_S) -> Client:
-        """Return a client of the MQTT broker at this address."""
+        """Return a client, not yet connected, of the MQTT broker at this address."""
         from halimede.bus.mqtt import MqttBus  # here, because help texts need no MQTT client
 
         bus = MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings.for_control())
@@ -95,28 +111,30 @@ class Client:
         await self.bus.__aexit__(*error)
 
     async def apply(self, body: ResourceBody) -> tuple[str, ResourceBody]:
-        """Store a resource; return the outcome (created, configured, unchanged) and the stored object."""
+        """Store a resource; return the outcome (created, configured or unchanged) and the stored resource."""
         reply = await self._ask(ApiRequest(op="apply", object=body))
         return reply.outcome, reply.object or {}
 
     async def try_apply(self, body: ResourceBody) -> str:
-        """Return what ``apply`` would do with a resource, and change nothing."""
+        """Return the outcome that ``apply`` would have for a resource, and change nothing."""
         return (await self._ask(ApiRequest(op="apply-dry-run", object=body))).outcome
 
     async def get(self, plural: str, name: str, namespace: str = "default") -> ResourceBody:
-        """Return one resource with its status; raise ApiRefusedError (``NotFound``)."""
-        reply = await self._ask(ApiRequest(op="get", plural=plural, namespace=namespace, name=name))
-        return reply.object or {}
+        """Return one resource with its status. Raises ApiRefusedError (``NotFound``) if there is none."""
+        return (await self._ask(ApiRequest(op="get", plural=plural, namespace=namespace, name=name))).object or {}
 
     async def list(self, plural: str, namespace: str = "") -> tuple[Bodies, bool]:
-        """Return the resources of a kind (of all namespaces when none is given), and whether the list was cut."""
+        """Return the resources of a kind, and whether the list was cut at ``MAX_ITEMS`` or the size of a reply.
+
+        An empty namespace means all of them.
+        """
         reply = await self._ask(ApiRequest(op="list", plural=plural, namespace=namespace, limit=MAX_ITEMS))
         return reply.items, reply.truncated
 
     async def services_by_kind(self, namespace: str = "") -> tuple[dict[str, Bodies], bool]:
-        """Return the services with workers by the short name of their kind (as tasks and commands use it).
+        """Return the services with workers, by the short name of their kind such as ``ji``, and whether a list was cut.
 
-        The second value is whether a list was cut.
+        An empty namespace means all of them.
         """
         from halimede.api import kind_of  # here, because help texts need no resources
         from halimede.api.placement import SERVICES
@@ -128,28 +146,28 @@ class Client:
         return services, is_cut
 
     async def services(self, namespace: str = "") -> Bodies:
-        """Return the services with workers, of all kinds."""
+        """Return the services with workers, of all kinds. An empty namespace means all of them."""
         services, _ = await self.services_by_kind(namespace)
         return [body for bodies in services.values() for body in bodies]
 
     async def delete(self, plural: str, name: str, namespace: str = "default") -> None:
-        """Request the deletion of a resource. It is deleted when its workers have stopped: see ``wait_until``."""
+        """Request the deletion of a resource. GM deletes it when its workers have stopped, which is later."""
         await self._ask(ApiRequest(op="delete", plural=plural, namespace=namespace, name=name))
 
     async def events(self, *, after: int = 0, before: int = 0, about: str = "", limit: int = 500) -> Events:
-        """Return events with a sequence above ``after`` and, unless that is 0, below ``before``.
+        """Return the newest ``limit`` events between two sequence numbers, the oldest of them first.
 
-        They are the newest ``limit`` of them, oldest first.
+        Both numbers are exclusive; ``before`` 0: no end. ``about``: only events of this resource or node; empty: all.
         """
         request = ApiRequest(op="events", after=after, before=before, about=about, limit=limit)
         return (await self._ask(request)).events
 
     async def nodes(self, name: str = "") -> Nodes:
-        """Return the nodes that GM knows, or only the one of that name."""
+        """Return the nodes that GM knows, or only the node ``name``; empty: all."""
         return (await self._ask(ApiRequest(op="nodes", name=name, limit=MAX_ITEMS))).nodes
 
     async def delete_node(self, name: str) -> None:
-        """Remove a node that will not return."""
+        """Let GM forget a node that will not return."""
         await self._ask(ApiRequest(op="delete-node", name=name))
 
     async def drain(self, name: str) -> Any:
@@ -157,15 +175,15 @@ class Client:
         return (await self._ask(ApiRequest(op="drain", name=name))).value
 
     async def uncordon(self, name: str) -> None:
-        """Uncordon a drained node."""
+        """Let GM use a drained node again."""
         await self._ask(ApiRequest(op="uncordon", name=name))
 
     async def version(self) -> Any:
-        """Return GM's version, with its epoch, its time and the state of its store."""
+        """Return what GM reports of itself, as plain data: the fields of ``ManagerFacts``."""
         return (await self._ask(ApiRequest(op="version"))).value
 
     async def logs(self, node: str, request: LogsRequest) -> LogsReply:
-        """Return a part of a worker's log; raise UnreachableError when the node does not answer."""
+        """Return a part of a worker's log, from its node. Raises UnreachableError if the node does not answer."""
         to = topics.LOGS_REQUEST.at(node=node, client=self._name)
         try:
             return (await self._logs.ask(to, request, timeout_s=ANSWER_S)).body
@@ -181,7 +199,10 @@ class Client:
         *,
         timeout_s: float,
     ) -> ResourceBody | None:
-        """Wait until ``done`` holds for a resource (None: it was deleted) and return it; raise TimeoutError."""
+        """Wait until ``done`` is true of a resource (None: it does not exist), and return the resource.
+
+        Raises TimeoutError after ``timeout_s``.
+        """
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
@@ -195,7 +216,7 @@ class Client:
                 await asyncio.sleep(POLL_S)
 
     async def _ask(self, request: ApiRequest) -> ApiReply:
-        """Send a request to GM; while GM is not subscribed (it is restarting), retry for a short time."""
+        """Return GM's reply to a request; while GM is not subscribed (it is restarting), retry for ``patience_s``."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._patience
         address, ticket = topics.API_REQUEST.at(client=self._name), new_ticket()
@@ -204,21 +225,19 @@ class Client:
                 reply = (await self._api.ask(address, request, timeout_s=ANSWER_S, ticket=ticket)).body
                 break
             except NoSubscriberError as error:
-                reason = UnreachableError(
-                    f"no global manager is connected to the broker at {self.where}. What to do: {START_IT}"
-                )
-                reason.__cause__ = error
+                if loop.time() >= give_up:
+                    text = f"no global manager is connected to the broker at {self.where}. What to do: {START_IT}"
+                    raise UnreachableError(text) from error
             except DisconnectedError as error:
-                reason = UnreachableError(f"the connection to the broker at {self.where} was lost ({error})")
-                reason.__cause__ = error
+                if loop.time() >= give_up:
+                    text = f"the connection to the broker at {self.where} was lost ({error})"
+                    raise UnreachableError(text) from error
             except RefusedError as error:
                 raise NotLetInError(f"{error} at {self.where}: use the credentials of an operator") from error
             except TimeoutError as error:
                 raise UnreachableError(
                     f"the global manager did not answer within {ANSWER_S:g} s: see its log, then try again"
                 ) from error
-            if loop.time() >= give_up:
-                raise reason
             await asyncio.sleep(POLL_S)
         if reply.error:
             raise ApiRefusedError(reply.error.reason, reply.error.message, reply.error.field)
@@ -226,12 +245,15 @@ class Client:
 
 
 def no_broker(where: str, cause: Exception) -> NoBrokerError:
-    """Return the error for a broker that cannot be reached."""
+    """Return the error of a broker that cannot be reached; ``where`` names the broker."""
     return NoBrokerError(f"no MQTT broker answers at {where}: {cause}. What to do: {START_IT}")
 
 
 async def check_reachable(broker: BrokerAddress) -> None:
-    """Raise at once if the broker is not reachable or refuses this client; the bus itself would retry forever."""
+    """Raise NoBrokerError or NotLetInError if the broker does not answer or refuses this client.
+
+    It takes at most ``CONNECT_S``; the bus itself would retry without limit.
+    """
     from halimede.bus.mqtt import MqttBus  # as in ``to``
 
     try:
@@ -247,7 +269,7 @@ async def check_reachable(broker: BrokerAddress) -> None:
 
 
 def not_let_in(broker: BrokerAddress, cause: Exception) -> NotLetInError:
-    """Return the error for a broker that is reachable but refuses this client, or that this client does not trust."""
+    """Return the error of a broker that refuses this client, or that this client does not trust."""
     if isinstance(cause, BrokerNameError):
         return NotLetInError(f"cannot connect to the broker at {broker}: {cause}")
     shown = broker.settings.credentials

@@ -1,7 +1,7 @@
 """What the shell offers after Tab: kinds, and the names that the running system has.
 
-Completion must never be in the way: it asks for a short time, and where there is no system it offers nothing and says
-nothing.
+Typer calls these functions with the ``incomplete`` word; each returns all words that begin with it. If no system
+answers within a short time, they return nothing and print nothing.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ import typer
 if TYPE_CHECKING:
     from halimede.cli.client import Client
 
-#: besides kinds, for `get`
+#: what `get` lists in addition to kinds
 LISTS = ("nodes", "cameras", "events")
+#: words for nodes in place of a kind
 NODE_WORDS = frozenset({"nodes", "node", "no"})
-#: seconds that the system gets to answer
+#: seconds for the system to answer
 DEADLINE_S = 1.0
 
+#: returns names, by requests of a connected client
 Ask = Callable[["Client"], Coroutine[Any, Any, list[str]]]
 
 
 def kinds(incomplete: str) -> list[str]:
-    """Offer kinds."""
+    """Offer kinds, by plural and short name, and what else ``get`` lists."""
     from halimede import api
 
     return _matches([*LISTS, *(name for k in api.kinds() for name in (k.plural, k.short_names[0]))], incomplete)
 
 
 def names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the names of the kind that was given before."""
+    """Offer the names of resources of the kind that the command line has before."""
     kind = str(ctx.params.get("kind") or "")
     if kind in NODE_WORDS:
         return nodes(ctx, incomplete)
@@ -48,7 +50,7 @@ def names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer nodes."""
+    """Offer the names of nodes."""
 
     async def ask(client: Client) -> list[str]:
         return [node.name for node in await client.nodes()]
@@ -57,7 +59,7 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def services(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer services of the namespace."""
+    """Offer the names of services of the namespace."""
 
     async def ask(client: Client) -> list[str]:
         return [str(body["metadata"]["name"]) for body in await client.services(_namespace(ctx))]
@@ -66,7 +68,7 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the cameras that services of the namespace listen to."""
+    """Offer the names of cameras that services of the namespace read."""
 
     async def ask(client: Client) -> list[str]:
         from halimede.api.placement import cameras_of
@@ -77,7 +79,7 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def events(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer what an event may be about."""
+    """Offer what an event may be about: ``node/NAME`` and ``KIND/NAME``."""
     from halimede.api import plurals
 
     async def ask(client: Client) -> list[str]:
@@ -99,7 +101,7 @@ def _namespace(ctx: typer.Context) -> str:
 
 
 def _request(ctx: typer.Context, ask: Ask) -> list[str]:
-    """Ask the system; nothing when it does not answer in time, whatever the reason."""
+    """Return what ``ask`` returns; nothing if it fails or takes longer than ``DEADLINE_S``."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123 - a device
         try:
             return asyncio.run(_send_request(ctx, ask))
@@ -108,6 +110,7 @@ def _request(ctx: typer.Context, ask: Ask) -> list[str]:
 
 
 async def _send_request(ctx: typer.Context, ask: Ask) -> list[str]:
+    """Return what ``ask`` returns with a client of the command line's broker. Raises any error, and TimeoutError."""
     from halimede import log
     from halimede.cli.broker_address import find
     from halimede.cli.client import Client

@@ -1,4 +1,4 @@
-"""Files with drawn answers: their names, which stay in their folder whatever a frame or a service is called."""
+"""Files with drawn answers: their names, which are safe whatever a frame or a service is called, and their folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.system.files import write_atomic
 
 #: endings of a drawing's file: JPEG, PNG
 JPEG_SUFFIXES, PNG_SUFFIX = (".jpg", ".jpeg"), ".png"
@@ -16,25 +15,20 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def drawing_name(sequence: int, name: str, service: str) -> str:
-    """Return the file name of a drawing. ``name`` is the frame's own; any text is allowed, only safe parts stay."""
+    """Return the file name of a drawing: sequence number, name of the frame's file, service, without unsafe characters.
+
+    ``name`` and ``service`` may be any text.
+    """
     stem = _UNSAFE.sub("_", name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0] or name)
     parts = (f"{sequence:06d}", stem[:MAX_NAME].strip("._-"), _UNSAFE.sub("_", service).strip("._-"))
     return "-".join(filter(None, parts)) + ".jpg"
 
 
-def write_drawing(option: str, path: Path, data: bytes) -> None:
-    """Write a drawing, and the folder that it is in. Raises InvalidFieldError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data)
-    except OSError as error:
-        raise InvalidFieldError(option, str(path), f"cannot be written: {error.strerror}") from error
-
-
 def make_folder(option: str, folder: Path) -> None:
-    """Make an empty folder for drawings, and check that what draws is installed.
+    """Make an empty folder for drawings, and check that the packages which draw are installed.
 
-    Raises InvalidFieldError, as for a folder with files: drawings of two runs have equal names. Raises HalimedeError.
+    Raises HalimedeError without these packages. Raises InvalidFieldError, which names ``option``, if the folder cannot
+    be made, or has files: drawings of two runs have equal names.
     """
     try:
         from halimede.frames import drawing  # noqa: F401  # numpy and Pillow, which the command does without

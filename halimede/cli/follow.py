@@ -1,4 +1,7 @@
-"""Follows a topic until Ctrl-C, at QoS 0, which suffices for a display (ADR 2)."""
+"""Follows topics until Ctrl-C, for commands that show messages as they arrive.
+
+It subscribes at QoS 0 (a message may be lost), which suffices for a display.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,15 @@ from halimede.errors import DecodeError, DisconnectedError
 from halimede.topic import Filter
 
 M = TypeVar("M")
+#: seconds between two attempts to connect again
 RETRY_S = 1.0
 
 
 async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
-    """Yield the names in the topic and the body of each message; None for a retained one that was cleared.
+    """Yield the names in the topic and the body of each message; None: a retained message was cleared.
 
-    Raises if the broker is not reachable at first; later it waits for the broker to return.
+    Raises NoBrokerError or NotLetInError if the first connection fails. Later it waits for the broker's return, with a
+    warning. Messages that cannot be read are skipped with a warning.
     """
     topics, settings = {filter_.topic.id: filter_.topic for filter_ in filters}.values(), broker.settings
     was_connected, is_away = False, False
@@ -43,6 +48,9 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                     text = settings.prefix + filter_.text
                     await client.subscribe(text, qos=0, timeout=settings.connect_timeout_s)
                 was_connected, is_away = True, False
+                task = asyncio.current_task()
+                if task and task.cancelling():  # aiomqtt uses wait_for, which may lose Ctrl-C before Python 3.12
+                    raise asyncio.CancelledError
                 async for message in client.messages:
                     text, payload = str(message.topic).removeprefix(settings.prefix), message.payload
                     read = ((topic, names) for topic in topics if (names := topic.parse(text)) is not None)
@@ -65,7 +73,7 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
 
 
 async def _connect(settings: MqttSettings, address: SocketAddress) -> aiomqtt.Client:
-    """Return a client that is connected to one address. Raises DisconnectedError."""
+    """Return a client that is connected to one of the broker's addresses. Raises DisconnectedError."""
     user, password = settings.login()
     context = settings.context()
     client = aiomqtt.Client(

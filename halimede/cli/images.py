@@ -1,4 +1,7 @@
-"""Pictures on disk as camera messages: found, checked before the first one is sent, and read one at a time."""
+"""Pictures on disk as camera messages, for ``publish`` and ``replay``.
+
+``find`` and ``check_sizes`` check all pictures before the first is sent; ``payload`` reads one at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from halimede.errors import HalimedeError, TooLargeError
 from halimede.image_headers import UPRIGHT, orientation_of
 from halimede.messages import Frame
 from halimede.names import file_name
-from halimede.picture_files import Encoding, files_below, probe
+from halimede.picture_files import Encoding, encoding_of_file, files_below
 
 #: bytes that topic and properties add to a message, and that a frame's fields add to a picture
 TOPIC_BYTES, FRAME_BYTES = 512, 512
@@ -20,7 +23,7 @@ TOPIC_BYTES, FRAME_BYTES = 512, 512
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
-    """A file that is a picture, and its bytes."""
+    """A picture file, its encoding by its first bytes, and its number of bytes."""
 
     path: Path
     encoding: Encoding
@@ -28,24 +31,24 @@ class InlineImage:
 
 
 def find(paths: Sequence[str]) -> tuple[list[InlineImage], int]:
-    """Return the pictures of files and folders (recursively, by name), and the number of other files in folders.
+    """Return the pictures of files and folders (recursively, by name), and the number of other files in the folders.
 
-    Raises HalimedeError for a path that is missing or not a picture.
+    Raises HalimedeError for a path that is missing, unreadable or not a picture, and without any picture.
     """
     pictures: list[InlineImage] = []
     other_files = 0
     for path in map(Path, paths):
         if path.is_dir():
-            for file in files_below(path):
-                picture = _probe(file)
-                other_files += picture is None
-                pictures += [picture] if picture else []
+            probed = [_probe(file) for file in files_below(path)]
+            pictures += [picture for picture in probed if picture]
+            other_files += probed.count(None)
             continue
         if not path.exists():
             raise HalimedeError(f"{path}: there is no such file or folder")
         picture = _probe(path)
         if picture is None:
-            raise HalimedeError(f"{path}: this is neither JPEG nor PNG: convert it")
+            problem = "this is neither JPEG nor PNG: convert it" if path.stat().st_size else "the file is empty"
+            raise HalimedeError(f"{path}: {problem}")
         pictures.append(picture)
     if not pictures:
         raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG file")
@@ -61,7 +64,10 @@ def check_sizes(pictures: Sequence[InlineImage], limit: int) -> None:
 
 
 def sorted_by_folder(pictures: Sequence[InlineImage]) -> list[str]:
-    """Return the names of the folders if pictures of one folder follow those of another, as in class folders."""
+    """Return the names of the folders, if there are several and all pictures of one follow those of another; else none.
+
+    Class folders are so: the pictures come in the order of their classes.
+    """
     folders = list(dict.fromkeys(picture.path.parent for picture in pictures))
     changes = sum(a.path.parent != b.path.parent for a, b in itertools.pairwise(pictures))
     several = len(folders) > 1 and changes == len(folders) - 1 and len(pictures) > len(folders)
@@ -69,13 +75,19 @@ def sorted_by_folder(pictures: Sequence[InlineImage]) -> list[str]:
 
 
 def limit(max_packet: int, *, bare: bool) -> int:
-    """Return the largest size of a picture on a bus with packets of at most ``max_packet`` bytes."""
+    """Return the most bytes of a picture on a bus with packets of at most ``max_packet`` bytes.
+
+    ``bare``: it is sent as a file, else in a frame.
+    """
     size = min(codec.MAX_BYTES, max_packet - TOPIC_BYTES)
     return size if bare else size - FRAME_BYTES
 
 
 def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
-    """Return a picture as its camera publishes it: an upright frame with this id, or the unchanged file."""
+    """Return a camera message: an upright picture in a frame with this id (16 bytes), or (``bare``) the file as it is.
+
+    Raises OSError if the file cannot be read, and HalimedeError if it must be turned without the packages for that.
+    """
     data = picture.path.read_bytes()
     if bare:
         return data
@@ -87,11 +99,12 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
 
 
 def count_rotated(pictures: Sequence[InlineImage]) -> int:
-    """Return how many pictures are not upright as they are stored: their EXIF orientation is not 1."""
+    """Return the number of pictures whose EXIF orientation is not 1: they are not stored upright. Raises OSError."""
     return sum(orientation_of(picture.path.read_bytes()) != UPRIGHT for picture in pictures)
 
 
 def _upright(path: Path, data: bytes) -> bytes:
+    """Return a picture file that is turned upright. Raises HalimedeError without the packages for that."""
     try:
         from halimede.frames.orientation import upright  # numpy and Pillow, which upright pictures do not need
     except ModuleNotFoundError as error:
@@ -101,9 +114,10 @@ def _upright(path: Path, data: bytes) -> bytes:
 
 
 def _probe(path: Path) -> InlineImage | None:
+    """Return the picture in a file; None: it is none. Raises HalimedeError."""
     try:
         size = path.stat().st_size
-        encoding = probe(path)
+        encoding = encoding_of_file(path)
     except OSError as error:
         raise HalimedeError(f"{path}: cannot be read: {error.strerror}") from error
     return InlineImage(path, encoding, size) if encoding else None

@@ -1,4 +1,7 @@
-"""The files that a resource names on the machine of ``halimede apply``: their digests, and why they cannot be used."""
+"""Reads files that a resource names, if they are on the machine of ``halimede apply``: for their digests and problems.
+
+The nodes that use the files check them again; here, a user learns of a mistake before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from halimede.api import Resource, parse, placements
 from halimede.api.base import NEPTUNE
-from halimede.api.code_files import code_files
+from halimede.api.file_references import code_files
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import ONNX, format_of
@@ -17,20 +20,27 @@ from halimede.api.neptune import to_sedna
 from halimede.api.placement import SERVICES
 from halimede.errors import HalimedeError
 
-#: bytes of a Python file; a larger one is no script
+#: most bytes of a Python file; a larger one is no script
 MAX_CODE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """The digest of a local model with its external data; empty if it has none or cannot be used (``problem``)."""
+    """A model file on this machine.
+
+    ``digest``: SHA-256 of the model with its external data; empty: there is no file, or it cannot be read. ``problem``:
+    why the Model cannot be used; empty: it can, as far as this machine knows.
+    """
 
     digest: str = ""
     problem: str = ""
 
 
 def read_local(resource: Resource[Any]) -> LocalModel:
-    """Read the file that a Model names, if it is on this machine. Blocks: it reads the whole file."""
+    """Return digest and problem of the file that a Model names, if it is on this machine. Reads the whole file.
+
+    Both are empty without such a file, and for other kinds.
+    """
     from halimede.models import local_path
 
     if resource.kind.plural != MODELS:
@@ -48,7 +58,7 @@ def read_local(resource: Resource[Any]) -> LocalModel:
 
 
 def local_code(resource: Resource[Any]) -> dict[str, str]:
-    """Return the digests of the Python files that a service names and that this machine can read, by path."""
+    """Return the SHA-256 of the Python files that a service names and this machine can read, by path; else nothing."""
     if resource.kind.plural not in SERVICES:
         return {}
     if resource.kind.api_version == NEPTUNE:
@@ -59,6 +69,7 @@ def local_code(resource: Resource[Any]) -> dict[str, str]:
 
 
 def _code_digest(path: Path) -> str:
+    """Return the SHA-256 of a Python file; empty: it cannot be read, or is too large."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_CODE_BYTES:
             return ""
@@ -68,17 +79,18 @@ def _code_digest(path: Path) -> str:
 
 
 def _read(path: Path, spec: ModelSpec) -> LocalModel:
+    """Return digest and problem of a model's file. Raises HalimedeError and OSError."""
     from halimede.models.archive import kind_of
-    from halimede.models.external_data import advice, data_files, digest_of
+    from halimede.models.external_data import data_files, digest_of, packing_advice
 
     locations = data_files(path) if format_of(spec.format) is ONNX else []
     try:
         digest = digest_of(path)
     except FileNotFoundError as error:
-        text = f"{path} has its weights in {error.filename}, which does not exist: {advice(locations)}"
+        text = f"{path} has its weights in {error.filename}, which does not exist: {packing_advice(locations)}"
         return LocalModel(problem=text)
     if locations and spec.sha256:
-        text = f"spec.sha256 covers only the model file, and not its weights beside it: {advice(locations)}"
+        text = f"spec.sha256 covers only the model file, and not its weights beside it: {packing_advice(locations)}"
         return LocalModel(problem=text)
     if spec.sha256 not in {"", digest}:
         return LocalModel(digest, f"spec.sha256 is {spec.sha256[:12]}.., and {path} has {digest[:12]}..")
@@ -88,7 +100,7 @@ def _read(path: Path, spec: ModelSpec) -> LocalModel:
 
 
 def _check(path: Path) -> None:
-    """Check that a file is an ONNX model. Raises HalimedeError."""
+    """Raise HalimedeError for a file that is no ONNX model; without a worker's packages nothing is checked."""
     try:
         from halimede.inference.file_checks import check_model
     except ModuleNotFoundError:  # only the extras of workers read models; nodes report what is wrong

@@ -1,6 +1,7 @@
-"""Reads manifests (YAML files, folders, standard input) into checked resources, or a one-line error.
+"""Reads manifests (YAML or JSON files, folders, standard input) into checked resources.
 
-YAML is read as 1.2, as the API server reads it. Everything is checked before anything is sent.
+A manifest has one or more documents, each a resource or a List of resources. YAML is read as 1.2, as the API server
+reads it. ``load`` checks all documents, and its errors name file, line and document.
 """
 
 from __future__ import annotations
@@ -21,47 +22,54 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from halimede import api
-from halimede.api.relative_paths import resolve
+from halimede.api.file_references import resolve
 from halimede.cli.output import warn
 from halimede.codec import MAX_JSON
 from halimede.errors import HalimedeError, InvalidFieldError, cause_of, refuse
 from halimede.system.bounded_yaml import bounded_yaml, decode_text
 
+#: suffixes of the files of a folder that are read
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+#: the path that means standard input
 STDIN = "-"
+#: most documents of one file
 MAX_DOCUMENTS = 10_000
-#: fields by which a file of a folder is taken for a manifest
+#: fields by which a file of a folder is taken for a manifest, and the encodings in which they are searched
 MANIFEST_FIELDS = ("apiVersion", "kind")
 ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
-#: other files of a folder that are named
+#: most other files of a folder that a message names
 MAX_NAMED = 5
 
-#: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
+#: an escaped surrogate: two of them are one character in JSON, and an error in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class ManifestError(HalimedeError):
-    """A manifest that cannot be used; the text names the file, the document and, where possible, the line."""
+    """A manifest that cannot be used; the text names the file, the document and, if it is known, the line."""
 
 
-#: ``api.parse``, or ``api.admit`` for manifests that are to be applied
+#: returns the resource of a document, or raises InvalidFieldError: ``api.parse``, or ``api.admit`` for ``apply``
 Check = Callable[[Any], api.Resource[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One checked resource and its source. ``missing``: a local file that it names and that does not exist."""
+    """One checked resource, and where it was read."""
 
     resource: api.Resource[Any]
+    #: the file, or ``standard input``
     source: str
+    #: number of the document in the file, from 1
     document: int
+    #: a local file that the resource names and that does not exist
     missing: Path | None = None
 
 
 def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) -> list[Manifest]:
-    """Read and check all manifests, in the order in which they must be applied.
+    """Return all resources of manifests, in the order in which they must be applied.
 
-    ``namespace`` is for resources that name none. Raises one ManifestError with the errors of all manifests.
+    ``paths`` are files, folders or ``-`` for standard input. ``namespace`` is for resources that name none; empty:
+    their default. Raises one ManifestError, with the errors of all manifests as its ``further_errors``.
     """
     manifests: list[Manifest] = []
     errors: list[ManifestError] = []
@@ -85,7 +93,10 @@ def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) ->
 
 
 def sources(path: str) -> list[str]:
-    """Return the files of a path: itself, or all manifests below a folder. Names the folder's other files."""
+    """Return the manifests of a path: itself, or all below a folder. Warns of the folder's other files.
+
+    Raises ManifestError if there is none.
+    """
     if path == STDIN:
         return [path]
     here = Path(path)
@@ -95,6 +106,7 @@ def sources(path: str) -> list[str]:
 
 
 def _in_folder(folder: Path) -> list[str]:
+    """Return the manifests below a folder; warn of its other files. Raises ManifestError if there is none."""
     files = sorted(str(file) for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     if not files:
         raise ManifestError(f"{folder}: there is no .yaml, .yml or .json file in this folder")
@@ -110,7 +122,7 @@ def _in_folder(folder: Path) -> list[str]:
 
 
 def _is_manifest(file: str) -> bool:
-    """Whether a file of a folder is meant as a manifest: a document in it has one of the marks, or is not readable."""
+    """Whether a file of a folder is meant as a manifest: a document has a field of a manifest, or is not readable."""
     try:
         data = _data(file)
         if not any(field.encode(encoding) in data for field in MANIFEST_FIELDS for encoding in ENCODINGS):
@@ -122,7 +134,7 @@ def _is_manifest(file: str) -> bool:
 
 
 def _read(source: str, namespace: str, check: Check, errors: list[ManifestError]) -> Iterator[Manifest]:
-    """Yield the valid resources of a file; add the errors of the others to ``wrong``."""
+    """Yield the valid resources of a file; append the errors of invalid ones to ``errors``."""
     try:
         yield from _read_documents(source, _text(source), namespace, check, errors)
     except ManifestError as error:
@@ -132,6 +144,10 @@ def _read(source: str, namespace: str, check: Check, errors: list[ManifestError]
 def _read_documents(
     source: str, text: str, namespace: str, check: Check, errors: list[ManifestError]
 ) -> Iterator[Manifest]:
+    """Yield the valid resources in a file's text; append the errors of invalid ones to ``errors``.
+
+    Raises ManifestError for a text that is not valid YAML, or has no resource.
+    """
     folder = Path.cwd() if source == STDIN else Path(source).resolve().parent
     shown = "standard input" if source == STDIN else source
     count = 0
@@ -141,7 +157,7 @@ def _read_documents(
             try:
                 yield _check(item, shown, number, folder, namespace=namespace, check=check)
             except InvalidFieldError as error:
-                for one_error in (error, *error.others):
+                for one_error in (error, *error.further_errors):
                     line = _line(text, number, one_error.field)
                     where = f"{shown}:{line}" if line else shown
                     errors.append(ManifestError(f"{where}: document {number}: {one_error}"))
@@ -150,6 +166,7 @@ def _read_documents(
 
 
 def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str, check: Check) -> Manifest:
+    """Return the resource of a document; relative urls become relative to ``folder``. Raises InvalidFieldError."""
     _drop_nulls(body)
     missing = resolve(body, folder)
     if namespace and isinstance(body, dict) and isinstance(body.get("metadata"), dict):
@@ -165,7 +182,7 @@ def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str,
 
 
 def _drop_nulls(body: Any) -> None:
-    """Remove fields without a value, in place: as for kubectl, an empty field is an absent one.
+    """Remove fields without a value, in place: an empty field counts as absent, as for kubectl.
 
     Raises InvalidFieldError for NaN and infinity: JSON has no number for them, and would make an empty field.
     """
@@ -186,7 +203,7 @@ def _drop_nulls(body: Any) -> None:
 
 
 def _text(source: str) -> str:
-    """Read at most the size that GM takes, as UTF-8, or UTF-16 with a byte order mark; return it without marks."""
+    """Return the text of a file in UTF-8, or UTF-16 with a byte order mark. Raises ManifestError."""
     data = _data(source)
     if len(data) > MAX_JSON:
         raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
@@ -198,6 +215,7 @@ def _text(source: str) -> str:
 
 
 def _data(source: str) -> bytes:
+    """Return the content of a file or of standard input, at most a byte over the limit. Raises ManifestError."""
     try:
         if source == STDIN:
             return sys.stdin.buffer.read(MAX_JSON + 1)
@@ -208,7 +226,7 @@ def _data(source: str) -> bytes:
 
 
 def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
-    """Yield number (from 1) and content of each document that is not empty."""
+    """Yield number (from 1) and content of each document that is not empty. Raises ManifestError."""
     if _half.search(text):
         with contextlib.suppress(ValueError, RecursionError):
             yield 1, json.loads(text)
@@ -232,14 +250,17 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _items(body: Any) -> Iterable[Any]:
-    """Return the resources of a document: itself, or those of a List as ``get -o yaml`` writes it."""
+    """Return the resources of a document: itself, or the items of a List, as ``get -o yaml`` writes it."""
     if isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list):
         return list(body["items"])
     return [body]
 
 
 def _line(text: str, number: int, field: str) -> int | None:
-    """Return the line of a field (or of the nearest part above it) in a document, from 1."""
+    """Return the line, from 1, of a field or of the nearest part that contains it; None if YAML is not valid.
+
+    ``number`` is that of the document, ``field`` a path such as ``spec.tiers[0].name``.
+    """
     nodes = _nodes(text)
     if len(nodes) < number:
         return None
@@ -259,7 +280,7 @@ def _line(text: str, number: int, field: str) -> int | None:
     return line
 
 
-@lru_cache(maxsize=1)  # a file with many errors is read twice, not once for each
+@lru_cache(maxsize=1)  # a file with many errors is then read twice, not once for each error
 def _nodes(text: str) -> list[Node]:
     """Return the documents of a file with the positions of their fields; fewer if the file is not valid YAML."""
     nodes: list[Node] = []

@@ -1,4 +1,4 @@
-"""Model files on this machine: opened, with a Model proposed for each, and Models of manifests."""
+"""Opens model files on this machine for ``inspect`` and ``models``, with a proposed Model or that in a manifest."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from halimede.api.base import SEDNA, convert
 from halimede.api.class_names import unnamed_classes
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.cli.manifests import load
-from halimede.cli.output import to_yaml
 from halimede.errors import HalimedeError, InvalidFieldError
 
 if TYPE_CHECKING:
     from halimede.inference.proposals.proposal import Proposal
     from halimede.inference.session import RuntimeSession
 
-#: most characters of a name
+#: most characters of a Model's name
 MAX_NAME = 63
+#: the kind Model in the plural
 PLURAL = "models"
 
 
 @dataclass(slots=True, kw_only=True)
 class Inspection:
-    """A model's file, its spec, and what is worth a note.
+    """An opened model file, with what is known of it.
 
-    ``proposal``: what the file shows, None for a Model of a manifest and a file that takes no sample. ``manifest``: the
-    proposed Model. ``opening``: lines that open fixed axes.
+    Attributes:
+        path: the file or folder that was opened.
+        spec: the proposed spec, or that of the manifest; if nothing is proposed, only url and format.
+        session: the opened file, with its inputs and outputs.
+        name: the name of the Model.
+        proposal: what the file shows; None for a Model of a manifest, and for a file that takes no sample.
+        manifest: the proposed Model as a document; None: nothing is proposed.
+        metadata: texts in the file, by name.
+        labels: names of classes in the file.
+        notes: what a user should know or check.
+        opening: Python lines that open fixed axes of the file; empty: none are needed.
+
     """
 
     path: Path
@@ -48,20 +56,17 @@ class Inspection:
 
     @property
     def unknown(self) -> str:
-        """Why nothing is proposed for the outputs; empty if something is, or nothing had to be."""
+        """Why nothing is proposed for the outputs; empty: there is a proposal, or the spec is that of a manifest."""
         return self.proposal.unknown if self.proposal else ""
 
 
-def needs_worker() -> None:
-    """Check that models can be opened here. Raises typer.BadParameter with the command that installs them."""
-    try:
-        import halimede.inference  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
-
-
 def inspect_file(model: Path, out: Path | None, preset: str = "", name: str = "") -> Inspection:
-    """Open a model file and propose a spec for it. ``out``: the manifest that shall name it."""
+    """Open a model file and propose a Model for it.
+
+    ``out``: the manifest that the Model is for; its url is relative to that. ``preset``: what the outputs are; empty:
+    as the file shows. ``name``: the Model's; empty: from the file's name. Raises InvalidFieldError for an invalid file
+    or preset, and HalimedeError if the file cannot be opened.
+    """
     from halimede.inference.file_metadata import read_metadata
     from halimede.inference.proposals.proposal import propose
     from halimede.inference.proposals.skeleton import fixed_axes, opening_lines
@@ -113,13 +118,13 @@ def _fields(proposal: Proposal, url: str, form: str) -> dict[str, Any]:
 
 
 def _name(model: Path) -> str:
-    """Return a name for the Model of a file."""
+    """Return a valid name for the Model of a file, from the file's name."""
     name = re.sub(r"[^a-z0-9]+", "-", model.name.partition(".")[0].lower()).strip("-")
     return name[:MAX_NAME].strip("-") or "model"
 
 
 def _open(model: Path) -> tuple[Path, str]:
-    """Return the file or folder of a model, which may be in an archive, and its format."""
+    """Return the file or folder of a model, unpacked if it is an archive, and its format. Raises HalimedeError."""
     from halimede.evaluation.service import file_of
     from halimede.models.archive import format_at, kind_of, model_file
 
@@ -143,7 +148,7 @@ def _open(model: Path) -> tuple[Path, str]:
 
 
 def inspect_manifest(path: Path) -> list[Inspection]:
-    """Open the models of all Models in a manifest, in its order."""
+    """Open the models of all Models in a manifest, in its order. Raises InvalidFieldError without a Model."""
     manifests = [manifest for manifest in load([str(path)]) if manifest.resource.kind.plural == PLURAL]
     if not manifests:
         raise InvalidFieldError("MODEL", str(path), "give a manifest with one Model: it has 0")
@@ -152,9 +157,10 @@ def inspect_manifest(path: Path) -> list[Inspection]:
 
 
 def _inspect_spec(name: str, model: ModelSpec) -> Inspection:
+    """Open the model of a Model in a manifest. Raises HalimedeError."""
     from halimede.evaluation.service import file_of
     from halimede.inference.file_metadata import read_metadata
-    from halimede.inference.graph_input import unscaled
+    from halimede.inference.graph_input import scale_warning
     from halimede.inference.session import open_session
 
     spec = in_force(model)
@@ -170,7 +176,7 @@ def _inspect_spec(name: str, model: ModelSpec) -> Inspection:
         name=name,
         metadata=metadata.texts,
         labels=metadata.labels,
-        notes=list(filter(None, [unscaled(file, spec), unnamed_classes(spec)])),
+        notes=list(filter(None, [scale_warning(file, spec), unnamed_classes(spec)])),
     )
 
 
@@ -178,14 +184,3 @@ def _url(model: Path, out: Path | None) -> str:
     """Return the model's path as its manifest has it: relative to the manifest if the model is below its folder."""
     path, folder = model.resolve(), (out.parent if out else Path()).resolve()
     return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
-
-
-def write_manifest(out: Path, manifest: dict[str, Any]) -> None:
-    """Write a manifest. Raises InvalidFieldError."""
-    from halimede.system.files import write_atomic
-
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, to_yaml(manifest).encode())
-    except OSError as error:
-        raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error

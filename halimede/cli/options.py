@@ -1,4 +1,7 @@
-"""Options and arguments that several commands share, and functions to read them."""
+"""Options and arguments that several commands share, and functions that check and convert their values.
+
+The types (``Broker``, ``Namespace``, ...) are annotations of commands' parameters, which Typer reads.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Forms in which resources are shown."""
+    """Forms in which commands show resources; ``wide`` is a table with more columns."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -30,34 +33,21 @@ class Format(StrEnum):
     NAME = "name"
 
 
-class ReportFormat(StrEnum):
-    """Forms in which a report is shown."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-
-
-class LinesFormat(StrEnum):
-    """Forms in which a stream is shown."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 #: names for nodes in place of a kind
 NODE_KINDS = frozenset({"nodes", "node", "no"})
 #: names for cameras in place of a kind
 CAMERA_KINDS = frozenset({"cameras", "camera", "cam"})
-#: the help of KIND: each kind by its short name, and what else `get` lists
+#: the help of the argument KIND: each kind by its short name, and what else `get` lists
 KINDS = (
     "ji (JointInferenceService), mei (MultiEdgeInferenceService), im (InferenceModel), tm (TrainingModel), fl and il "
     "(Sedna's jobs that train), model, dataset; for get also nodes, cameras and events. KIND/NAME works too."
 )
+#: texts of a boolean in an option
 SWITCHES = {"true": True, "false": False}
-#: units of a time in the past
+#: units of a duration, as arguments of ``timedelta``
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
+# options and arguments of commands: each one's help says what it is
 Broker = Annotated[
     str,
     typer.Option(
@@ -85,16 +75,11 @@ Since = Annotated[
     str,
     typer.Option("--since", metavar="TIME", help="Only since: 90s, 10m, 2h, 1d ago, or a time.", show_default=False),
 ]
-ReportOption = Annotated[ReportFormat, typer.Option("--output", "-o", help="The output format.")]
-LinesOption = Annotated[LinesFormat, typer.Option("--output", "-o", help="A table, or one JSON document per line.")]
-KindArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND",
-        help=KINDS,
-        autocompletion=completion.kinds,
-    ),
+ReportOption = Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="The output format.")]
+LinesOption = Annotated[
+    Literal["table", "json"], typer.Option("--output", "-o", help="A table, or one JSON document per line.")
 ]
+KindArgument = Annotated[str, typer.Argument(metavar="KIND", help=KINDS, autocompletion=completion.kinds)]
 NameArgument = Annotated[
     str,
     typer.Argument(metavar="NAME", help="The resource's name.", show_default=False, autocompletion=completion.names),
@@ -128,26 +113,29 @@ MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help
 
 
 def group(text: str) -> typer.Typer:
-    """Return a command with subcommands; ``text`` is its help."""
+    """Return an empty group of subcommands; ``text`` is its help."""
     return typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=text)
 
 
 def address(option: str, credentials: str = "") -> BrokerAddress:
-    """Return the broker of the options or the environment, with its credentials."""
+    """Return the broker to connect to; both options may be empty. Raises InvalidFieldError and HalimedeError."""
     from halimede.cli.broker_address import find
 
     return find(option, credentials=credentials)
 
 
 def namespace_of(name: str, *, everywhere: bool = False) -> str:
-    """Return a checked namespace; empty for all of them."""
+    """Return a namespace, empty with ``everywhere``. Raises InvalidFieldError for an invalid name."""
     from halimede.names import check_label
 
     return "" if everywhere else check_label("--namespace", name)
 
 
 def target(kind: str, name: str) -> tuple[Kind, str]:
-    """Read ``KIND NAME`` or ``KIND/NAME``; the name is checked when there is one."""
+    """Return the kind and the name of ``KIND NAME``, ``KIND/NAME`` or ``KIND`` (an empty name).
+
+    Raises InvalidFieldError for an unknown kind or invalid name, and typer.BadParameter for two names.
+    """
     from halimede.api import kind_of
     from halimede.names import check_name
 
@@ -161,7 +149,7 @@ def target(kind: str, name: str) -> tuple[Kind, str]:
 
 
 def named_target(kind: str, name: str) -> tuple[Kind, str]:
-    """Read ``KIND NAME`` or ``KIND/NAME``, where the name is required."""
+    """Return what ``target`` returns. Raises typer.BadParameter without a name as well."""
     resource_kind, resource_name = target(kind, name)
     if not resource_name:
         raise typer.BadParameter("give a name: KIND NAME")
@@ -169,14 +157,14 @@ def named_target(kind: str, name: str) -> tuple[Kind, str]:
 
 
 def check_finite(numbers: Mapping[str, float | None]) -> None:
-    """Refuse nan and infinity, which the options' type accepts."""
+    """Raise typer.BadParameter for NaN and infinity, which Typer accepts; ``numbers`` are values by option."""
     for name, value in numbers.items():
         if value is not None and not math.isfinite(value):
             raise typer.BadParameter(f"{name}: give a number")
 
 
 def read_costs(option: str, text: str) -> Costs:
-    """Read costs from keys and values with commas between them. Raises InvalidFieldError on the option."""
+    """Return the costs in a text such as ``miss=10,falseAlarm=1``. Raises InvalidFieldError on ``option``."""
     from halimede.api.base import convert
     from halimede.api.deferral import MOST_COST, Costs, check_costs
 
@@ -200,7 +188,10 @@ def read_costs(option: str, text: str) -> Costs:
 
 
 def about(what: str, namespace: str) -> str:
-    """Return the object of an event in GM's form, from that form or from ``KIND/NAME``."""
+    """Return what an event is about as GM writes it, ``<namespace>/<plural>/<name>`` or ``node/<node>``.
+
+    ``what`` is that text, or ``KIND/NAME``; empty stays empty. Raises InvalidFieldError for an unknown kind.
+    """
     from halimede.names import Key
 
     kind_name, _, name = what.partition("/")
@@ -211,9 +202,9 @@ def about(what: str, namespace: str) -> str:
 
 
 def time_of(text: str, now: datetime | None = None, *, option: str = "--since") -> datetime | None:
-    """Return the time of an option: 90s, 10m, 2h or 1d ago, or an ISO time; None for an empty text.
+    """Return the time of an option, with its zone: 90s, 10m, 2h or 1d ago, or an ISO time; None for an empty text.
 
-    Raises InvalidFieldError.
+    ``now`` None: the present time. Raises InvalidFieldError on ``option``.
     """
     if not text:
         return None

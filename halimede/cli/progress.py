@@ -1,4 +1,4 @@
-"""Transient progress bars on standard error; none if that is not a terminal."""
+"""Progress bars on standard error, which disappear at the end; none are shown if that is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 def progress_bar() -> Progress:
-    """Return a progress bar with counts."""
+    """Return a progress bar with counts and the elapsed time, to use with ``with``."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -25,7 +25,7 @@ def progress_bar() -> Progress:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function that takes a stage's name, its progress and its total: one bar for each stage."""
+    """Yield a function that reports (name of a stage, finished steps, all steps): one bar for each stage."""
     with progress_bar() as progress:
         tasks: dict[str, TaskID] = {}
 

@@ -1,7 +1,7 @@
-"""A recording: a folder of frames as files, and ``index.jsonl`` with their times and metadata.
+"""Writes and reads recordings: folders of frames as files, with ``index.jsonl`` for their times and metadata.
 
-A frame's file exists under its final name before its line is in the index. So however a recording ended, all files that
-its index names are complete. Pictures are ordinary JPEG and PNG files.
+``halimede record`` writes one, ``replay`` reads it. A frame's file is complete before its line is in the index, so that
+all files in the index are complete however a recording ended. Pictures are ordinary JPEG and PNG files.
 """
 
 from __future__ import annotations
@@ -22,36 +22,47 @@ from halimede.messages import Frame
 from halimede.picture_files import encoding_of
 from halimede.system.files import write_atomic
 
+#: the name of the index
 INDEX = "index.jsonl"
+#: suffixes of files, by encoding
 ENDINGS = {"jpeg": "jpg", "png": "png", "raw": "raw"}
-#: default seconds between frames
+#: seconds between frames that have no times
 PLAIN_GAP_S = 1 / 25
 
 
 class RecordingEntry(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
-    """One line of the index. ``offset_ms``: after the first frame; ``id``: empty for a bare picture."""
+    """One line of the index: a frame."""
 
+    #: the name of its file in the folder
     file: str
+    #: milliseconds after the first frame
     offset_ms: float
+    #: bytes of its file
     size: int
     encoding: Literal["raw", "jpeg", "png"]
+    #: hexadecimal; empty: the camera sent a bare picture
     id: str = ""
     sequence: int = 0
+    #: element type and shape of ``raw`` data
     dtype: str = ""
     shape: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class RecordingWriter:
-    """A recording that is being written."""
+    """A recording that is being written: its folder, and the index, open for writing."""
 
     folder: Path
     index: IO[bytes]
+    #: frames so far, and the bytes of their files
     frames: int = 0
     size: int = 0
 
     def add(self, payload: bytes, offset_ms: float) -> None:
-        """Store one camera message. Raises DecodeError for an invalid frame, HalimedeError if it cannot be stored."""
+        """Store one camera message, which came ``offset_ms`` after the first one. Blocks on the disk.
+
+        Raises DecodeError for an invalid message, and HalimedeError if it cannot be stored.
+        """
         frame = read(payload)
         name = f"{self.frames:08}.{ENDINGS[frame.encoding]}"
         data = memoryview(frame.data)
@@ -75,7 +86,7 @@ class RecordingWriter:
 
 @contextmanager
 def create(folder: Path) -> Iterator[RecordingWriter]:
-    """Open a new recording; a folder that is not empty is refused."""
+    """Yield the writer of a new recording. Raises HalimedeError for a folder that is not empty or not writable."""
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -88,7 +99,10 @@ def create(folder: Path) -> Iterator[RecordingWriter]:
 
 
 def load(folder: Path) -> list[RecordingEntry]:
-    """Read the index of a recording; a last line that was cut off is skipped."""
+    """Return the frames of a recording by their times; a last line that was cut off is skipped.
+
+    Raises HalimedeError for an index that cannot be read, is invalid or empty.
+    """
     path = folder / INDEX
     entries: list[RecordingEntry] = []
     try:
@@ -113,7 +127,10 @@ def load(folder: Path) -> list[RecordingEntry]:
 
 
 def payload(folder: Path, entry: RecordingEntry, camera: str, sequence: int) -> bytes:
-    """Return a frame as its camera publishes it, with a new id, because it counts as another frame."""
+    """Return a recorded frame as a camera message, with a new id, because it counts as another frame.
+
+    A bare picture stays one. Raises HalimedeError if its file cannot be read.
+    """
     try:
         data = (folder / entry.file).read_bytes()
     except OSError as error:
@@ -133,7 +150,7 @@ def payload(folder: Path, entry: RecordingEntry, camera: str, sequence: int) -> 
 
 
 def read(payload: bytes) -> Frame:
-    """Read a camera message; a bare picture has an id of zeros. Raises DecodeError."""
+    """Return the frame of a camera message; that of a bare picture has an id of zeros. Raises DecodeError."""
     if encoding := encoding_of(payload):
         return Frame(id=bytes(16), encoding=encoding, data=memoryview(payload))
     if not payload:
@@ -143,6 +160,7 @@ def read(payload: bytes) -> Frame:
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
+    """Raise HalimedeError in place of an OSError in the block, which writes into ``folder``."""
     try:
         yield
     except OSError as error:

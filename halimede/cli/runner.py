@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -14,27 +15,34 @@ from halimede import programs
 from halimede.cli import INTERRUPTED
 from halimede.errors import HalimedeError
 
+#: the exit code of a command that failed
 FAILED = 1
 
 
 def run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> None:
-    """Run a command to its end; its return value is the exit code. Raises only typer.Exit."""
+    """Run a command to its end on a new event loop; its return value is the exit code, None: 0.
+
+    Raises typer.Exit with an exit code other than 0, and typer.BadParameter. Errors are printed, and give exit code 1;
+    Ctrl-C gives INTERRUPTED, a closed pipe 0. With HALIMEDE_DEBUG set, unexpected exceptions are raised.
+    """
     code = _run(command)
     if code:
         raise typer.Exit(code)
 
 
 def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
+    """Run a command and return its exit code; errors are printed in one line each."""
+    from halimede import log
     from halimede.cli.output import fail  # here, because help texts need no tables
 
-    _quiet()
+    log.configure("CRITICAL")  # keep log lines out of a command's output, unless HALIMEDE_LOG_LEVEL is set
     try:
         code = asyncio.run(command()) or 0
         sys.stdout.flush()
     except typer.BadParameter:
         raise
     except HalimedeError as error:
-        for one_error in (error, *error.others):
+        for one_error in (error, *error.further_errors):
             fail(str(one_error))
         return FAILED
     except KeyboardInterrupt:
@@ -47,15 +55,19 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
         if os.environ.get("HALIMEDE_DEBUG"):
             raise
         if package := programs.missing_package(error):
-            fail(programs.not_installed([package], ["cli"]))
+            fail(programs.missing_text([package], ["cli"]))
             return FAILED
         fail(f"this is a bug in halimede: {type(error).__name__}: {error} (HALIMEDE_DEBUG=1 shows more)")
         return FAILED
     return code
 
 
-def _quiet() -> None:
-    """Keep log lines of the library out of a command's output, unless HALIMEDE_LOG_LEVEL is set."""
-    from halimede import log
+def needs_worker(module: str = "halimede.inference") -> None:
+    """Check that a module, which needs a worker's packages, can be imported.
 
-    log.configure("CRITICAL")
+    Raises typer.BadParameter with the command that installs the packages.
+    """
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error

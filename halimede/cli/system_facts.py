@@ -1,9 +1,10 @@
-"""Reads what the checks of a system are about: GM's answers, and what components publish on the bus."""
+"""Collects the facts for the health checks of ``status`` and ``doctor``: GM's answers, and messages on the bus."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,21 +22,24 @@ from halimede.errors import BusError
 from halimede.health_checks.facts import BusFacts, ClockComparison, ManagerFacts, SystemFacts
 from halimede.messages import DeadLetter, GmPresence
 
-#: most stores and dead letters that are kept
+#: most stores of GMs, and most dead letters, that are collected
 MOST_STORES, MOST_LETTERS = 5, 100
 
 
 @dataclass(frozen=True, slots=True)
 class SystemAnswers:
-    """GM's answers: its version as it was received, all facts, and whether a list of resources was truncated."""
+    """GM's answers."""
 
+    #: GM's answer to ``version``: all that it reports of itself, as it was received
     version: Mapping[str, Any]
+    #: all facts, without those of the bus
     facts: SystemFacts
+    #: a list of resources was cut at the size of a reply
     truncated: bool
 
 
 async def listen(bus: Bus, seconds: float) -> BusFacts:
-    """Return what arrives within some seconds; nothing where the broker refuses a subscription."""
+    """Return the messages that arrive within some seconds; if the broker refuses a subscription, those until then."""
     facts = BusFacts()
 
     async def on_letter(delivery: Delivery[DeadLetter]) -> None:
@@ -43,24 +47,22 @@ async def listen(bus: Bus, seconds: float) -> BusFacts:
             facts.dead_letters.append(delivery.body)
 
     async def on_presence(delivery: Delivery[GmPresence]) -> None:
-        if delivery.body.online and len(facts.stores) < MOST_STORES:
-            facts.stores.add(delivery.body.store)
+        if delivery.body.online and len(facts.online_stores) < MOST_STORES:
+            facts.online_stores.add(delivery.body.store)
 
-    try:
+    with suppress(BusError):
         await bus.subscribe(topics.DEAD_LETTER.filter(), on_letter)
         await bus.subscribe(topics.GM_PRESENCE.filter(), on_presence)
         facts.cameras.extend(await statuses(bus, seconds))
         await bus.unsubscribe(topics.DEAD_LETTER.filter())
         await bus.unsubscribe(topics.GM_PRESENCE.filter())
-    except BusError:
-        return facts
     return facts
 
 
 async def read_system(client: Client, *, tls: bool = False) -> SystemAnswers:
-    """Ask GM for itself, the nodes and the resources. Raises UnreachableError, ApiRefusedError.
+    """Return GM's answers about itself, the nodes and the resources. ``tls``: the connection has TLS.
 
-    ``tls``: whether the connection has TLS.
+    Raises UnreachableError and ApiRefusedError.
     """
     loop = asyncio.get_running_loop()
     began, began_s = datetime.now(UTC), loop.time()

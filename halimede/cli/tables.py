@@ -1,4 +1,4 @@
-"""The columns of each kind of resource, and how a row is read from a resource. Uses no connection."""
+"""Makes the tables of resources, nodes and events, and the texts of their cells, from bodies and messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from rich.table import Table
 
 from halimede.cli.output import age, table
 from halimede.errors import hide_secrets
-from halimede.health_checks.resource_fields import condition, dig, phase
+from halimede.health_checks.resource_fields import condition_text, dig, phase
 from halimede.messages import Event, NodeInfo
 from halimede.messages.operator import OVERLOAD
 
+#: how labels of a node begin that name its roles
 ROLE_PREFIX = "node-role.kubernetes.io/"
+#: returns the text of a cell for a resource's body
 Cell = Callable[[Mapping[str, Any]], str]
 
 
@@ -30,6 +32,8 @@ class TableColumn:
 
 
 def _at(*path: str) -> Cell:
+    """Return the cell with the value at a path of the body."""
+
     def read(body: Mapping[str, Any]) -> str:
         return text(dig(body, *path))
 
@@ -40,11 +44,13 @@ def _metadata(body: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in (dig(body, "spec", "metadata") or {}).items()) or "-"
 
 
-def _address(body: Mapping[str, Any]) -> str:
+def _url(body: Mapping[str, Any]) -> str:
     return hide_secrets(text(dig(body, "spec", "url")))
 
 
 def _metric(key: str) -> Cell:
+    """Return the cell with a metric of the status; 0 without it."""
+
     def read(body: Mapping[str, Any]) -> str:
         return metrics(body).get(key, "0")
 
@@ -70,7 +76,7 @@ def metric_name(key: str) -> str:
 
 
 def size(number: int) -> str:
-    """Return bytes in a readable unit."""
+    """Return a number of bytes in a readable unit: B, kB (1000 B), MB, GB or TB."""
     value, unit = float(number), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000 or unit == "TB":
@@ -80,17 +86,17 @@ def size(number: int) -> str:
 
 
 def text(value: Any) -> str:
-    """Return a value as a cell; ``-`` if it is empty."""
+    """Return a value as the text of a cell; ``-`` for None and the empty text."""
     return "-" if value is None or value == "" else str(value)
 
 
 def metrics(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return a resource's metrics by key."""
+    """Return the metrics in a resource's status by key, as text."""
     return {str(m.get("key")): str(m.get("value")) for m in dig(body, "status", "metrics") or []}
 
 
 def overload(body: Mapping[str, Any]) -> str:
-    """Return the reason and message of the condition that the cloud takes too little; empty: it takes enough."""
+    """Return reason and message of the present condition ``Overload``; empty: the cloud takes all hard samples."""
     conditions = dig(body, "status", "conditions") or []
     present = next((c for c in conditions if c.get("type") == OVERLOAD and c.get("status") == "True"), None)
     return f"{present.get('reason')}: {present.get('message')}" if present else ""
@@ -102,7 +108,7 @@ def _nodes(body: Mapping[str, Any]) -> str:
 
 
 def tiers(body: Mapping[str, Any]) -> list[str]:
-    """Return the tiers of a service from edge to cloud; empty if it has none in between."""
+    """Return the names of a service's tiers from edge to cloud; empty if none is between these."""
     between = [str(tier.get("name")) for tier in dig(body, "spec", "tiers") or []]
     return ["edge", *between, "cloud"] if between else []
 
@@ -128,13 +134,14 @@ def _training_metrics(body: Mapping[str, Any]) -> str:
     return ", ".join(f"{metric.get('key')} {metric.get('value')}" for metric in values) or "-"
 
 
+#: columns of all kinds
 NAME = TableColumn("NAME", _at("metadata", "name"))
 STATUS = TableColumn("STATUS", phase)
 AGE = TableColumn("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
-WHY = TableColumn("MESSAGE", condition, wide=True)
+MESSAGE = TableColumn("MESSAGE", condition_text, wide=True)
 
 
-def _training(*model: str) -> tuple[TableColumn, ...]:
+def _training_columns(*model: str) -> tuple[TableColumn, ...]:
     """Return the columns of a kind that trains; ``model`` is the path of the Model that gets a version."""
     return (
         NAME,
@@ -147,10 +154,11 @@ def _training(*model: str) -> tuple[TableColumn, ...]:
         AGE,
         TableColumn("SENT", lambda body: size(dig(body, "status", "training", "bytes") or 0), wide=True),
         TableColumn("NODES", _nodes, wide=True),
-        WHY,
+        MESSAGE,
     )
 
 
+#: the columns of each kind, by its plural
 COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     "jointinferenceservices": (
         NAME,
@@ -167,7 +175,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         AGE,
         TableColumn("TIERS", lambda body: running_workers(body) or "-", wide=True),
         TableColumn("NODES", _nodes, wide=True),
-        WHY,
+        MESSAGE,
     ),
     "multiedgeinferenceservices": (
         NAME,
@@ -181,7 +189,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("LOST", _metric("lost"), wide=True),
         AGE,
         TableColumn("NODES", _nodes, wide=True),
-        WHY,
+        MESSAGE,
     ),
     "models": (
         NAME,
@@ -192,8 +200,8 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("METADATA", _metadata, wide=True),
         AGE,
         TableColumn("NODES", _nodes, wide=True),
-        TableColumn("URL", _address, wide=True),
-        WHY,
+        TableColumn("URL", _url, wide=True),
+        MESSAGE,
     ),
     "inferencemodels": (
         NAME,
@@ -205,11 +213,11 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         AGE,
         TableColumn("FRAMEWORK", _at("spec", "frameworkType"), wide=True),
         TableColumn("NODES", _nodes, wide=True),
-        WHY,
+        MESSAGE,
     ),
-    "trainingmodels": _training("spec", "model", "name"),
-    "federatedlearningjobs": _training("spec", "aggregationWorker", "model", "name"),
-    "incrementallearningjobs": _training("spec", "deploySpec", "model", "name"),
+    "trainingmodels": _training_columns("spec", "model", "name"),
+    "federatedlearningjobs": _training_columns("spec", "aggregationWorker", "model", "name"),
+    "incrementallearningjobs": _training_columns("spec", "deploySpec", "model", "name"),
     "datasets": (
         NAME,
         STATUS,
@@ -219,28 +227,31 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("BROKEN", _at("status", "dataset", "numberBroken"), wide=True),
         TableColumn("NODE", _at("spec", "nodeName")),
         AGE,
-        TableColumn("URL", _address, wide=True),
-        WHY,
+        TableColumn("URL", _url, wide=True),
+        MESSAGE,
     ),
 }
 #: for kinds without columns of their own
-DEFAULT_COLUMNS = (NAME, STATUS, AGE, WHY)
+DEFAULT_COLUMNS = (NAME, STATUS, AGE, MESSAGE)
 
 
 def resources(plural: str, bodies: Iterable[Mapping[str, Any]], *, wide: bool, all_namespaces: bool) -> Table:
-    """Return the table of a kind."""
+    """Return the table of resources of one kind.
+
+    ``plural`` is the plural of the kind, ``bodies`` have their status. ``wide``: with all columns.
+    """
     columns = columns_of(plural, wide=wide, all_namespaces=all_namespaces)
     return table([c.title for c in columns], ([c.cell(body) for c in columns] for body in bodies))
 
 
 def columns_of(plural: str, *, wide: bool, all_namespaces: bool) -> list[TableColumn]:
-    """Return the columns to show for a kind."""
+    """Return the columns to show for the kind with this plural; ``all_namespaces``: also that of the namespace."""
     chosen = [column for column in COLUMNS.get(plural, DEFAULT_COLUMNS) if wide or not column.wide]
     return [TableColumn("NAMESPACE", _at("metadata", "namespace")), *chosen] if all_namespaces else chosen
 
 
 def nodes(infos: Iterable[NodeInfo]) -> Table:
-    """Return the table of nodes."""
+    """Return the table of nodes, in the given order."""
     rows = (
         [
             node.name,
@@ -258,7 +269,7 @@ def nodes(infos: Iterable[NodeInfo]) -> Table:
 
 
 def events(shown: Iterable[Event], *, header: bool = True) -> Table:
-    """Return the table of events."""
+    """Return the table of events, in the given order; ``header``: with the titles of columns."""
     rows = (
         [age(e.time), e.type, e.reason, e.about, e.message + (f" (x{e.count})" if e.count > 1 else "")] for e in shown
     )

@@ -1,4 +1,4 @@
-"""Waits until the system is ready for what a command wants, at most for a time; else says what holds it up."""
+"""Waits until a resource is ready, or a worker reads a camera, at most for a time; the error names what is missing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from halimede.names import Key
 
 #: seconds between two checks for a subscriber to a camera's frames
 READER_POLL_S = 0.5
-#: phases in which nothing of a resource is missing
+#: phases of a resource that is ready
 READY = FINE - {"Terminating"}
 
 
 class NotReadyError(HalimedeError):
-    """The system was not ready in time. The message has the condition that holds it up."""
+    """The system was not ready in time. The message has the condition of the resource that is not, and what to do."""
 
 
 async def wait_ready(client: Client, key: Key, generation: int, timeout_s: float) -> None:
-    """Wait until a resource is as this generation of it specifies. Raises NotReadyError."""
+    """Wait until a resource is ready in this generation of its spec, or a later one.
+
+    Raises NotReadyError after ``timeout_s``, or if the resource is deleted.
+    """
     current: Mapping[str, Any] = {}
 
     def is_ready(body: Mapping[str, Any] | None) -> bool:
@@ -45,7 +48,10 @@ async def wait_ready(client: Client, key: Key, generation: int, timeout_s: float
 async def wait_for_reader(
     client: Client, namespace: str, camera: str, send: Callable[[], Awaitable[bool]], timeout_s: float
 ) -> None:
-    """Repeat ``send`` (a camera's first frame) until it has a subscriber. Raises NotReadyError."""
+    """Repeat ``send``, which publishes a camera's first frame, until it returns True: a subscriber received the frame.
+
+    Raises NotReadyError after ``timeout_s``.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             while not await send():  # noqa: ASYNC110 (only a send shows a subscriber)
@@ -56,7 +62,7 @@ async def wait_for_reader(
 
 
 def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
-    """Return the condition of a resource, and what to do about it."""
+    """Return the condition of a resource that is not ready, and what to do about it."""
     kind = kind_of(plural).short_names[0]
     checks = examine_kind(kind, [body])
     if not checks:
@@ -65,7 +71,7 @@ def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
 
 
 async def _without_reader(client: Client, namespace: str, camera: str) -> str:
-    """Return why no worker reads a camera: the condition of a service that names it."""
+    """Return why no worker reads a camera: the condition of a service that names it, or that none does."""
     try:
         services, _ = await client.services_by_kind(namespace)
     except (UnreachableError, ApiRefusedError) as error:

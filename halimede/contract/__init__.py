@@ -1,1 +1,1 @@
-"""The contract as documents: topics.md and its examples, generated from the types."""
+"""The documents of the contract (all topics with their bodies), generated from the code: topics.md and AsyncAPI."""

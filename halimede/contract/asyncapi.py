@@ -17,29 +17,31 @@ from halimede.topic import BodyEncoding, Role, Topic
 
 #: msgspec's form of binary fields in JSON, and so in a JSON schema
 BINARY = {"type": "string", "contentEncoding": "base64"}
-CONTENT = {
+#: media types of bodies by encoding
+CONTENT_TYPES = {
     BodyEncoding.JSON: "application/json",
     BodyEncoding.MSGPACK: "application/msgpack",
     BodyEncoding.BYTES: "application/octet-stream",
 }
-#: the roles of programs that are not part of halimede
-USERS = frozenset({Role.CAMERA, Role.CONSUMER, Role.OPERATOR})
+#: the roles of users' clients, which are not part of halimede
+USER_ROLES = frozenset({Role.CAMERA, Role.CONSUMER, Role.OPERATOR})
+#: address of a type's schema in the AsyncAPI document
 COMPONENTS = "#/components/schemas/{name}"
 
 
 def schema(topic: Topic[Any]) -> dict[str, Any]:
-    """Return the JSON schema of a topic's body. Binary fields are base64, as in JSON."""
-    found = msgspec.json.schema(topic.message, schema_hook=_hook)
-    _describe(found.get("$defs", {}), [topic.message])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tidy(found)}
+    """Return the JSON schema of a topic's body. Binary fields are base64, the form of bytes in JSON."""
+    body = msgspec.json.schema(topic.message, schema_hook=_binary_schema)
+    _describe(body.get("$defs", {}), [topic.message])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tidy(body)}
 
 
 def document(contract: Sequence[Topic[Any]]) -> dict[str, Any]:
-    """Return the contract as AsyncAPI: a channel for each topic, operations for what a user's client may do."""
+    """Return the AsyncAPI document of the topics: a channel for each topic, and the operations of users' clients."""
     kinds = [topic.message for topic in contract]
-    found, components = msgspec.json.schema_components(kinds, schema_hook=_hook, ref_template=COMPONENTS)
+    schemas, components = msgspec.json.schema_components(kinds, schema_hook=_binary_schema, ref_template=COMPONENTS)
     _describe(components, kinds)
-    payloads = dict(zip((topic.id for topic in contract), found, strict=True))
+    payloads = dict(zip((topic.id for topic in contract), schemas, strict=True))
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -59,6 +61,7 @@ def document(contract: Sequence[Topic[Any]]) -> dict[str, Any]:
 
 
 def _channel(topic: Topic[Any]) -> dict[str, Any]:
+    """Return the channel of a topic: its address, meaning, message and names."""
     body: dict[str, Any] = {
         "address": topic.template,
         "description": topic.doc,
@@ -70,40 +73,45 @@ def _channel(topic: Topic[Any]) -> dict[str, Any]:
 
 
 def _message(topic: Topic[Any], payload: dict[str, Any]) -> dict[str, Any]:
-    return {"name": topic.id, "contentType": CONTENT[topic.encoding], "payload": payload}
+    """Return the message of a topic with the schema of its body."""
+    return {"name": topic.id, "contentType": CONTENT_TYPES[topic.encoding], "payload": payload}
 
 
 def _operations(topic: Topic[Any]) -> dict[str, Any]:
-    """Return what clients of users may do on a topic."""
-    found = {}
+    """Return the operations of users' clients on a topic, by name."""
+    operations = {}
     for verb, action, roles in (("publish", "send", topic.publishers), ("subscribe", "receive", topic.subscribers)):
-        if users := [role.value for role in roles if role in USERS]:
-            found[f"{verb}-{topic.id}"] = {
+        if users := [role.value for role in roles if role in USER_ROLES]:
+            operations[f"{verb}-{topic.id}"] = {
                 "action": action,
                 "channel": {"$ref": f"#/channels/{topic.id}"},
                 "summary": f"for {' and '.join(users)}",
                 "bindings": {"mqtt": {"qos": topic.qos, "retain": topic.retain, "bindingVersion": "0.2.0"}},
             }
-    return found
+    return operations
 
 
 def _describe(schemas: dict[str, Any], kinds: Sequence[type]) -> None:
-    """Add the comments of fields to the schemas of their types."""
-    for kind in bodies.parts(kinds):
+    """Add the comments of fields to the schemas of their types, in place."""
+    for kind in bodies.message_types(kinds):
         properties = schemas.get(kind.__name__, {}).get("properties", {})
         for field in bodies.fields(kind):
             if field.doc and field.name in properties:
                 properties[field.name] = {"description": field.doc, **properties[field.name]}
 
 
-def _hook(kind: type) -> dict[str, Any]:
+def _binary_schema(kind: type) -> dict[str, Any]:
+    """Return the schema of a type that msgspec has none for.
+
+    Raises NotImplementedError for others than binary fields.
+    """
     if kind is memoryview:
         return dict(BINARY)
     raise NotImplementedError(kind)
 
 
 def _tidy(value: Any) -> Any:
-    """Remove the source's indentation and markup from docstrings, and describe base64 fields."""
+    """Return a schema without the indentation and markup of docstrings, and with a description of base64 fields."""
     if isinstance(value, list):
         return [_tidy(item) for item in value]
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
 """One realistic body for every topic of the contract, as typed objects: shown in topics.md, and validated.
 
-They show one case: the service ``digits`` runs on ``edge0`` and ``cloud0``, and camera ``cam0`` sends a frame whose two
-best classes are close, so the edge requests the cloud.
+``EXAMPLES`` has them by topic id. They show one case: the service ``digits`` runs on ``edge0`` and ``cloud0``, and
+camera ``cam0`` sends a frame whose two best classes are close, so the edge requests the cloud.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ PNG = bytes.fromhex(
 )
 #: the file of the blob examples
 DIGEST = hashlib.sha256(PNG).hexdigest()
+#: the resources, messages and values of the case
 SERVICE: m.ResourceBody = {
     "apiVersion": "sedna.io/v1alpha1",
     "kind": "JointInferenceService",
@@ -81,8 +82,8 @@ COUNTS = m.TaskInfo(
     edge_latency=m.Histogram(buckets={"-9": 640, "-4": 259}),
 )
 PROBABILITIES = [0.02, 0.01, 0.02, 0.48, 0.0, 0.41, 0.0, 0.02, 0.03, 0.01]
-EDGE_SAYS = m.Prediction(label="3", score=0.48, probabilities=PROBABILITIES)
-CLOUD_SAYS = m.Prediction(label="5", score=0.97)
+EDGE_PREDICTION = m.Prediction(label="3", score=0.48, probabilities=PROBABILITIES)
+CLOUD_PREDICTION = m.Prediction(label="5", score=0.97)
 FRAME = m.Frame(
     id=FRAME_ID,
     service="digits",
@@ -132,18 +133,12 @@ EXAMPLES: dict[str, Any] = {
         store="9c02b7714e5fa3d8",
     ),
     t.WORKER_INFO.id: m.WorkerInfo(
-        name=EDGE,
-        namespace="default",
-        owner_name="digits",
-        owner_uid=UID,
-        role="edge",
-        status="running",
-        period_s=3,
+        name=EDGE, namespace="default", owner_name="digits", owner_uid=UID, role="edge", status="running", period_s=3
     ),
     t.CAMERA_FRAME.id: PNG,
     t.REQUEST.id: FRAME,
     t.REQUEST_TO.id: FRAME,
-    t.REPLY.id: m.Reply(id=FRAME_ID, worker=CLOUD, prediction=CLOUD_SAYS, queue_ms=0.8, compute_ms=2.4, batch=3),
+    t.REPLY.id: m.Reply(id=FRAME_ID, worker=CLOUD, prediction=CLOUD_PREDICTION, queue_ms=0.8, compute_ms=2.4, batch=3),
     t.LOAD.id: m.Load(credits=61, service_ms=0.8),
     t.RESULT.id: m.Result(
         id=FRAME_ID.hex(),
@@ -154,8 +149,8 @@ EXAMPLES: dict[str, Any] = {
         hard=True,
         label="5",
         score=0.97,
-        prediction=CLOUD_SAYS,
-        edge=EDGE_SAYS,
+        prediction=CLOUD_PREDICTION,
+        edge=EDGE_PREDICTION,
         worker=EDGE,
         node="edge0",
         total_ms=6.1,
@@ -174,6 +169,26 @@ EXAMPLES: dict[str, Any] = {
         label="5",
         score=0.97,
         data=PNG,
+    ),
+    t.OCCUPANCY.id: m.OccupancyEvent(
+        id=FRAME_ID.hex(),
+        sequence=7,
+        type="entered",
+        service="digits",
+        camera="cam0",
+        label="person",
+        zone="door",
+        count=1,
+        before=0,
+        time_ns=1_767_225_600_000_000_000,
+        since_ns=1_767_225_600_000_000_000,
+        frame=FRAME_ID.hex(),
+        score=0.91,
+        boxes=[m.Box(0.1, 0.2, 0.3, 0.9, 0.91, "person")],
+        present=[
+            m.PresentObjects(label="person", count=1, since_ns=1_767_225_600_000_000_000),
+            m.PresentObjects(label="person", zone="door", count=1, since_ns=1_767_225_600_000_000_000),
+        ],
     ),
     t.STATUS.id: m.StatusDocument(
         api_version="sedna.io/v1alpha1",
@@ -291,6 +306,7 @@ EXAMPLES: dict[str, Any] = {
         head="8da17601a26964",
     ),
 }
+#: the case of the topics of multi-edge inference
 LOBBY_FRAME_ID = bytes.fromhex("0d51c07f9a1e4b1f8d52aef3c4b1d2e6")
 IDENTITY = "8f2b1c7d90e4a35f"
 NOON_S = 1_795_262_400.0
@@ -391,7 +407,7 @@ EXAMPLES |= {
 
 
 def address(topic: Topic[Any]) -> Address[Any]:
-    """Return the topic with example names filled in."""
+    """Return the address of a topic with example names filled in."""
     names = {field: NAMES[field] for field in topic.fields}
     if topic.id in CLOUD_TOPICS:
         names["worker"] = CLOUD

@@ -1,21 +1,22 @@
 """Generates the documents of the contract, so that they always agree with the code.
 
-topics.md is for people, docs/schemas has a JSON schema for each body, docs/asyncapi.json describes all of it to tools.
+topics.md is for people, docs/asyncapi.json describes the same to tools. A JSON schema of each body is made on demand.
 
-python -m halimede.contract            print topics.md
-python -m halimede.contract --write    write all files
-python -m halimede.contract --check    exit 1, showing the differences, when a file is not up to date
+python -m halimede.contract                  print topics.md
+python -m halimede.contract --write          write all files
+python -m halimede.contract --check          exit 1, showing the differences, when a file is not up to date
+python -m halimede.contract --schemas DIR    write the JSON schema of each body into a folder
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import itertools
 import json
 import sys
-import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,26 @@ import msgspec
 from halimede import codec
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.contract import asyncapi, bodies
+from halimede.contract.bodies import Field
 from halimede.contract.examples import EXAMPLES, address
 from halimede.messages import ResourceBody
 from halimede.topic import LABELS, BodyEncoding, Role, Topic
 from halimede.topics import CONTRACT
 
+#: the repository
 ROOT = Path(__file__).resolve().parents[2]
-FILE, ASYNCAPI, SCHEMAS = "topics.md", "docs/asyncapi.json", "docs/schemas"
+#: paths of the generated files in the repository
+TOPICS, ASYNCAPI = "topics.md", "docs/asyncapi.json"
+#: most lines of a difference that are shown
 SHOWN_DIFF_LINES = 40
-LIMITS = {"properties": MAX_PROPERTIES, "property": MAX_PROPERTY >> 10}
-HEX_COLUMNS = 24
-#: width of examples; bytes of a binary field that are shown; the topic whose msgpack example is shown byte by byte
-COLUMNS, SHOWN_BYTES, SHOWN_IN_HEX = 110, 16, "request"
+#: limits in the text: most user properties of a message, and KiB of one
+PROPERTY_LIMITS = {"properties": MAX_PROPERTIES, "property": MAX_PROPERTY >> 10}
+#: most characters of a line of an example; bytes of a binary field that are shown
+EXAMPLE_WIDTH, SHOWN_BYTES = 110, 16
+#: topics with an example here; the schema of each topic has one
+WITH_EXAMPLE = frozenset({"result", "track"})
 
+#: the begin of topics.md
 INTRO = """\
 # Topics
 
@@ -48,85 +56,147 @@ MQTT v5 client can take part; cameras may use MQTT 3.1.1.
 - **Bodies** are JSON, except samples (`msgpack`, maps with named fields) and camera messages (bytes). A reader
   skips unknown fields, so it understands messages of a newer version. An invalid body is acknowledged, counted, and
   reported on `node/<node>/sedna/deadletter/<client>`. Other messages are not affected.
-- **Limits**: a JSON body has at most {json} MiB, all others {bytes} MiB. Publishers check the size before they
-  send. A message with more than {properties} user properties, or with more than {property} KiB in a name or value,
-  is treated like an invalid body.
+- **Limits**: a JSON body has at most {json} MiB, all others {bytes} MiB. A message with more than {properties} user
+  properties, or with more than {property} KiB in a name or value, is treated like an invalid body.
 - **Names** in braces follow RFC 1123: {labels} are labels (63 characters), the others subdomains (253).
 - **Retained** topics have the latest state. An empty retained message means that the state was removed.
+- **Properties**: of two messages of GM or an LC with the user properties `epoch` (of GM, or of the LC's connection) and
+  `number` (of the message in that epoch), the higher is valid. `traceparent` and `tracestate` (W3C Trace Context) name
+  the trace of a frame.
 - **Order**: `generation` orders the edits of a resource, `uid` identifies it. Nothing depends on the order of
   arrival or on clocks.
-- **Tables**: a field without a default is required. A field with its default may be left out.
+- **Fields** in bold are required. Others may be left out, and then have the value after `=`. Without `=` this is null
+  where the type may be null or has fields of its own, otherwise an empty text, list or map, 0 or false.
+- **Examples** leave out fields that are empty, 0 or false.
 
-For tools: [docs/asyncapi.json](docs/asyncapi.json) is this contract as AsyncAPI 3, and [docs/schemas](docs/schemas)
-has the JSON schema of each body.
+For tools: [docs/asyncapi.json](docs/asyncapi.json) is this contract as AsyncAPI 3, and `python -m halimede.contract
+--schemas DIR` writes the JSON schema of each body, with an example.
 """
 
+#: the body of camera frames
 FRAME_NOTE = """\
 A bare JPEG or PNG, which begins with its magic bytes (`ff d8 ff`, `89 50 4e 47`), or a msgpack map like the body of
 [request](#request), in which `id`, `encoding` and `data` are required.
 """
 
 
-def render(contract: Sequence[Topic[Any]] = CONTRACT) -> str:
-    """Return topics.md."""
+def render() -> str:
+    """Return the text of topics.md."""
     labels = ", ".join(f"`{{{name}}}`" for name in sorted(LABELS))
-    intro = INTRO.format(json=codec.MAX_JSON >> 20, bytes=codec.MAX_BYTES >> 20, labels=labels, **LIMITS)
-    kinds = bodies.parts(topic.message for topic in contract)
-    types = ["## Types\n", *(body_type(kind) for kind in sorted(kinds, key=lambda kind: kind.__name__))]
-    return "\n".join([intro, overview(contract), "## Each topic\n", *map(section, contract), *types])
+    intro = INTRO.format(json=codec.MAX_JSON >> 20, bytes=codec.MAX_BYTES >> 20, labels=labels, **PROPERTY_LIMITS)
+    kinds = bodies.message_types(topic.message for topic in CONTRACT)
+    uses = Counter(bodies.nested_types(kinds))
+    messages = {topic.message: topic.id for topic in reversed(CONTRACT)}
+    inline = {kind.__name__: kind for kind in kinds if uses[kind] == 1 and kind not in messages}
+    below = {kind for kind in uses if kind not in messages and kind.__name__ not in inline}
+    sections = [section(topic, messages, inline) for topic in CONTRACT]
+    types = [body_type(kind, inline) for kind in sorted(below, key=lambda kind: kind.__name__)]
+    return "\n".join([intro, overview(), "## Each topic\n", *sections, "## Types\n", *types])
 
 
-def files(contract: Sequence[Topic[Any]] = CONTRACT) -> dict[str, str]:
+def files() -> dict[str, str]:
     """Return all generated files: paths relative to the repository, with their content."""
-    schemas = {f"{SCHEMAS}/{topic.id}.json": _json(asyncapi.schema(topic)) for topic in contract}
-    return {FILE: render(contract), ASYNCAPI: _json(asyncapi.document(contract)), **schemas}
+    return {TOPICS: render(), ASYNCAPI: _json(asyncapi.document(CONTRACT))}
 
 
-def overview(contract: Iterable[Topic[Any]]) -> str:
-    """Return the table of all topics."""
-    lines = ["## Overview\n", "| topic | publishers | subscribers | QoS | |", "|-|-|-|-|-|"]
-    for topic in contract:
+def schemas() -> dict[str, str]:
+    """Return the JSON schema of each topic's body with an example: names of files, with their content."""
+    return {
+        f"{topic.id}.json": _json({**asyncapi.schema(topic), "examples": [msgspec.to_builtins(EXAMPLES[topic.id])]})
+        for topic in CONTRACT
+    }
+
+
+def overview() -> str:
+    """Return the table of all topics in Markdown."""
+    lines = ["## Overview\n", "|topic|publishers|subscribers|QoS||", "|-|-|-|-|-|"]
+    for topic in CONTRACT:
         link = f"[`{topic.template}`](#{topic.id})"
         retain = "retained" if topic.retain else ""
         lines.append(_row(link, _roles(topic.publishers), _roles(topic.subscribers), str(topic.qos), retain))
     return "\n".join(lines) + "\n"
 
 
-def section(topic: Topic[Any]) -> str:
-    """Return the section of one topic: meaning, body and example."""
+def section(topic: Topic[Any], firsts: Mapping[type, str], inline: Mapping[str, type]) -> str:
+    """Return the section of one topic: meaning, fields or a link to them, and for some topics an example.
+
+    ``firsts``: for each body its first topic, which has its fields. ``inline``: types by name that are described where
+    they are used.
+    """
     shared = " Subscriptions are shared (`$share/<group>/...`)." if topic.shared else ""
-    note = FRAME_NOTE if topic.encoding is BodyEncoding.BYTES else ""
-    body = f"{_body(topic)} in {topic.encoding.value}, for example on `{address(topic)}`"
-    first = next(id_ for id_, example_ in EXAMPLES.items() if example_ is EXAMPLES[topic.id])
-    shown = f"{body}:\n\n{example(topic)}" if first == topic.id else f"{body}: that of [{first}](#{first}).\n"
-    return "\n".join(filter(None, [f"### {topic.id}\n", f"{topic.doc}{shared}\n", note, shown]))
+    text = [f"### {topic.id}\n", f"{topic.doc}{shared}\n"]
+    if topic.encoding is BodyEncoding.BYTES:
+        text.append(FRAME_NOTE)
+    elif topic.message == ResourceBody:
+        text.append("Body: a [resource](docs/reference/resources.md).\n")
+    elif topic.id != firsts[topic.message]:
+        text.append(f"Body: that of [{firsts[topic.message]}](#{firsts[topic.message]}).\n")
+    else:
+        # the document of the topic has said what the first sentence says
+        more = _doc(topic.message).partition(". ")[2]
+        text += [*filter(None, [more and f"{more}\n"]), _fields(topic.message, inline)]
+    if topic.id in WITH_EXAMPLE:
+        text.append(f"On `{address(topic)}`:\n\n{example(topic)}")
+    return "\n".join(text)
 
 
-def body_type(kind: type) -> str:
-    """Return the section of a message type: its meaning, and a table in which like fields share a row."""
-    rows = []
-    for (of, default, doc), like in itertools.groupby(bodies.fields(kind), lambda f: (f.kind, f.default, f.doc)):
-        rows.append(_row(", ".join(f"`{field.name}`" for field in like), of, _code(default), doc))
-    table = ["| field | type | default | |", "|-|-|-|-|", *rows]
-    return "\n".join([f"### Type {kind.__name__}\n", f"{bodies.doc(kind)}\n", *table, ""])
+def body_type(kind: type, inline: Mapping[str, type]) -> str:
+    """Return the section of a message type: its meaning, and its fields. ``inline``: as of ``section``."""
+    return f"### {kind.__name__}\n\n{_doc(kind)}\n\n{_fields(kind, inline)}"
+
+
+def _fields(kind: type, inline: Mapping[str, type], indent: str = "") -> str:
+    """Return the list of a type's fields, in which equal fields share a line. Types used once follow their field."""
+    alike: dict[Field, list[Field]] = {}
+    for field in bodies.fields(kind):
+        alike.setdefault(replace(field, name="", is_required=False), []).append(field)
+    return "".join(_field(field, fields, inline, indent) for field, fields in alike.items())
+
+
+def _field(field: Field, alike: Iterable[Field], inline: Mapping[str, type], indent: str) -> str:
+    """Return the line of equal fields, with the fields of its own types below."""
+    names = [
+        ", ".join(f"`{twin.name}`" for twin in alike if twin.is_required == required) for required in (True, False)
+    ]
+    name = ", ".join(filter(None, [names[0] and f"**{names[0]}**", names[1]]))
+    default = f" = `{field.default}`" if field.default not in {"", field.kind.strip("`")} else ""
+    meaning, below, type_name = [field.doc] if field.doc else [], "", field.kind
+    for nested in (kind for name, kind in inline.items() if _link(name) in field.kind):
+        type_name = type_name.replace(_link(nested.__name__), nested.__name__)
+        meaning.append(_doc(nested))
+        below = _fields(nested, inline, f"{indent}    ")
+    colon = ": " * bool(meaning)
+    return f"{indent}- {name} ({type_name}{default}){colon}{'. '.join(meaning)}\n{below}"
+
+
+def _doc(kind: type) -> str:
+    """Return the meaning of a message type as one line."""
+    array = " An array of the fields in this order." if bodies.is_array(kind) else ""
+    return f"{' '.join(bodies.doc(kind).split())}{array}"
 
 
 def example(topic: Topic[Any]) -> str:
-    """Return a topic's example as Markdown: JSON, or msgpack in hexadecimal with its meaning."""
+    """Return a topic's example as a block of Markdown."""
     payload = codec.encode(topic, EXAMPLES[topic.id])
     if topic.encoding is BodyEncoding.JSON:
-        return _fence("json", compact(json.loads(payload)))
-    if topic.encoding is BodyEncoding.BYTES:
-        return _fence("text", "\n".join(_hex(payload)))
-    if topic.id == SHOWN_IN_HEX:
-        return _fence("text", "\n".join(annotate(payload)))
-    return _fence("text", compact(msgspec.msgpack.decode(payload)))
+        return f"```json\n{compact(_without_empty(json.loads(payload)))}\n```\n"
+    return f"```text\n{compact(_without_empty(msgspec.msgpack.decode(payload)))}\n```\n"
+
+
+def _without_empty(value: Any) -> Any:
+    """Return a value without entries of objects that are empty, 0 or false."""
+    if isinstance(value, dict):
+        return {key: _without_empty(item) for key, item in value.items() if item}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value
 
 
 def compact(value: Any, indent: int = 0) -> str:
-    """Return JSON in which everything that fits stands in one line. Bytes are written as in CBOR: ``h'00ff'``."""
+    """Return JSON in which everything that fits stands in one line. Bytes have the form ``h'00ff'``, CBOR's notation.
+
+    ``indent``: spaces before the value's own line.
+    """
     line = _line(value)
-    if indent + len(line) <= COLUMNS or not isinstance(value, dict | list):
+    if indent + len(line) <= EXAMPLE_WIDTH or not isinstance(value, dict | list):
         return line
     pad = " " * (indent + 2)
     if isinstance(value, dict):
@@ -138,68 +208,59 @@ def compact(value: Any, indent: int = 0) -> str:
 
 
 def _line(value: Any) -> str:
+    """Return a value as JSON in one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)}: {_line(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_line, value)) + "]"
     if isinstance(value, bytes):
-        rest = f"... {len(value)} bytes" if len(value) > SHOWN_BYTES else ""
-        return f"h'{value[:SHOWN_BYTES].hex()}{rest}'"
+        ellipsis = f"... {len(value)} bytes" if len(value) > SHOWN_BYTES else ""
+        return f"h'{value[:SHOWN_BYTES].hex()}{ellipsis}'"
     return json.dumps(value)
 
 
-def annotate(payload: bytes) -> list[str]:
-    """Return a msgpack map in hexadecimal, one field per line, each with its meaning."""
-    fields: dict[str, Any] = msgspec.msgpack.decode(payload)
-    encode = msgspec.msgpack.encode
-    parts = [(encode(key), encode(value), key, value) for key, value in fields.items()]
-    head = payload[: len(payload) - sum(len(key) + len(value) for key, value, _, _ in parts)]
-    if head + b"".join(key + value for key, value, _, _ in parts) != payload:
-        raise ValueError("this msgpack is not written in its shortest form: it cannot be taken apart field by field")
-    lines = [f"{head.hex(' ')}    # map of {len(fields)} fields"]
-    for key, value, name, meaning in parts:
-        lines.append(f"{key.hex(' ')}  # {name}")
-        shown = (
-            f"{len(meaning)} bytes"
-            if isinstance(meaning, bytes)
-            else json.dumps(meaning, default=lambda each: f"{len(each)} bytes")
-        )
-        rows = _hex(value)
-        lines += [f"  {row}" for row in rows[:-1]] + [f"  {rows[-1]}  # {shown}"]
-    return lines
-
-
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Print topics.md, or write or check all files below ``root``; return the exit code."""
+    """Print topics.md, write or check all files below ``root``, or write schemas; return the exit code.
+
+    The code is 0, or 1 for files that are not up to date; wrong options end the program with 2.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m halimede.contract", description="Generate topics.md, docs/schemas and docs/asyncapi.json."
+        prog="python -m halimede.contract", description="Generate topics.md, docs/asyncapi.json and JSON schemas."
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", action="store_true", help="write the files")
-    what.add_argument("--check", action="store_true", help="exit 1 when a file is not up to date")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--write", action="store_true", help="write the files")
+    action.add_argument("--check", action="store_true", help="exit 1 when a file is not up to date")
+    action.add_argument("--schemas", type=Path, metavar="DIR", help="write the JSON schema of each body into a folder")
     options = parser.parse_args(arguments)
-    if not options.write and not options.check:
-        sys.stdout.write(render())
-        return 0
-    generated = files()
-    stale = sorted({f"{SCHEMAS}/{path.name}" for path in (root / SCHEMAS).glob("*.json")} - set(generated))
     if options.check:
-        return check_files(generated, stale, root)
-    write_files(generated, stale, root)
+        schemas()  # each body has one
+        return check_files(files(), (), root)
+    if options.write:
+        write_files(files(), (), root)
+    elif options.schemas:
+        try:
+            write_files(schemas(), (), options.schemas)
+        except OSError as error:
+            parser.error(f"--schemas: {options.schemas} cannot be written ({error.strerror}): name a folder of yours")
+    else:
+        sys.stdout.write(render())
     return 0
 
 
 def check_files(generated: Mapping[str, str], stale: Iterable[str], root: Path) -> int:
-    """Print how files below ``root`` differ from generated ones, and which are of nothing; return the exit code."""
-    found = list(filter(None, (_differs(content, root / name, name) for name, content in generated.items())))
-    found += [f"{name} is of no topic or page" for name in stale]
-    if found:
-        sys.stderr.write("\n".join([*found, "run `make contract`"]) + "\n")
-    return 1 if found else 0
+    """Print how files below ``root`` differ from generated ones, and which are stale; return the exit code.
+
+    ``generated``: content by path; ``stale``: paths of files whose page no longer exists.
+    """
+    problems = list(filter(None, (_difference(content, root / name, name) for name, content in generated.items())))
+    problems += [f"{name} is of no page" for name in stale]
+    if problems:
+        sys.stderr.write("\n".join([*problems, "run `make contract`"]) + "\n")
+    return 1 if problems else 0
 
 
 def write_files(generated: Mapping[str, str], stale: Iterable[str], root: Path) -> None:
-    """Write generated files below ``root``, and remove those that are of nothing any more."""
+    """Write generated files below ``root``, and remove stale files, whose page no longer exists. Raises OSError."""
     for name, content in generated.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content, encoding="utf-8")
@@ -207,46 +268,36 @@ def write_files(generated: Mapping[str, str], stale: Iterable[str], root: Path) 
         (root / name).unlink()
 
 
-def _differs(document: str, file: Path, name: str) -> str:
-    found = file.read_text(encoding="utf-8") if file.exists() else ""
-    if found == document:
+def _difference(document: str, file: Path, name: str) -> str:
+    """Return the difference between a file and its generated text; empty if there is none."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    if text == document:
         return ""
-    lines = list(difflib.unified_diff(found.splitlines(), document.splitlines(), name, "the code", lineterm=""))
+    lines = list(difflib.unified_diff(text.splitlines(), document.splitlines(), name, "the code", lineterm=""))
     changed = sum(line[0] in "+-" for line in lines[2:])
     more = [f"... {len(lines) - SHOWN_DIFF_LINES} more lines"] if len(lines) > SHOWN_DIFF_LINES else []
     return "\n".join([*lines[:SHOWN_DIFF_LINES], *more, f"{name} is not up to date ({changed} lines differ)"])
 
 
 def _roles(roles: Iterable[Role]) -> str:
+    """Return the names of roles as a cell of a table."""
     text = ", ".join(role.upper() if role in {Role.GM, Role.LC} else role.value for role in roles)
     return text.replace("edge worker, cloud worker", "workers")
 
 
-def _body(topic: Topic[Any]) -> str:
-    if topic.encoding is BodyEncoding.BYTES:
-        return "A frame"
-    name = topic.message.__name__
-    return "A resource" if topic.message == ResourceBody else f"[{name}](#type-{name.lower()})"
+def _link(name: str) -> str:
+    """Return a link to the section of a message type."""
+    return f"[{name}](#{name.lower()})"
 
 
 def _row(*cells: str) -> str:
-    return "|".join(["", *(f" {cell} " if cell else " " for cell in cells), ""])
-
-
-def _code(default: str) -> str:
-    return f"`{default}`" if default else ""
-
-
-def _hex(data: bytes) -> list[str]:
-    return textwrap.wrap(data.hex(" "), HEX_COLUMNS * 3) or [""]
+    """Return a row of a table in Markdown."""
+    return "|".join(["", *cells, ""])
 
 
 def _json(value: Any) -> str:
+    """Return a value as JSON text with a newline at its end."""
     return json.dumps(value, indent=1) + "\n"
-
-
-def _fence(language: str, text: str) -> str:
-    return f"```{language}\n{text}\n```\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Counts datasets: number of samples by class, size, and unusable entries.
+"""Counts datasets: number of samples by class, bytes, and unusable entries.
 
 Each format has one file, which ``registry.FORMATS`` names. All files are read in blocks, so that memory does not grow
 with the data, and an unchanged file is not read again. Files of users are not trusted: no entities, no pickles, no

@@ -12,7 +12,7 @@ from halimede.sample_files import coco
 
 
 class Coco(DatasetReader):
-    """Annotations in JSON."""
+    """Reads annotations in JSON: a ``DatasetReader``, which describes the methods."""
 
     suffixes = frozenset({coco.SUFFIX})
 
@@ -24,16 +24,15 @@ class Coco(DatasetReader):
         """Return the folder of the pictures: pictures of one name in two folders are two samples."""
         return str(coco.pictures_folder(root.parent if root.name == coco.ANNOTATIONS else root, path))
 
-    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
-        """Read one file, entry by entry."""
-        file = coco.CocoFile(source.file.fileno(), source.size, source.name, tally.fault, source.came)
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> None:  # noqa: ARG002  # of the port
+        """Count one file of annotations, entry by entry."""
+        file = coco.CocoFile(source.file.fileno(), source.size, source.name, tally.record_fault, source.on_bytes)
         counts: Counter[Any] = Counter()
         for entry in file.entries():
             if isinstance(entry, coco.CocoAnnotation):
                 counts[entry.category_id] += 1
             else:
                 tally.samples += 1
-        tally.sort({file.categories[key]: number for key, number in counts.items()})
+        tally.add_classes({file.categories[key]: number for key, number in counts.items()})
         tally.rank = file.rank
         tally.listed = file.pictures.tobytes() if len(file.pictures) <= coco.MAX_COMPARED else b""
-        return True

@@ -1,4 +1,4 @@
-"""Counts a dataset: lists its files, reads changed ones, and adds up the counts.
+"""Counts a dataset: lists its files, reads changed ones, and adds up the counts. ``count`` does it.
 
 A file that only grew at its end is read from the end of the last count, if the content before is unchanged. Devices and
 pipes are reported, not read.
@@ -19,50 +19,64 @@ from typing import Self
 import msgspec
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
+from halimede.datasets.registry import (
+    NOT_FOUND,
+    UNREADABLE,
+    DatasetError,
+    DatasetReader,
+    FileBlocks,
+    ReadPosition,
+    find,
+)
 from halimede.hidden_names import is_hidden
 from halimede.messages import DatasetFacts
 from halimede.sample_files.repeated_samples import RepeatedSamples
 from halimede.sample_files.rules import SampleFileError
 
 #: most paths that are watched for changes, and most levels of folders that are read
-MAX_WATCHED, MAX_DEPTH = 1000, 32
+MAX_WATCHED_PATHS, MAX_DEPTH = 1000, 32
+#: called with the numbers of files, bytes and samples so far
 OnProgress = Callable[[int, int, int], None]
-#: increased whenever earlier counts become invalid
+#: version of the stored counts: increased whenever earlier ones become invalid
 VERSION = 3
 #: files between two commits: the most that are lost if the count is ended
-COMMIT = 2000
+FILES_PER_COMMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of a dataset, and the paths whose change invalidates them.
+    """The result of a count.
 
-    ``whole``: the paths show every change; otherwise files of a folder may be overwritten unnoticed. ``repeated``:
-    which files list the same samples, and what to do.
+    Attributes:
+        facts: what the status of the dataset shows.
+        watch: the states of paths whose change makes the facts invalid.
+        whole: the watched paths show every change; False for a folder, whose files may be overwritten unnoticed.
+        repeated: which files list the same samples, and what to do; empty if none do.
+
     """
 
     facts: DatasetFacts
-    watch: dict[str, Print] = field(default_factory=dict)
+    watch: dict[str, FileState] = field(default_factory=dict)
     whole: bool = True
     repeated: str = ""
 
 
-def print_of(path: str | Path) -> Print | None:
-    """Return the identity of a path's state, None if it does not exist."""
+def state_of(path: str | Path) -> FileState | None:
+    """Return the present state of a file or folder, None if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116  # a third of the time
     except OSError:
         return None
-    return _print(status)
+    return _file_state(status)
 
 
 def count(
     path: Path, form: str, ledger: Path | None = None, on_progress: OnProgress | None = None, root: Path | None = None
 ) -> Counted:
-    """Count the dataset at a path. ``on_progress`` is called with files, bytes that were read, and samples.
+    """Return the counts of the dataset at ``path``, a file or folder, in the format ``form``. Raises DatasetError.
 
-    With ``root``, no link may lead out of that folder. Raises DatasetError.
+    ``ledger``: the file with the counts of the last run, which is updated; None: count all. ``on_progress`` is called
+    with the numbers of files, bytes and samples that were read. ``root``: a folder that no link may lead out of.
     """
     reader = find(form)
     try:
@@ -80,7 +94,7 @@ def count(
 
 
 class _Count:
-    """One count of one dataset."""
+    """One count of one dataset, which ``run`` does."""
 
     def __init__(
         self, path: Path, reader: DatasetReader, ledger: CountCache, on_progress: OnProgress, root: Path | None = None
@@ -92,43 +106,43 @@ class _Count:
         self._on_progress = on_progress
         self._tally = self._current = DatasetCounts()
         self._files = self._bytes = self._size = 0
-        self._watch: dict[str, Print] = {}
-        self._whole = True
+        self._watch: dict[str, FileState] = {}
+        self._watches_all = True
         #: files that are other views of samples: their rank, name, scope and counts
         self._views: list[tuple[int, str, str, DatasetCounts]] = []
         self._repeats = RepeatedSamples()
 
     def run(self) -> Counted:
-        """Count."""
-        status = self._path.stat()
+        """Count the dataset. Raises DatasetError, SampleFileError, OSError and sqlite3.Error."""
+        file_status = self._path.stat()
         self._check_inside(Path(os.path.realpath(self._path)), str(self._path))
-        if stat.S_ISDIR(status.st_mode):
+        if stat.S_ISDIR(file_status.st_mode):
             root = self._reader.root(self._path)
             for path in self._walk(root):
-                self._one(path, _printable(path.relative_to(root)), root)
+                self._count_in_folder(path, _printable_path(path.relative_to(root)), root)
             if not self._files:
                 endings = ", ".join(sorted(self._reader.suffixes))
                 raise DatasetError(UNREADABLE, f"{root} has no file that ends with {endings}")
-            self._whole = False
+            self._watches_all = False
             for _, name, scope, tally in sorted(self._views, key=lambda view: view[:2]):
                 self._add(name, scope, tally)
-        elif stat.S_ISREG(status.st_mode):
-            self._note(self._path, status)
-            tally, size = self._file(self._path, _printable(Path(self._path.name)), self._path.parent)
+        elif stat.S_ISREG(file_status.st_mode):
+            self._watch_path(self._path, file_status)
+            tally, size = self._read_counts(self._path, _printable_path(Path(self._path.name)), self._path.parent)
             self._tally.add(tally)
             self._size = size
         else:
             raise DatasetError(UNREADABLE, f"{self._path} is neither a file nor a folder")
         self._ledger.finish()
-        return Counted(self._tally.facts(self._size), self._watch, self._whole, self._repeats.message)
+        return Counted(self._tally.facts(self._size), self._watch, self._watches_all, self._repeats.message)
 
     def _walk(self, folder: Path, depth: int = 0) -> Iterator[Path]:
-        """Yield the files of a folder. Links to folders are not followed: they may form a loop."""
+        """Yield the files below a folder that the reader reads. Links to folders are not followed: they may loop."""
         subfolders: list[Path] = []
-        self._note(folder, folder.stat())
+        self._watch_path(folder, folder.stat())
         with os.scandir(folder) as entries:
             for entry in entries:
-                self._came(0)  # a folder of many other files shows progress as well
+                self._count_bytes(0)  # a folder of many other files shows progress as well
                 if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
@@ -138,17 +152,17 @@ class _Count:
         for subfolder in sorted(subfolders) if depth < MAX_DEPTH else ():
             yield from self._walk(subfolder, depth + 1)
 
-    def _one(self, path: Path, name: str, root: Path) -> None:
-        """Count one file of a folder; an unreadable file does not affect the others."""
+    def _count_in_folder(self, path: Path, name: str, root: Path) -> None:
+        """Count one file of a dataset that is a folder; an unreadable file counts as an unusable entry."""
         self._files += 1
         try:
-            tally, size = self._file(path, name, root)
+            tally, size = self._read_counts(path, name, root)
         except (DatasetError, SampleFileError) as error:
             if isinstance(error, DatasetError) and error.reason != UNREADABLE:
                 raise
-            self._tally.fault(name, str(error).removeprefix(f"{name}: "))
+            self._tally.record_fault(name, str(error).removeprefix(f"{name}: "))
         except OSError as error:
-            self._tally.fault(name, f"it cannot be read: {error.strerror}")
+            self._tally.record_fault(name, f"it cannot be read: {error.strerror}")
         else:
             self._size += size
             scope = self._reader.scope(path, root)
@@ -164,28 +178,30 @@ class _Count:
         if self._repeats.add(name, scope, array("Q", tally.listed), is_view=tally.rank > 0):
             self._tally.add(tally)
 
-    def _file(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
+    def _read_counts(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
+        """Return the counts of a file and its size in bytes, from the cache if the file is unchanged."""
         stored = self._ledger.get(name)
-        if stored is not None and stored[0] == print_of(path):
+        if stored is not None and stored[0] == state_of(path):
             return stored[1].tally, stored[0].size
         # non-blocking: a pipe in place of a file must not block the count
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(number, "rb", buffering=0) as file:
-            status = os.fstat(number)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(descriptor)
             if self._root is not None:
-                self._check_inside(Path(f"/proc/self/fd/{number}").readlink(), name)
+                self._check_inside(Path(f"/proc/self/fd/{descriptor}").readlink(), name)
             if not stat.S_ISREG(status.st_mode):
                 raise DatasetError(UNREADABLE, f"{name}: it is not a regular file")
-            now = _print(status)
-            start = stored[1].start if stored and stored[0].inode == now.inode and stored[0].size <= now.size else None
-            source = FileBlocks(path, name, file, now.size, came=self._came, start=start)
+            state = _file_state(status)
+            has_grown = stored and stored[0].inode == state.inode and stored[0].size <= state.size
+            start = stored[1].start if stored and has_grown else None
+            source = FileBlocks(path, name, file, state.size, on_bytes=self._count_bytes, start=start)
             self._current = tally = source.start.tally.copy() if source.start else DatasetCounts()
-            is_final = self._reader.read(source, tally, root)
+            self._reader.read(source, tally, root)
             if not tally.listed and tally.samples and self._reader.has_samples_in_files:
                 tally.listed = source.digest()
-        if is_final:
-            self._ledger.put(name, now, CountRecord(tally=tally, start=source.start))
-        return tally, now.size
+        if source.is_final:
+            self._ledger.put(name, state, CountRecord(tally=tally, start=source.start))
+        return tally, state.size
 
     def _check_inside(self, opened: Path, name: str) -> None:
         """Raise DatasetError if the real path of a file or folder is outside of the root."""
@@ -193,28 +209,34 @@ class _Count:
             text = f"{name}: a link leads out of the folders that are mounted: write the path that it leads to"
             raise DatasetError(UNREADABLE, text)
 
-    def _came(self, number: int) -> None:
+    def _count_bytes(self, number: int) -> None:
+        """Add to the bytes that were read, and report the progress."""
         self._bytes += number
         self._on_progress(self._files, self._bytes, self._tally.samples + self._current.samples)
 
-    def _note(self, path: Path, status: os.stat_result) -> None:
-        if len(self._watch) < MAX_WATCHED:
-            self._watch[str(path)] = _print(status)
+    def _watch_path(self, path: Path, status: os.stat_result) -> None:
+        """Remember the state of a path, if there are not too many."""
+        if len(self._watch) < MAX_WATCHED_PATHS:
+            self._watch[str(path)] = _file_state(status)
         else:
-            self._whole = False
+            self._watches_all = False
 
 
-def _printable(path: Path) -> str:
+def _printable_path(path: Path) -> str:
     """Return a path as printable text, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _print(status: os.stat_result) -> Print:
-    return Print(status.st_size, status.st_mtime_ns, status.st_ino)
+def _file_state(status: os.stat_result) -> FileState:
+    """Return the state in a result of ``stat``."""
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-class Print(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of a file's state, which shows a change."""
+class FileState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a file or folder: its size in bytes, the time of its last change (``mtime_ns``), and its inode.
+
+    Each change of its content changes one of them.
+    """
 
     size: int
     mtime_ns: int
@@ -222,19 +244,23 @@ class Print(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CountRecord(msgspec.Struct, kw_only=True):
-    """The counts of a file in that state; ``start``: the position to continue at if the file grows."""
+    """The stored counts of a file, and the position at which reading continues if the file has grown.
+
+    ``start``: None if it must be read from its first byte.
+    """
 
     tally: DatasetCounts
-    start: Mark | None = msgspec.field(default=None, name="mark")
+    start: ReadPosition | None = msgspec.field(default=None, name="mark")
 
 
 _DECODER = msgspec.msgpack.Decoder(CountRecord)
 
 
 class CountCache:
-    """Stores counts of files between two runs in an SQLite file; with ``None`` in memory, for one count.
+    """Stores counts of files between two runs in an SQLite file; with the path ``None`` in memory, for one count.
 
-    It only saves time. A damaged one, or one with other settings, is replaced.
+    A context manager, which raises sqlite3.Error. It only saves time: a damaged file, or one with another ``purpose``
+    (format and path of a dataset), is replaced.
     """
 
     def __init__(self, path: Path | None, purpose: str) -> None:
@@ -259,8 +285,11 @@ class CountCache:
             self._db.commit()
         self._db.close()
 
-    def get(self, name: str) -> tuple[Print, CountRecord] | None:
-        """Return the stored counts of a file, and record that the file exists."""
+    def get(self, name: str) -> tuple[FileState, CountRecord] | None:
+        """Return the stored state and counts of a file, None without any; record that the file exists.
+
+        ``name``: its path below the dataset.
+        """
         row = self._db.execute("SELECT size, mtime, inode, record FROM files WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None
@@ -268,28 +297,31 @@ class CountCache:
             record = _DECODER.decode(row[3])
             self._db.execute("UPDATE files SET pass = ? WHERE name = ?", (self._pass, name))
             self._step()
-            return Print(*row[:3]), record
+            return FileState(*row[:3]), record
         return None
 
-    def put(self, name: str, of: Print, record: CountRecord) -> None:
-        """Store the counts of a file."""
-        values = (name, of.size, of.mtime_ns, of.inode, self._pass, msgspec.msgpack.encode(record))
+    def put(self, name: str, state: FileState, record: CountRecord) -> None:
+        """Store the counts of a file, which hold for this state of it."""
+        values = (name, state.size, state.mtime_ns, state.inode, self._pass, msgspec.msgpack.encode(record))
         self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", values)
         self._step()
 
     def finish(self) -> None:
-        """Remove files that no longer exist."""
+        """Remove the counts of files that no longer exist: those that were neither got nor put."""
         self._db.execute("DELETE FROM files WHERE pass != ?", (self._pass,))
         self._db.commit()
 
     def _step(self) -> None:
+        """Count a change; commit from time to time."""
         self._written += 1
-        if self._written % COMMIT == 0:
+        if self._written % FILES_PER_COMMIT == 0:
             self._db.commit()
 
     def _open(self) -> None:
+        """Open the file, make its tables, and empty it for another purpose."""
         self._db = db = sqlite3.connect(self._path or ":memory:", timeout=10)
-        with _closed_on_error(db):
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(db.close)
             db.execute("PRAGMA synchronous = OFF")
             db.execute("PRAGMA cache_size = -2000")
             db.execute("CREATE TABLE IF NOT EXISTS about (purpose TEXT, pass INTEGER)")
@@ -305,12 +337,4 @@ class CountCache:
             db.execute("DELETE FROM about")
             db.execute("INSERT INTO about VALUES (?, ?)", (self._purpose, self._pass))
             db.commit()
-
-
-@contextlib.contextmanager
-def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        db.close()
-        raise
+            on_error.pop_all()

@@ -18,48 +18,47 @@ MAGIC = {
     ".gif": (b"GIF87a", b"GIF89a"), ".bmp": (b"BM",), ".webp": (b"RIFF",), ".tif": (b"II*\0", b"MM\0*", b"II+\0"),
     ".tiff": (b"II*\0", b"MM\0*", b"II+\0"), ".ppm": (b"P6", b"P3"), ".pgm": (b"P5", b"P2"),
 }  # fmt: skip
-#: bytes near the end of a complete file, for formats that have one, and the distance from the end
-ENDS = {JPEG_MAGIC: END, PNG_MAGIC: b"IEND"}
-NEAR = 4096
+#: bytes near the end of a complete file, by its first bytes, and the distance from the end within which they stand
+END_MARKS, END_DISTANCE = {JPEG_MAGIC: END, PNG_MAGIC: b"IEND"}, 4096
 #: most bytes of a picture that is read whole to find its end: pictures with more are refused everywhere
 MAX_PICTURE = 64 * 1024**2
 
 
 class Images(DatasetReader):
-    """Pictures in folders."""
+    """Reads folders of pictures: a ``DatasetReader``, which describes the methods."""
 
     suffixes = frozenset(MAGIC)
     has_samples_in_files = False
 
-    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
-        """Check the begin and the end of a picture."""
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> None:
+        """Count a picture of which begin and end are as they should be."""
         if reason := _fault(source):
-            tally.fault(source.name, reason)
-            return True
+            tally.record_fault(source.name, reason)
+            return
         tally.samples += 1
         if name := class_of(source.path.relative_to(root)):
-            tally.sort({name: 1})
-        return True
+            tally.add_classes({name: 1})
 
 
 def _fault(source: FileBlocks) -> str:
-    """Return why a picture is unusable."""
+    """Return why a picture is unusable, empty for a usable picture."""
     if not source.size:
         return "an empty file"
-    number, head = source.file.fileno(), os.pread(source.file.fileno(), 16, 0)
+    descriptor, head = source.file.fileno(), os.pread(source.file.fileno(), 16, 0)
     expected = MAGIC.get(source.path.suffix.lower(), ())
     # a picture with the suffix of another format can still be decoded
-    magic = next((m for beginnings in (expected, *MAGIC.values()) for m in beginnings if head.startswith(m)), None)
+    candidates = (magic for magics in (expected, *MAGIC.values()) for magic in magics)
+    magic = next((magic for magic in candidates if head.startswith(magic)), None)
     if magic is None:
         return f"no picture: it does not begin as a {source.path.suffix.lower().lstrip('.')} file does"
-    end = ENDS.get(magic)
-    if end is None or end in os.pread(number, NEAR, max(0, source.size - NEAR)):
+    end = END_MARKS.get(magic)
+    if end is None or end in os.pread(descriptor, END_DISTANCE, max(0, source.size - END_DISTANCE)):
         return ""
-    return "" if _is_whole(os.pread(number, MAX_PICTURE, 0)) else "cut off: its end is missing"
+    return "" if _is_whole(os.pread(descriptor, MAX_PICTURE, 0)) else "cut off: its end is missing"
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether a picture has its end, with padding or a film behind it."""
+    """Whether a picture is complete; padding or a film may follow its end."""
     encoding = encoding_of(data)
     try:
         return encoding is not None and bool(READERS[encoding](memoryview(data)))

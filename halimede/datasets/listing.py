@@ -1,7 +1,8 @@
-"""The list of a dataset's files with their digests: what other nodes copy.
+"""The list of a dataset's files with their digests (a listing): what other nodes copy.
 
-The list itself is a file, and its digest changes only with the names or the content of the files. An index on the node
-has the state of each file, so that an unchanged file is not read again.
+LC writes it with ``write_listing``; the node that copies reads it with ``read_listing``. The list itself is a file, and
+its digest changes only with the names or the content of the files. An index on the node has the state of each file, so
+that an unchanged file is not read again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from halimede.datasets.counting import MAX_DEPTH, Print, print_of
+from halimede.datasets.counting import MAX_DEPTH, FileState, state_of
 from halimede.datasets.registry import UNREADABLE, DatasetError
 from halimede.hidden_names import is_hidden
 from halimede.system.files import write_atomic
@@ -30,12 +31,14 @@ MAX_PART = 255
 BLOCK = 1024 * 1024
 #: reason of a dataset that cannot be copied
 NOT_LISTED = "DatasetNotListed"
-PACK = "pack the files into archives, or name a smaller folder in spec.url"
+#: the correction of too many files
+PACK_ADVICE = "pack the files into archives, or name a smaller folder in spec.url"
+#: called with the numbers of files, bytes and samples so far; here no sample is counted
 OnProgress = Callable[[int, int, int], None]
 
 
 class ListedFile(Struct, frozen=True, array_like=True):
-    """A file: its path below the dataset's folder, its bytes, and its SHA-256 in hexadecimal."""
+    """A file of a listing: its path below the dataset's folder, its size in bytes, and its SHA-256 in hexadecimal."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     size: Annotated[int, Meta(ge=0)]
@@ -43,7 +46,10 @@ class ListedFile(Struct, frozen=True, array_like=True):
 
 
 class Listing(Struct, kw_only=True):
-    """The files of a dataset, sorted by name. ``single``: the dataset is that one file, and not its folder."""
+    """The files of a dataset, sorted by name. ``single``: the dataset is that one file, and not its folder.
+
+    ``v``: version of the form.
+    """
 
     v: Literal[1] = 1
     single: bool = False
@@ -56,15 +62,21 @@ class Listing(Struct, kw_only=True):
 
 
 class FileIndex(Struct, kw_only=True):
-    """The files of a listing on this node: the path of each, and its state when it had that digest."""
+    """The files of a listing on this node: for each path in ``folder`` its state and the digest of that state.
+
+    ``listing``: the digest of the listing.
+    """
 
     listing: str = ""
     folder: str = ""
-    files: dict[str, tuple[Print, str]] = {}
+    files: dict[str, tuple[FileState, str]] = {}
 
 
 def read_listing(data: bytes) -> Listing:
-    """Decode a listing of another node. Raises DatasetError for one whose names are not safe or do not fit together."""
+    """Return the listing that another node has written.
+
+    Raises DatasetError if its names are not safe, or exclude each other.
+    """
     try:
         listing = msgspec.json.decode(data, type=Listing)
     except msgspec.DecodeError as error:
@@ -81,12 +93,12 @@ def read_listing(data: bytes) -> Listing:
 
 
 def index_of(listing: Path) -> Path:
-    """Return the file of the index of a listing."""
+    """Return the path of the index that belongs to a listing."""
     return listing.with_suffix(".index")
 
 
 def read_index(path: Path) -> FileIndex:
-    """Return the index of a node, an empty one if there is none or if it is damaged: then all files are read again."""
+    """Return the index at a path, an empty one if it is missing or damaged: then all files are read again."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=FileIndex)
     except (OSError, msgspec.DecodeError):
@@ -96,29 +108,27 @@ def read_index(path: Path) -> FileIndex:
 def write_listing(path: Path, file: Path, report: OnProgress) -> str:
     """Write the listing of the dataset at ``path`` into ``file``, and the index next to it; return its digest.
 
-    ``report`` is called with files and bytes read. Raises OSError, and DatasetError if the dataset cannot be copied.
+    ``report`` is called with the numbers of files and of bytes that were read. Raises OSError, and DatasetError if the
+    dataset cannot be copied.
     """
     index = index_of(file)
     old_index = read_index(index)
-    single = not path.is_dir()
-    folder = path.parent if single else path
-    indexed: dict[str, tuple[Print, str]] = {}
-    read = 0
-    for name in [path.name] if single else _names(folder):
+    is_single = not path.is_dir()
+    folder = path.parent if is_single else path
+    indexed: dict[str, tuple[FileState, str]] = {}
+    bytes_read = 0
+    for name in [path.name] if is_single else _names(folder):
         _check_name(name, len(indexed))
-        before = old_index.files.get(name)
-        now = print_of(folder / name)
-        if before is None or before[0] != now:
-            now, digest = _hash(folder, name, partial(_progress, report, len(indexed), read))
-            read += now.size
-        else:
-            now, digest = before
-        indexed[name] = (now, digest)
-        report(len(indexed), read, 0)
-    files = [ListedFile(name, at.size, digest) for name, (at, digest) in sorted(indexed.items())]
-    data = msgspec.json.encode(Listing(single=single, files=files))
+        stored = old_index.files.get(name)
+        if stored is None or stored[0] != state_of(folder / name):
+            stored = _hash(folder, name, partial(_progress, report, len(indexed), bytes_read))
+            bytes_read += stored[0].size
+        indexed[name] = stored
+        report(len(indexed), bytes_read, 0)
+    files = [ListedFile(name, state.size, digest) for name, (state, digest) in sorted(indexed.items())]
+    data = msgspec.json.encode(Listing(single=is_single, files=files))
     if len(data) > MAX_BYTES:
-        raise DatasetError(NOT_LISTED, f"{path}: the list of its files has over {MAX_BYTES >> 20} MB: {PACK}")
+        raise DatasetError(NOT_LISTED, f"{path}: the list of its files has over {MAX_BYTES >> 20} MB: {PACK_ADVICE}")
     digest = hashlib.sha256(data).hexdigest()
     write_atomic(file, data)
     write_atomic(index, msgspec.msgpack.encode(FileIndex(listing=digest, folder=str(folder), files=indexed)))
@@ -126,7 +136,7 @@ def write_listing(path: Path, file: Path, report: OnProgress) -> str:
 
 
 def _names(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the files below a folder, without hidden ones. Links to folders are not followed: they may form a loop."""
+    """Yield the paths of files in a folder that are not hidden. Links to folders are not followed: they may loop."""
     with os.scandir(folder) as entries:
         visible = sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
     for entry in visible:
@@ -136,13 +146,18 @@ def _names(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
             yield from _names(folder / entry.name, f"{prefix}{entry.name}/", depth + 1)
 
 
-def _progress(report: OnProgress, files: int, before: int, count: int) -> None:
-    report(files, before + count, 0)
+def _progress(report: OnProgress, files: int, read_before: int, read_of_file: int) -> None:
+    """Report the progress within one file."""
+    report(files, read_before + read_of_file, 0)
 
 
 def _check_name(name: str, count: int) -> None:
+    """Refuse a name that other nodes cannot use, and too many files; ``count``: of files before it.
+
+    Raises DatasetError.
+    """
     if count >= MAX_FILES:
-        raise DatasetError(NOT_LISTED, f"it has over {MAX_FILES:,} files: {PACK}")
+        raise DatasetError(NOT_LISTED, f"it has over {MAX_FILES:,} files: {PACK_ADVICE}")
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
@@ -152,19 +167,22 @@ def _check_name(name: str, count: int) -> None:
         raise DatasetError(NOT_LISTED, f"{name[:100]}...: the path has over {MAX_NAME} bytes: shorten it")
 
 
-def _hash(folder: Path, name: str, came: Callable[[int], None]) -> tuple[Print, str]:
-    """Return state and digest of a file. It must be in the folder, by its real path: a link could show any file."""
+def _hash(folder: Path, name: str, on_bytes: Callable[[int], None]) -> tuple[FileState, str]:
+    """Return state and digest of a file of the folder. Raises DatasetError if it is none, or a link out of the folder.
+
+    ``on_bytes`` is called with the bytes that were read so far.
+    """
     # non-blocking: a pipe in place of a file must not block
-    number = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(number, "rb", buffering=0) as file:
-        status = os.fstat(number)
-        if not Path(f"/proc/self/fd/{number}").readlink().is_relative_to(os.path.realpath(folder)):
+    descriptor = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(os.path.realpath(folder)):
             raise DatasetError(NOT_LISTED, f"{name}: the link leads out of the folder: replace it with the file")
         if not stat.S_ISREG(status.st_mode):
             raise DatasetError(UNREADABLE, f"{name}: it is not a regular file")
-        sha256, count = hashlib.sha256(), 0
+        sha256, bytes_read = hashlib.sha256(), 0
         while block := file.read(BLOCK):
             sha256.update(block)
-            count += len(block)
-            came(count)
-    return Print(status.st_size, status.st_mtime_ns, status.st_ino), sha256.hexdigest()
+            bytes_read += len(block)
+            on_bytes(bytes_read)
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ino), sha256.hexdigest()

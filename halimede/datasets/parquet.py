@@ -16,12 +16,12 @@ ROWS = 16 * 1024
 
 
 class Parquet(DatasetReader):
-    """Columns of rows."""
+    """Reads Parquet files: a ``DatasetReader``, which describes the methods."""
 
     suffixes = frozenset({".parquet", ".pq"})
 
-    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
-        """Read the metadata, and one column."""
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> None:  # noqa: ARG002  # of the port
+        """Count the rows by the metadata, and their classes by one column. Raises DatasetError without pyarrow."""
         if importlib.util.find_spec("pyarrow") is None:
             text = "this node cannot read Parquet: install halimede[datasets], or write it as csv or jsonl"
             raise DatasetError(NOT_INSTALLED, text)
@@ -34,10 +34,10 @@ class Parquet(DatasetReader):
                 _read(arrow, file, tally)
         except arrow.ArrowException as error:
             raise DatasetError(UNREADABLE, f"{source.name}: {' '.join(str(error).split())[:500]}") from None
-        return True
 
 
 def _read(arrow: Any, file: Any, tally: DatasetCounts) -> None:
+    """Count the rows and classes of an open file."""
     tally.samples += file.metadata.num_rows
     fields = [field for field in file.schema_arrow if _may_be_class(arrow, field.type)]
     names = [field.name for field in fields]
@@ -52,15 +52,14 @@ def _read(arrow: Any, file: Any, tally: DatasetCounts) -> None:
             for pair in batch.column(0).value_counts().to_pylist():
                 if pair["values"] is not None:
                     counts[str(pair["values"])] += pair["counts"]
-            tally.sort(counts, guessed=guessed)
+            tally.add_classes(counts, guessed=guessed)
             if tally.unclassed:
                 return
 
 
 def _may_be_class(arrow: Any, kind: Any) -> bool:
-    if arrow.types.is_dictionary(kind):
-        kind = kind.value_type
+    """Whether values of a type of Arrow may be classes."""
     types = arrow.types
-    return bool(
-        types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
-    )
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(test(kind) for test in (types.is_integer, types.is_boolean, types.is_string, types.is_large_string))

@@ -18,14 +18,14 @@ MAX_COLUMNS = 24
 
 
 def is_faster(values: Sequence[bytes]) -> bool:
-    """Whether counting rows by these values is faster than splitting the rows."""
+    """Whether counting rows by these values of their last field is faster than splitting the rows."""
     return _width(values) * -(-len(values) // BITS) <= MAX_COLUMNS
 
 
 def count_ends(data: bytes, separator: bytes, values: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Return the number of rows that end with a separator and each value. No value contains the separator.
+    """Return by value the number of rows of ``data`` that end with the separator and that value.
 
-    ``data`` ends with a newline.
+    ``data`` ends with a newline; no value contains the separator.
     """
     rows = data[-2::-1].split(b"\n")
     number, width = len(rows), _width(values)
@@ -45,17 +45,19 @@ def count_ends(data: bytes, separator: bytes, values: tuple[bytes, ...]) -> dict
 
 
 def _width(values: Sequence[bytes]) -> int:
+    """Return the number of bytes of the longest value with a separator."""
     return max(map(len, values)) + 1
 
 
 @lru_cache(maxsize=MAX_COLUMNS)
 def _layout(width: int) -> Struct:
+    """Return what packs ``ROWS`` rows into ``width`` bytes each."""
     return Struct(f"{width}s" * ROWS)
 
 
 @lru_cache(maxsize=MAX_COLUMNS)
 def _bit_tables(values: tuple[bytes, ...], separator: bytes, width: int) -> list[bytes]:
-    """Return for each column the translation of its bytes to bits."""
+    """Return for each column of bytes the table that translates its bytes to bits, one bit for each value."""
     ends = [value[::-1] + separator for value in values]
     return [
         bytes(

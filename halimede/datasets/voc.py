@@ -12,7 +12,7 @@ from halimede.sample_files.rules import SampleFileError
 
 
 class Voc(DatasetReader):
-    """Annotations in XML."""
+    """Reads annotations in XML: a ``DatasetReader``, which describes the methods."""
 
     suffixes = frozenset({voc.SUFFIX})
     has_samples_in_files = False
@@ -21,19 +21,19 @@ class Voc(DatasetReader):
         """Return the annotations folder of VOC's own layout, if there is one."""
         return voc.annotations_folder(folder)
 
-    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
-        """Read one annotation."""
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> None:
+        """Count one annotation; one whose picture is missing is unusable."""
         try:
             annotation = voc.read_annotation(source.blocks(), source.size)
         except SampleFileError as error:
-            tally.fault(source.name, str(error))
-            return True
+            tally.record_fault(source.name, str(error))
+            return
         layout = voc.layout_folder(source.path)
         has_pictures = layout is not None and (layout / voc.JPEG_IMAGES).is_dir()
         if has_pictures and voc.find_picture(root, source.path, annotation.picture) is None:
             name = voc.shown_name(annotation.picture) or source.path.stem
-            tally.fault(source.name, f"its picture {voc.JPEG_IMAGES}/{name} does not exist")
-            return False  # the picture may appear without a change to this file
+            tally.record_fault(source.name, f"its picture {voc.JPEG_IMAGES}/{name} does not exist")
+            source.is_final = False  # the picture may appear without a change to this file
+            return
         tally.samples += 1
-        tally.sort(Counter(box.label for box in annotation.boxes))
-        return True
+        tally.add_classes(Counter(box.label for box in annotation.boxes))

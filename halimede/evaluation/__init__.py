@@ -1,1 +1,1 @@
-"""Measures a service's models and rules on data."""
+"""Measures a service's models and rules on labelled data, offline: for `halimede evaluate` and `calibrate`."""

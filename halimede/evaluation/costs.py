@@ -1,8 +1,7 @@
-"""What wrong answers cost: misses and false alarms, by a service's ``costs``. Pure.
+"""Computes what wrong answers cost: misses and false alarms, by the ``costs`` of a service. Pure.
 
-A sample costs at most ``most_cost``, which a bound on the mean needs. So a picture with several objects costs one miss
-at most, and one false alarm: what is counted is whether it calls for an action that does not come, or the other way
-round.
+A picture with several objects costs at most one miss and one false alarm, because it calls for an action or does not.
+So the cost of a sample is bounded (``most_cost``), which a bound on the mean cost needs.
 """
 
 from __future__ import annotations
@@ -14,15 +13,18 @@ import numpy as np
 
 from halimede.api.deferral import Costs
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.detection import by_label, match
-from halimede.evaluation.quality import SURE
+from halimede.evaluation.quality import OBJECT_SCORE
 from halimede.inference import Array
 from halimede.messages import Box, Prediction
 
 
-def error_costs(data: LabelledPicture, answers: Sequence[Prediction], costs: Costs) -> Array:
-    """Return the cost of the error in each answer, 0 without one; boxes count from a score of 0.5 on."""
+def error_costs(data: LabelledSamples, answers: Sequence[Prediction], costs: Costs) -> Array:
+    """Return the cost of the error in each answer, ``(samples,) float64``; 0 for a right one.
+
+    Boxes count from a score of 0.5 on. The data must have labels.
+    """
     if data.boxes is not None:
         pairs = zip(data.boxes, answers, strict=True)
         return np.array([_cost_of_boxes(objects, answer.boxes or (), costs) for objects, answer in pairs], float)
@@ -34,17 +36,18 @@ def error_costs(data: LabelledPicture, answers: Sequence[Prediction], costs: Cos
     return np.asarray(costs.miss * (is_positive & ~is_reported) + costs.alarm * (is_reported & ~is_positive))
 
 
-def most_cost(data: LabelledPicture, costs: Costs) -> float:
-    """Return the most that one sample can cost, with its upload."""
+def most_cost(data: LabelledSamples, costs: Costs) -> float:
+    """Return the most that one sample of this data can cost, with its upload."""
     if data.boxes is not None:
         return costs.miss + costs.alarm + costs.upload
     return (max(costs.miss, costs.alarm) if costs.positive else costs.miss) + costs.upload
 
 
-def check_positive(field: str, costs: Costs, data: LabelledPicture, labels: Sequence[str]) -> None:
-    """Refuse a class to find that neither model nor data have, and a cost without a meaning. Raises InvalidFieldError.
+def check_positive(field: str, costs: Costs, data: LabelledSamples, labels: Sequence[str]) -> None:
+    """Raise InvalidFieldError, below ``field``, for a class that does not exist or a cost without a meaning.
 
-    ``labels`` are those of the model, empty if they are not known.
+    The class to find (``positive``) must be one of the model's ``labels`` or of the data. Without it, no answer is a
+    false alarm, so that ``alarm`` must be the cost of a miss.
     """
     if costs.positive:
         classes = set(labels) | set(data.truths or ()) | {str(box.label) for boxes in data.boxes or () for box in boxes}
@@ -57,8 +60,8 @@ def check_positive(field: str, costs: Costs, data: LabelledPicture, labels: Sequ
 
 
 def _cost_of_boxes(objects: Sequence[Box], boxes: Sequence[Box], costs: Costs) -> float:
-    """Return what the boxes of one picture cost: an object is missed, a box is false, both or none."""
-    sure = by_label([box for box in boxes if box.score >= SURE])
+    """Return what the boxes of one picture cost: a miss if an object is missed, a false alarm if a box is false."""
+    sure = by_label([box for box in boxes if box.score >= OBJECT_SCORE])
     true = by_label(objects)
     labels = {costs.positive} if costs.positive else sure.keys() | true.keys()
     missed = false = False
@@ -70,7 +73,7 @@ def _cost_of_boxes(objects: Sequence[Box], boxes: Sequence[Box], costs: Costs) -
 
 
 def costs_text(costs: Costs) -> str:
-    """Return costs as the option of a command has them."""
+    """Return costs as the option ``--costs`` has them, such as ``miss=10,falseAlarm=1,upload=0.2``."""
     pairs: dict[str, float | str | bool] = msgspec.to_builtins(costs)
     texts = {key: f"{value:g}" if isinstance(value, float) else str(value).lower() for key, value in pairs.items()}
     return ",".join(f"{key}={costs.positive if key == 'positive' else text}" for key, text in texts.items())

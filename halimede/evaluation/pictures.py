@@ -1,11 +1,11 @@
-"""The pictures of a report: samples on which both models differ most, drawn with both answers. All text is escaped."""
+"""Makes the pictures of a report: samples on which both models differ most, drawn with both answers, as HTML."""
 
 from __future__ import annotations
 
 from html import escape
 
 from halimede.answer_text import describe_answer
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.disagreement import Disagreement
 from halimede.evaluation.evaluate import EvaluationReport
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR, Layer, draw_jpeg, truth_layer
@@ -15,14 +15,14 @@ from halimede.messages import Box, Prediction
 
 #: pixels of the longer side of a drawing, and most bytes of its JPEG: 48 of them are in a page
 SIDE, MAX_BYTES = 480, 24 * 1024
-#: of the first and the last tier's model
+#: colours of the first and of the last tier's model
 COLOURS = (EDGE_COLOUR, FINAL_COLOUR)
-#: characters of a sample's name
+#: most characters of a sample's name
 MAX_NAME = 120
 
 
-def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> str:
-    """Return the section with the pictures; empty if there are none, as in a table of numbers."""
+def disagreements_section(report: EvaluationReport, data: LabelledSamples) -> str:
+    """Return the section with the pictures, as HTML; empty if the samples are no pictures. All text is escaped."""
     names = report.tiers[0].model, report.tiers[-1].model
     pairs = "".join(
         _pair(disagreement, data, names)
@@ -42,7 +42,8 @@ def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> st
     )
 
 
-def _pair(disagreement: Disagreement, data: LabelledPicture, names: tuple[str, str]) -> str:
+def _pair(disagreement: Disagreement, data: LabelledSamples, names: tuple[str, str]) -> str:
+    """Return a sample as HTML: two drawings with their answers as text, and the truth. ``names``: of the models."""
     pixels = data.image(disagreement.number)
     truth: list[Box] = data.boxes[disagreement.number] if data.boxes is not None else []
     answers = disagreement.edge, disagreement.cloud

@@ -1,4 +1,8 @@
-"""Uploads of regions, offline: the files that a worker would upload, and the joint answers to them."""
+"""Makes the uploads of regions of frames offline: the files that a worker would upload, and the joint answers.
+
+A region is a part of a frame around uncertain boxes; a service with ``upload: regions`` uploads these in place of
+frames.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ import numpy as np
 
 from halimede.api.jointinference import EdgeWorkerSpec
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import LabelledPicture, Progress
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.detection import by_label, match
-from halimede.evaluation.quality import SURE
-from halimede.evaluation.service import FIELD, EvaluatedTier, answers
+from halimede.evaluation.quality import OBJECT_SCORE
+from halimede.evaluation.service import FIELD, EvaluatedTier
 from halimede.frames.payloads import new_frame
 from halimede.frames.transcode_policy import SizeEstimator, UploadFormat
 from halimede.messages import Frame, Prediction, Reply
@@ -22,13 +26,21 @@ from halimede.mining.calibration_file import RegionRule
 from halimede.offload.errors import OffloadError
 from halimede.pipeline.transcode import Upload, write, write_regions
 
+#: the error of a model that is no detector
 NO_BOXES = "answers no boxes: regions are parts of pictures with boxes, so set upload to frame"
 #: returns the big model's answers to pictures
-Answering = Callable[[LabelledPicture], list[Prediction]]
+AnswerFunction = Callable[[LabelledSamples], list[Prediction]]
 
 
 class RegionUploads(NamedTuple):
-    """The uploads of all samples in order, the bytes of each, and the joint answers if each is uploaded."""
+    """The uploads of all samples.
+
+    Attributes:
+        uploads: one for each sample, in order.
+        sizes: bytes of each, ``(samples,) int``.
+        joint: the joint answers, if each sample is uploaded.
+
+    """
 
     uploads: list[Upload]
     sizes: np.ndarray
@@ -41,26 +53,24 @@ def has_regions(tier: EvaluatedTier) -> bool:
 
 
 def check_boxes(tier: EvaluatedTier, predictions: Sequence[Prediction]) -> None:
-    """Raise InvalidFieldError if a model answers no boxes."""
+    """Raise InvalidFieldError if an answer of a tier's model has no boxes."""
     if any(prediction.boxes is None for prediction in predictions):
         raise InvalidFieldError(FIELD, "upload: regions", f"model {tier.model} {NO_BOXES}")
 
 
-def answer_function(tier: EvaluatedTier, progress: Progress | None = None) -> Answering:
-    """Return how the next tier's model answers pictures."""
-    return lambda data: answers(tier, data, progress)
-
-
 def format_of(tier: EvaluatedTier) -> UploadFormat:
-    """Return the format of a tier's uploads."""
+    """Return the format of a tier's uploads. The last tier has none."""
     assert tier.deferral is not None  # noqa: S101  # only a tier with one uploads
     return UploadFormat(encoding=tier.deferral.encoding, max_bytes=tier.deferral.max_bytes)
 
 
 def make_uploads(
-    data: LabelledPicture, edge: Sequence[Prediction], rule: RegionRule, upload_format: UploadFormat
+    data: LabelledSamples, edge: Sequence[Prediction], rule: RegionRule, upload_format: UploadFormat
 ) -> list[Upload]:
-    """Return what is uploaded of each sample. Raises InvalidFieldError for one that cannot be encoded."""
+    """Return the upload of each sample; ``edge`` are the small model's answers.
+
+    Raises InvalidFieldError for a sample that cannot be encoded.
+    """
     densities, uploads = SizeEstimator(), []
     for image, prediction, name in zip(data.images, edge, data.names, strict=True):
         frame = image if isinstance(image, Frame) else new_frame(image)
@@ -68,7 +78,7 @@ def make_uploads(
         try:
             upload = write_regions(frame, upload_format, densities, rule)
             if upload is None:
-                is_met = upload_format.met(frame.encoding, frame.data.nbytes)
+                is_met = upload_format.accepts(frame.encoding, frame.data.nbytes)
                 upload = Upload(frame) if is_met else write(frame, upload_format, densities)
         except OffloadError as error:
             raise InvalidFieldError(FIELD, name, f"it cannot be encoded for upload: {error}") from error
@@ -77,15 +87,19 @@ def make_uploads(
 
 
 def answer_uploads(
-    data: LabelledPicture,
+    data: LabelledSamples,
     edge: Sequence[Prediction],
     cloud: Sequence[Prediction],
     *,
     rule: RegionRule,
     upload_format: UploadFormat,
-    answer: Answering,
+    answer: AnswerFunction,
 ) -> RegionUploads:
-    """Encode all samples and answer them; ``cloud``: the big model's answers to whole frames as received."""
+    """Return the uploads of all samples and the joint answers.
+
+    ``edge`` and ``cloud`` are both models' answers to whole frames; ``answer`` is called with the uploads that differ
+    from the frame. Raises InvalidFieldError, and what ``answer`` raises.
+    """
     uploads = make_uploads(data, edge, rule, upload_format)
     changed = [i for i, upload in enumerate(uploads) if upload.regions or upload.shrunk]
     pictures = replace(
@@ -104,15 +118,16 @@ def answer_uploads(
 
 
 def objects_in(cloud: Sequence[Prediction], joint: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    """Return of each sample the big model's objects, and those that the joint answer has.
+    """Return for each sample how many objects the big model found, and how many of them the joint answer has.
 
-    An object is a box of a score of at least ``SURE``; a box of its class overlaps it by half or more.
+    Both are ``(samples,) int``. An object is a box with a score of at least ``OBJECT_SCORE``; the joint answer has it
+    if a box of its class overlaps it by half or more.
     """
     rows = []
     for whole, answer in zip(cloud, joint, strict=True):
-        objects = by_label([box for box in whole.boxes or () if box.score >= SURE])
+        objects = by_label([box for box in whole.boxes or () if box.score >= OBJECT_SCORE])
         boxes = by_label(answer.boxes or ())
-        matched = sum(int(match(boxes.get(label, []), own)[:, 0].sum()) for label, own in objects.items())
+        matched = sum(int(match(boxes.get(label, []), labelled)[:, 0].sum()) for label, labelled in objects.items())
         rows.append((sum(map(len, objects.values())), matched))
     counts = np.array(rows, np.int64).reshape(-1, 2)
     return counts[:, 0], counts[:, 1]

@@ -1,7 +1,7 @@
-"""A service read from its manifests, with the files of its models, for calibration and evaluation offline.
+"""Reads a service from its manifests as a ``Chain`` of tiers, and answers samples with their models, offline.
 
-Models are opened as in workers, ONNX by ONNX Runtime, without a bus or a cluster. Manifests are read as by the command
-``apply``: YAML 1.2, relative urls relative to the manifest.
+Models are opened as in workers, without a bus or a cluster. Manifests are read as the command ``apply`` reads them:
+YAML 1.2, with relative urls relative to the manifest.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from typing import Any
 from halimede import api
 from halimede.api import Resource
 from halimede.api.deferral import Deferral
+from halimede.api.file_references import resolve
 from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.api.jointinference import JointInferenceServiceSpec, ModelChoice
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import ONNX, format_of
-from halimede.api.relative_paths import resolve
 from halimede.errors import InvalidFieldError, cause_of
 from halimede.evaluation.data import FIELD as DATA
-from halimede.evaluation.data import LabelledPicture, Progress
+from halimede.evaluation.data import LabelledSamples, Progress
+from halimede.home_folder import DEFAULT_HOME
 from halimede.inference import Model, SampleError, group, isolate, open_committee, open_model
 from halimede.messages import Prediction
 from halimede.models import Cache, fetch, local_path
 from halimede.models.archive import kind_of, model_file, unpack
 from halimede.models.external_data import fetch_model
 
+#: the option, for errors
 FIELD = "--service"
+#: suffixes of manifests
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 #: most bytes of one manifest (as in GM), and most manifests in a folder
 MAX_MANIFEST = 1024 * 1024
@@ -55,16 +58,17 @@ def read_resources(paths: Sequence[Path]) -> Iterator[Resource[Any]]:
 
 
 def models_in(folder: Path) -> Iterator[Resource[Any]]:
-    """Yield the Models of a folder; unreadable files are skipped."""
+    """Yield the Models in a folder's manifests; unreadable files are skipped."""
     for file in sorted(folder.iterdir())[:MAX_FILES]:
         if file.suffix in SUFFIXES and file.is_file():
             try:
-                yield from [each for each in _read(file) if each.kind.plural == MODELS]
+                yield from [resource for resource in _read(file) if resource.kind.plural == MODELS]
             except InvalidFieldError:
                 continue  # the user did not name this file, so it may be anything
 
 
 def _read(path: Path) -> Iterator[Resource[Any]]:
+    """Yield the resources in a manifest. Raises InvalidFieldError."""
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415  # of the cli extra alone
 
     from halimede.system.bounded_yaml import bounded_yaml, decode_text  # noqa: PLC0415
@@ -78,10 +82,10 @@ def _read(path: Path) -> Iterator[Resource[Any]]:
     except UnicodeDecodeError as error:
         raise InvalidFieldError(FIELD, str(path), f"byte {error.start} is not UTF-8: write it as UTF-8") from error
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f" (line {mark.line + 1})" if mark else ""
+        position = error.problem_mark or error.context_mark
+        line_text = f" (line {position.line + 1})" if position else ""
         problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
-        raise InvalidFieldError(FIELD, str(path), f"write YAML: {problem}{where}") from error
+        raise InvalidFieldError(FIELD, str(path), f"write YAML: {problem}{line_text}") from error
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InvalidFieldError(FIELD, str(path), f"write YAML: {cause_of(error)}") from error
     except OSError as error:
@@ -94,6 +98,7 @@ def _read(path: Path) -> Iterator[Resource[Any]]:
 
 
 def _parse(body: Any, path: Path) -> Resource[Any]:
+    """Return the resource of a document of the manifest ``path``. Raises InvalidFieldError."""
     resolve(body, path.resolve().parent)
     try:
         return api.parse(body)
@@ -101,34 +106,35 @@ def _parse(body: Any, path: Path) -> Resource[Any]:
         raise InvalidFieldError(f"{path}: {error.field}", error.value, error.fix) from error
 
 
-HOME = "~/.local/state/halimede"
-#: samples that are prepared at a time, samples of one model call, and most bytes of its input: a detector's layers take
-#: many times as much
+#: most samples that are prepared at a time, most samples of one model call, and most bytes of its input: a detector's
+#: layers take many times as much
 CHUNK, BATCH, BATCH_BYTES = 128, 32, 8 * 1024**2
-#: a model's time for one sample is the median of so many calls, within so many seconds
-TIMED, TIMED_S = 30, 1.0
+#: a model's time for one sample is the median of at most so many calls, within so many seconds
+TIMED_CALLS, TIMED_S = 30, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedTier:
-    """One model of a service, with its rule for escalation (``deferral``; None: the last tier).
+    """One tier of a service, with its model."""
 
-    ``calibration``: the file of `halimede calibrate`, if the deferral names one that exists.
-    """
-
+    #: ``edge``, ``cloud``, or the name of a tier between
     name: str
+    #: the name of its Model
     model: str
     spec: ModelSpec
+    #: the model's file or folder
     path: Path
+    #: when it requests the next tier; None: it is the last
     deferral: Deferral | None = None
+    #: the file of `halimede calibrate`; None: the deferral names none, or it does not exist
     calibration: Path | None = None
-    #: the further models of its committee
+    #: files and specs of the further models of its committee, which answer with it
     committee: tuple[tuple[Path, ModelSpec], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A service's tiers, the edge first and the cloud last: two or more. ``models``: the Models that they name."""
+    """A service with its tiers, two or more, the edge first and the cloud last. ``models``: the Models they name."""
 
     service: Resource[JointInferenceServiceSpec]
     tiers: tuple[EvaluatedTier, ...]
@@ -146,8 +152,8 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A tier's answers to all samples in order, and its model's time for a single one, in milliseconds."""
+class TierAnswers:
+    """A tier's answers to all samples, in order, and its model's milliseconds (``ms``) for one; 0: not measured."""
 
     predictions: list[Prediction]
     ms: float
@@ -160,45 +166,49 @@ def read_chain(manifests: Sequence[Path]) -> Chain:
     s3) are downloaded into a cache of this user. Raises InvalidFieldError, FetchError.
     """
     resources = list(read_resources(manifests))
-    services = [each for each in resources if each.kind.plural == SERVICES]
-    services = [each for each in services if isinstance(each.spec, JointInferenceServiceSpec)]
-    shown = ", ".join(map(str, manifests))
+    services = [resource for resource in resources if resource.kind.plural == SERVICES]
+    services = [resource for resource in services if isinstance(resource.spec, JointInferenceServiceSpec)]
+    listed = ", ".join(map(str, manifests))
     if len(services) != 1:
-        names = ", ".join(each.metadata.name for each in services) or "none"
+        names = ", ".join(resource.metadata.name for resource in services) or "none"
         fix = f"give manifests with one JointInferenceService of sedna.io and its Models: there is {names}"
-        raise InvalidFieldError(FIELD, shown, fix)
+        raise InvalidFieldError(FIELD, listed, fix)
     (service,) = services
-    beside = [each for path in {file.parent for file in manifests if file.is_file()} for each in models_in(path)]
+    folders = {file.parent for file in manifests if file.is_file()}
+    nearby = [resource for folder in folders for resource in models_in(folder)]
     models: dict[str, Resource[ModelSpec]] = {}
-    for each in (*resources, *beside):
-        if each.kind.plural == MODELS and each.metadata.namespace == service.metadata.namespace:
-            models.setdefault(each.metadata.name, each)
+    for resource in (*resources, *nearby):
+        if resource.kind.plural == MODELS and resource.metadata.namespace == service.metadata.namespace:
+            models.setdefault(resource.metadata.name, resource)
     return chain_of(service, models)
 
 
 def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, Resource[ModelSpec]]) -> Chain:
-    """Combine a service and its models. Raises InvalidFieldError, FetchError."""
+    """Return the chain of a service; ``models`` are its Models by name.
+
+    Raises InvalidFieldError for a missing Model or file, and FetchError for one that cannot be downloaded.
+    """
     spec = service.spec
-    parts: list[tuple[str, str, str, Deferral | None]] = [
-        ("edge", "spec.edgeWorker", _chosen("spec.edgeWorker", spec.edge_worker.model), spec.edge_worker),
-        *((tier.name, f"spec.tiers[{i}]", tier.model.name, tier) for i, tier in enumerate(spec.tiers)),
-        ("cloud", "spec.cloudWorker", _chosen("spec.cloudWorker", spec.cloud_worker.model), None),
+    descriptions: list[tuple[str, str, str, Deferral | None]] = [
+        ("edge", "spec.edgeWorker", _model_name("spec.edgeWorker", spec.edge_worker.model), spec.edge_worker),
+        *((worker.name, f"spec.tiers[{i}]", worker.model.name, worker) for i, worker in enumerate(spec.tiers)),
+        ("cloud", "spec.cloudWorker", _model_name("spec.cloudWorker", spec.cloud_worker.model), None),
     ]
-    further = [member.name for member in spec.edge_worker.committee]
-    members = [_model_of("spec.edgeWorker.committee", name, models) for name in further]
-    edge, *onward = (_tier(*part, models) for part in parts)
+    member_names = [member.name for member in spec.edge_worker.committee]
+    members = [_model_of("spec.edgeWorker.committee", name, models) for name in member_names]
+    edge, *onward = (_tier(*description, models) for description in descriptions)
     tiers = (replace(edge, committee=tuple((path, member) for member, path in members)), *onward)
-    named = [*(name for each in tiers for name in (each.model, _calibration_of(each.deferral))), *further]
-    named += [spec.edge_worker.detector.name] if spec.edge_worker.detector else []
+    names = [*(name for tier in tiers for name in (tier.model, _calibration_of(tier.deferral))), *member_names]
+    names += [spec.edge_worker.detector.name] if spec.edge_worker.detector else []
     return Chain(
-        service=service, tiers=tiers, models=tuple(models[name] for name in dict.fromkeys(named) if name in models)
+        service=service, tiers=tiers, models=tuple(models[name] for name in dict.fromkeys(names) if name in models)
     )
 
 
-def check_crops(chain: Chain, data: LabelledPicture, field: str, value: str) -> None:
-    """Check that the samples of a service with a detector are crops: pictures with one label. Raises InvalidFieldError.
+def check_crops(chain: Chain, data: LabelledSamples, field: str, value: str) -> None:
+    """Raise InvalidFieldError if a service has a detector and its samples have boxes: they must be crops with a label.
 
-    ``value``: what the user gave as ``field``.
+    A crop is the part of a frame in a box of the detector. ``value``: what the user gave as ``field``.
     """
     detector = chain.service.spec.edge_worker.detector
     if detector and data.boxes is not None:
@@ -206,26 +216,33 @@ def check_crops(chain: Chain, data: LabelledPicture, field: str, value: str) -> 
         raise InvalidFieldError(field, value, fix)
 
 
-def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None) -> list[Prediction]:
-    """Return the answers of a tier's model in order. Raises ModelError, InvalidFieldError (``--data``)."""
-    return answered(tier, data, progress, timed=0).predictions
+def answer_all(tier: EvaluatedTier, data: LabelledSamples, progress: Progress | None = None) -> list[Prediction]:
+    """Return the answers of a tier's model to all samples, in order.
+
+    Raises ModelError for a model that cannot be opened, and InvalidFieldError (``--data``) for a sample that it cannot
+    answer.
+    """
+    return answer_and_time(tier, data, progress, timed=0).predictions
 
 
-def answered(
-    tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None, *, timed: int = TIMED
-) -> Answered:
-    """The same, and measure the model's time for a single sample, with decoding and pre-processing."""
+def answer_and_time(
+    tier: EvaluatedTier, data: LabelledSamples, progress: Progress | None = None, *, timed: int = TIMED_CALLS
+) -> TierAnswers:
+    """Return the answers to all samples, and the model's time for one, with decoding and pre-processing.
+
+    ``timed``: most samples by which the time is measured; 0: it is 0. Raises what ``answer_all`` raises.
+    """
     with _open(tier) as model:
-        found: list[Prediction] = []
+        predictions: list[Prediction] = []
         for start in range(0, len(data), CHUNK):
-            found += _answer(tier, model, data, range(start, min(start + CHUNK, len(data))))
+            predictions += _answer(tier, model, data, range(start, min(start + CHUNK, len(data))))
             if progress:
-                progress(len(found), len(data))
-        return Answered(found, _time(model, data, timed))
+                progress(len(predictions), len(data))
+        return TierAnswers(predictions, _time(model, data, timed))
 
 
 def _open(tier: EvaluatedTier) -> Model:
-    """Open a tier's model, with those of its committee."""
+    """Return a tier's open model, with the further models of its committee."""
     model = open_model(tier.path, tier.spec)
     try:
         return open_committee(model, tier.committee)
@@ -234,8 +251,10 @@ def _open(tier: EvaluatedTier) -> Model:
         raise
 
 
-def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: range) -> list[Prediction]:
-    def refused(number: int, error: object) -> InvalidFieldError:
+def _answer(tier: EvaluatedTier, model: Model, data: LabelledSamples, numbers: range) -> list[Prediction]:
+    """Return the answers to the samples with these numbers. Raises InvalidFieldError."""
+
+    def refusal(number: int, error: object) -> InvalidFieldError:
         fix = f"model {tier.model} cannot answer it: {error}"
         return InvalidFieldError(DATA, data.names[number], f"{data.class_advice} ({fix})" if data.class_advice else fix)
 
@@ -244,34 +263,36 @@ def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: r
         try:
             samples.append(model.prepare(data.image(number, model.decoding)))
         except SampleError as error:
-            raise refused(number, error) from error
+            raise refusal(number, error) from error
     predictions: dict[int, Prediction] = {}
     largest = max((sample.nbytes for sample in samples), default=1)
     limit = max(1, min(BATCH, BATCH_BYTES // max(1, largest)))
     for batch in group(range(len(samples)), limit, samples.__getitem__):
         for i, answer in zip(batch, isolate([samples[i] for i in batch], model.predict), strict=True):
             if isinstance(answer, SampleError):
-                raise refused(numbers[i], str(answer))
+                raise refusal(numbers[i], str(answer))
             predictions[i] = answer
     return [predictions[i] for i in range(len(samples))]
 
 
-def _time(model: Model, data: LabelledPicture, count: int) -> float:
-    taken: list[float] = []
-    end = time.perf_counter() + TIMED_S
+def _time(model: Model, data: LabelledSamples, count: int) -> float:
+    """Return the median milliseconds of a model for one sample."""
+    times_ms: list[float] = []
+    deadline = time.perf_counter() + TIMED_S
     for number in range(min(count, len(data))):
-        began = time.perf_counter()
+        start = time.perf_counter()
         model.predict([model.prepare(data.image(number, model.decoding))])
-        taken.append((time.perf_counter() - began) * 1000)
-        if time.perf_counter() > end:
+        times_ms.append((time.perf_counter() - start) * 1000)
+        if time.perf_counter() > deadline:
             break
-    return statistics.median(taken) if taken else 0.0
+    return statistics.median(times_ms) if times_ms else 0.0
 
 
-def _chosen(at: str, choice: ModelChoice) -> str:
+def _model_name(field: str, choice: ModelChoice) -> str:
+    """Return the name of a worker's Model. Raises InvalidFieldError for a selector."""
     if not choice.name:
         raise InvalidFieldError(
-            f"{at}.model.selector", choice.selector, "give a name: only GM knows what a selector finds"
+            f"{field}.model.selector", choice.selector, "give a name: only GM knows what a selector finds"
         )
     return choice.name
 
@@ -282,42 +303,46 @@ def _calibration_of(deferral: Deferral | None) -> str:
 
 
 def _tier(
-    name: str, at: str, model: str, deferral: Deferral | None, models: Mapping[str, Resource[ModelSpec]]
+    name: str, field: str, model: str, deferral: Deferral | None, models: Mapping[str, Resource[ModelSpec]]
 ) -> EvaluatedTier:
-    spec, path = _model_of(f"{at}.model", model, models)
+    """Return the tier whose worker is the field ``field`` of the service. Raises InvalidFieldError and FetchError."""
+    spec, path = _model_of(f"{field}.model", model, models)
     calibration = None
-    if named := models.get(_calibration_of(deferral)):
-        found = file_of(in_force(named.spec))
-        calibration = found if found.is_file() else None
+    if resource := models.get(_calibration_of(deferral)):
+        file = file_of(in_force(resource.spec))
+        calibration = file if file.is_file() else None
     return EvaluatedTier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
 
 
-def _model_of(at: str, name: str, models: Mapping[str, Resource[ModelSpec]]) -> tuple[ModelSpec, Path]:
-    """Return the spec and the file of a Model that a service names at this path."""
+def _model_of(field: str, name: str, models: Mapping[str, Resource[ModelSpec]]) -> tuple[ModelSpec, Path]:
+    """Return the spec and the file of a Model that ``field`` of a service names.
+
+    Raises InvalidFieldError and FetchError.
+    """
     if name not in models:
-        raise InvalidFieldError(f"{at}.name", name, "there is no such Model in the manifests given: give its, too")
+        raise InvalidFieldError(f"{field}.name", name, "there is no such Model in the manifests given: give its, too")
     spec = in_force(models[name].spec)
     path = file_of(spec)
     if not path.exists():
-        raise InvalidFieldError(at, str(path), "there is no such file: train or download the model first")
+        raise InvalidFieldError(field, str(path), "there is no such file: train or download the model first")
     return spec, path
 
 
 def file_of(spec: ModelSpec) -> Path:
-    """Return the path of a model: a local file itself, a remote one or one of an archive in a cache.
+    """Return the path of a model: of a local file itself; of a remote file or an archive, in this user's cache.
 
-    Raises FetchError.
+    Blocks until it is downloaded. Raises FetchError.
     """
     path = local_path(spec.url)
     if path is not None and not (format_of(spec.format) and path.is_file() and kind_of(path)):
         return path
-    cache = Cache(Path(os.environ.get("HALIMEDE_HOME") or HOME).expanduser() / "evaluation" / "models")
+    cache = Cache(Path(os.environ.get("HALIMEDE_HOME") or DEFAULT_HOME).expanduser() / "evaluation" / "models")
     # a separate thread: the caller's thread may run an event loop
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(_fetched(spec, cache))).result()
+        return pool.submit(lambda: asyncio.run(_fetch_file(spec, cache))).result()
 
 
-async def _fetched(spec: ModelSpec, cache: Cache) -> Path:
+async def _fetch_file(spec: ModelSpec, cache: Cache) -> Path:
     form = format_of(spec.format)
     fetched = await (fetch_model if form is ONNX else fetch)(spec.url, spec.sha256, cache)
     return model_file(await unpack(cache, fetched), form) if form else fetched.path

@@ -1,7 +1,6 @@
-"""Samples on the bus: camera payloads, encodings, picture headers, thumbnails.
+"""Samples as frames: the payloads of cameras, encodings of pixels, orientation, and drawings of answers.
 
-It uses only the port of the bus. ``halimede.pipeline`` runs models: a process that only makes or reads frames needs no
-model runtime.
+The package needs no model runtime, so that a process that only makes or reads frames does not either.
 """
 
 from halimede.frames.encodings import Pixels, decode, encode_image

@@ -1,11 +1,11 @@
-"""Pixel encodings: a registry from an encoding's name to its decoder and encoder.
+"""Decodes and encodes the pixels of frames: ``raw`` arrays, JPEG and PNG. A registry has each encoding by its name.
 
-Every limit is checked before memory is allocated: the size of a picture is read from its header (``image_headers``),
-that of a raw array from its shape. Object arrays, unknown element types, anything over 64 megapixels and truncated
-files are refused. Pixels are used as stored: who makes a frame of a file turns it before (``orientation``).
+Every limit is checked before memory is allocated: the size of a picture is read from its header, that of a raw array
+from its shape. Unknown element types, pictures over 64 megapixels and truncated files are refused. Pixels are used as
+stored: code that makes a frame of a file turns the picture upright first (``halimede.frames.orientation``).
 
-JPEG files are decoded by libjpeg-turbo, whole or at a smaller scale: by simplejpeg, or by Pillow what that does not
-read. Pillow reads PNG.
+libjpeg-turbo decodes JPEG files, whole or at a smaller scale: through simplejpeg, or through Pillow if simplejpeg
+cannot read them. Pillow reads PNG.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ from halimede.errors import DecodeError, InvalidFieldError
 from halimede.image_headers import READERS, ImageHeader
 from halimede.messages import Frame
 
+#: the array of a sample: of a picture ``(height, width[, 3]) uint8``, of raw data any shape and element type
 Pixels = NDArray[Any]
 
+#: the default quality, 1 to 95
 JPEG_QUALITY = 90
 
 #: bits of a pixel that cameras measure and store as 16-bit grey
 GREY_DEPTHS = (8, 10, 12, 14, 16)
 
-#: what simplejpeg makes of the colours of JPEG files, and its channels; Pillow converts CMYK
+#: the colours that simplejpeg decodes to, by those of the file, and their number of channels; Pillow converts CMYK
 JPEG_COLOURS = {"Gray": "GRAY", "RGB": "RGB", "YCbCr": "RGB", "CMYK": "CMYK", "YCCK": "CMYK"}
 COLOUR_CHANNELS = {"GRAY": 1, "RGB": 3, "CMYK": 4}
 #: libjpeg's remark about bytes between the picture and its end mark
 BYTES_BEFORE_END = "extraneous bytes before marker 0xd9"
-#: its remarks about pixels that the file does not have, such as rows that only the header claims: it fills them in grey
+#: libjpeg's remarks about pixels that the file does not have, such as rows that only the header claims: libjpeg fills
+#: them in grey
 MISSING_PIXELS = (
     "Corrupt JPEG data: premature end of data segment",
     "Corrupt JPEG data: found marker ",
@@ -52,8 +55,8 @@ DTYPES = {
     for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
 }
 
-#: errors of Pillow's parsers on hostile files, besides its own errors (which are OSError)
-BROKEN = (
+#: errors of Pillow's parsers on hostile files; its own errors are OSError
+PILLOW_ERRORS = (
     OSError,
     SyntaxError,
     ValueError,
@@ -69,22 +72,27 @@ BROKEN = (
 
 
 class Scaling(Protocol):
-    """Decides how small a JPEG may be decoded (``halimede.inference.decoding``)."""
+    """Decides how small a JPEG may be decoded. ``halimede.inference.decoding`` implements it from a model's input."""
 
     @property
     def grey(self) -> bool:
-        """Whether only the luma is needed."""
+        """Whether only the luma is needed, so that pixels are ``(height, width)``."""
 
     def scale(self, width: int, height: int) -> int:
-        """Return by what the sides of a picture are divided: 1, 2, 4 or 8."""
+        """Return the number by which the sides of a picture of this size are divided: 1, 2, 4 or 8."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoding:
-    """A pixel encoding. ``cheap``: decoding copies nothing, so it may run on the event loop.
+    """The functions of a pixel encoding.
 
-    ``encode`` gets the pixels and a quality (0: the default), which only lossy encodings use. ``measure`` returns the
-    bytes of a frame's decoded pixels without decoding it, or raises DecodeError.
+    Attributes:
+        decode: returns the pixels of a frame, read-only, perhaps at a smaller scale; raises DecodeError.
+        encode: returns the bytes of pixels at a quality of 1 to 95 (0: the default), which only JPEG uses; raises
+            InvalidFieldError.
+        measure: returns the bytes of a frame's pixels without decoding it; raises DecodeError.
+        cheap: decoding copies nothing, so it may run on the event loop.
+
     """
 
     decode: Callable[[Frame, Scaling | None], Pixels]
@@ -97,14 +105,14 @@ _registry: dict[str, ImageEncoding] = {}
 
 
 def register(name: str, encoding: ImageEncoding) -> None:
-    """Register an encoding under a unique name."""
+    """Register an encoding. Raises ValueError if the name is taken."""
     if name in _registry:
         raise ValueError(f"encoding {name} is registered twice")
     _registry[name] = encoding
 
 
 def find(name: str) -> ImageEncoding:
-    """Return an encoding; raise DecodeError for an unknown one."""
+    """Return the encoding of a name; raise DecodeError for an unknown name."""
     encoding = _registry.get(name)
     if encoding is None:
         raise DecodeError(f"unknown encoding; known are {', '.join(sorted(_registry))}")
@@ -112,26 +120,36 @@ def find(name: str) -> ImageEncoding:
 
 
 def measure(frame: Frame) -> int:
-    """Return the claimed size of a frame's pixels in bytes. Raises DecodeError over the limits."""
+    """Return the bytes that the decoded pixels of a frame take. Raises DecodeError for an invalid or too large one."""
     return find(frame.encoding).measure(frame)
 
 
-def decode(frame: Frame, scaling: Scaling | None = None) -> Pixels:
-    """Return the pixels of a frame; read-only.
+def picture_size(frame: Frame) -> list[int] | None:
+    """Return width and height of a frame's picture in pixels, read from its header; None: it is no readable picture."""
+    if frame.encoding == "raw":
+        return [frame.shape[1], frame.shape[0]] if len(frame.shape) > 1 else None
+    try:
+        header = _read(frame)
+    except DecodeError:
+        return None
+    return [header.width, header.height]
 
-    jpeg and png: height x width x 3 uint8, or height x width for grey ones. raw: the frame's own dtype and shape, as a
-    view of the received buffer. With ``scaling`` a jpeg may be decoded at a smaller scale, and then carries the mapping
-    to its frame (``halimede.inference.geometry``). Raises DecodeError.
+
+def decode(frame: Frame, scaling: Scaling | None = None) -> Pixels:
+    """Return the pixels of a frame; read-only. Raises DecodeError.
+
+    jpeg and png: ``(height, width, 3) uint8``, or ``(height, width) uint8`` for grey pictures. raw: the frame's own
+    dtype and shape, as a view of the received buffer. With ``scaling`` a jpeg may be decoded at a smaller scale; the
+    array then carries the mapping of its pixels to those of the frame (``halimede.inference.geometry``).
     """
-    encoding = _registry.get(frame.encoding) or find(frame.encoding)
-    return encoding.decode(frame, scaling)
+    return (_registry.get(frame.encoding) or find(frame.encoding)).decode(frame, scaling)
 
 
 def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> bytes:
-    """Encode pixels: height x width (x 3) uint8 for jpeg and png, any array of a known dtype for raw.
+    """Return pixels encoded: ``(height, width[, 3]) uint8`` as jpeg or png, any array of a known dtype as raw.
 
-    ``quality`` (1 to 95) applies only to jpeg; 0: the default. Raises InvalidFieldError if the encoding does not
-    support the array.
+    ``quality`` (1 to 95) applies only to jpeg; 0: the default. Raises InvalidFieldError for an unknown encoding, and
+    for an array that the encoding does not support.
     """
     if encoding not in _registry:
         raise InvalidFieldError("encoding", encoding, f"use one of {', '.join(sorted(_registry))}")
@@ -139,7 +157,7 @@ def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> byte
 
 
 def is_picture(pixels: Pixels) -> bool:
-    """Whether jpeg and png support the pixels: height x width (x 3) uint8."""
+    """Whether jpeg and png support the pixels: ``(height, width[, 3]) uint8``, not empty."""
     return pixels.dtype == np.uint8 and pixels.size > 0 and (pixels.ndim == 2 or pixels.shape[2:] == (3,))
 
 
@@ -147,6 +165,7 @@ def is_picture(pixels: Pixels) -> bool:
 
 
 def _measure_raw(frame: Frame) -> int:
+    """Return the bytes of a raw frame. Raises DecodeError if dtype, shape and data do not fit together."""
     dtype = DTYPES.get(frame.dtype)
     if dtype is None:
         raise DecodeError(f"dtype is not one of {', '.join(DTYPES)}")
@@ -159,6 +178,7 @@ def _measure_raw(frame: Frame) -> int:
 
 
 def _decode_raw(frame: Frame, _: Scaling | None = None) -> Pixels:
+    """Return a raw frame as a read-only view of its data. Raises DecodeError."""
     try:
         array = np.frombuffer(frame.data, dtype=DTYPES[frame.dtype]).reshape(frame.shape or (-1, 0))
     except (KeyError, ValueError):
@@ -168,14 +188,14 @@ def _decode_raw(frame: Frame, _: Scaling | None = None) -> Pixels:
     return array
 
 
-#: names of the element types: needed for every frame, and numpy builds a name again each time
+#: name of each element type: needed for every frame, and numpy builds a name again each time
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def raw_view(image: Pixels) -> tuple[str, memoryview] | None:
-    """Return the element type and the bytes of an array without a copy; None if it must be copied or converted.
+    """Return the element type and the bytes of an array without a copy; None if the array must be copied first.
 
-    Only for a read-only array: data in flight must not change.
+    An array is copied if it is writable (data in flight must not change), not contiguous, empty, or of another type.
     """
     name = _NAMES.get(image.dtype)
     if name is None or image.flags.writeable or not image.flags.c_contiguous or not image.size:
@@ -184,6 +204,7 @@ def raw_view(image: Pixels) -> tuple[str, memoryview] | None:
 
 
 def _encode_raw(image: Pixels, _: int = 0) -> bytes:
+    """Return the elements of an array in C order, little endian. Raises InvalidFieldError for an unknown type."""
     dtype = DTYPES.get(image.dtype.name)
     if dtype is None:
         raise InvalidFieldError("dtype", image.dtype.name, f"use one of {', '.join(DTYPES)}")
@@ -194,7 +215,7 @@ def _encode_raw(image: Pixels, _: int = 0) -> bytes:
 
 
 def _read(frame: Frame) -> ImageHeader:
-    """Read the header of a picture. Raises DecodeError, also over the limits."""
+    """Return the header of a picture, whose size is within the limits. Raises DecodeError."""
     picture = READERS[frame.encoding](frame.data.cast("B"))
     picture.check()
     return picture
@@ -205,6 +226,7 @@ def _measure_picture(frame: Frame) -> int:
 
 
 def _decode_jpeg(frame: Frame, scaling: Scaling | None = None) -> Pixels:
+    """Return the pixels of a JPEG, read-only; with ``scaling`` perhaps smaller or grey. Raises DecodeError."""
     claimed = _read(frame)
     scale = scaling.scale(claimed.width, claimed.height) if scaling else 1
     grey = scaling is not None and scaling.grey
@@ -213,22 +235,22 @@ def _decode_jpeg(frame: Frame, scaling: Scaling | None = None) -> Pixels:
         array = _decode_by_simplejpeg(data, claimed, scale, grey=grey)
         if array is None:
             array = _decode_by_pillow(data, claimed, "JPEG", scale, grey=grey)
-    except BROKEN as error:
-        raise _damaged("jpeg", error) from error
+    except PILLOW_ERRORS as error:
+        raise _damage_error("jpeg", error) from error
     array.flags.writeable = False
     if scale == 1:
         return array
-    from halimede.inference.geometry import Geometry, placed  # noqa: PLC0415  # whoever scales has a model
+    from halimede.inference.geometry import Geometry, with_geometry  # noqa: PLC0415  # only a program with a model scales
 
-    return placed(array, Geometry.of(claimed.width, claimed.height, scale))
+    return with_geometry(array, Geometry.of(claimed.width, claimed.height, scale))
 
 
 def _decode_by_simplejpeg(data: bytes, claimed: ImageHeader, scale: int, *, grey: bool) -> Pixels | None:
-    """Return the pixels of a JPEG; None if Pillow has to read it. Raises DecodeError, MemoryError.
+    """Return the pixels of a JPEG; None if Pillow has to read it. Raises DecodeError and MemoryError.
 
-    Every remark of libjpeg is an error here, and a picture with an error is never used: parts of it may be unwritten
-    memory. Pillow reads files with other remarks than about missing pixels, and those that are not converted here:
-    CMYK, and samplings of the colours that TurboJPEG has no name for.
+    simplejpeg turns every remark of libjpeg into an error, and the picture of an error is never used: parts of it may
+    be unwritten memory. If the remark is about missing pixels, the file is refused. Pillow reads files with other
+    remarks, CMYK, and samplings of the colours that TurboJPEG has no name for.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -237,7 +259,7 @@ def _decode_by_simplejpeg(data: bytes, claimed: ImageHeader, scale: int, *, grey
         form = JPEG_COLOURS[colours]
         if grey and form == "RGB":
             form = "GRAY"
-        # the array is made here: simplejpeg would keep a decoder for ever if it could not allocate one
+        # the array is made here: simplejpeg would leak a decoder if it could not allocate one
         array = np.empty((-(-height // scale), -(-width // scale), COLOUR_CHANNELS[form]), np.uint8)
         try:
             simplejpeg.decode_jpeg(data, form, min_height=array.shape[0], min_width=array.shape[1], buffer=array)
@@ -255,16 +277,18 @@ def _decode_by_simplejpeg(data: bytes, claimed: ImageHeader, scale: int, *, grey
 
 
 def _decode_png(frame: Frame, _: Scaling | None = None) -> Pixels:
+    """Return the pixels of a PNG, read-only and whole. Raises DecodeError."""
     claimed = _read(frame)
     try:
         array = _decode_by_pillow(b"".join(claimed.parts), claimed, "PNG")
-    except BROKEN as error:
-        raise _damaged("png", error) from error
+    except PILLOW_ERRORS as error:
+        raise _damage_error("png", error) from error
     array.flags.writeable = False
     return array
 
 
 def _decode_by_pillow(data: bytes, claimed: ImageHeader, form: str, scale: int = 1, *, grey: bool = False) -> Pixels:
+    """Return the pixels of a picture file of Pillow's format ``form``. Raises PILLOW_ERRORS and DecodeError."""
     with Image.open(io.BytesIO(data), formats=[form]) as picture:
         if picture.size != (claimed.width, claimed.height):
             raise DecodeError(f"no readable {form.lower()}: its header contradicts itself")
@@ -273,26 +297,24 @@ def _decode_by_pillow(data: bytes, claimed: ImageHeader, form: str, scale: int =
         return _pixels(picture.convert("L") if grey else picture)
 
 
-def _damaged(name: str, error: Exception) -> DecodeError:
+def _damage_error(name: str, error: Exception) -> DecodeError:
     """Return the error of a damaged picture. A decoder's own text may quote the file."""
     cause = "there is not enough memory for it" if isinstance(error, MemoryError) else "its content is damaged"
     return DecodeError(f"no readable {name}: {cause}")
 
 
 def _pixels(picture: Image.Image) -> Pixels:
+    """Return the pixels of a picture of any mode as ``uint8``: grey as ``(height, width)``, else three colours."""
     if picture.mode.startswith("I"):
-        array: Pixels = _high_byte(np.asarray(picture))
-    elif picture.mode in {"1", "L", "LA"}:
-        array = np.asarray(picture if picture.mode == "L" else picture.convert("L"))
-    else:
-        array = np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
-    return array
+        return _high_byte(np.asarray(picture))
+    mode = "L" if picture.mode in {"1", "L", "LA"} else "RGB"
+    return np.asarray(picture if picture.mode == mode else picture.convert(mode))
 
 
 def _high_byte(grey: Pixels) -> Pixels:
-    """Return the 8 highest bits of the smallest usual depth that holds the maximum.
+    """Return 16-bit grey as ``uint8``: the 8 highest bits of the smallest usual depth that holds the maximum.
 
-    Cameras of 10, 12 and 14 bits write 16-bit files: the high byte of these would be black.
+    Cameras of 10, 12 and 14 bits write 16-bit files, whose high byte alone would be black.
     """
     brightest = int(grey.max(initial=0))
     depth = next(bits for bits in GREY_DEPTHS if brightest < 1 << bits)
@@ -300,14 +322,15 @@ def _high_byte(grey: Pixels) -> Pixels:
 
 
 def _encode_jpeg(image: Pixels, quality: int) -> bytes:
-    return _saved(image, "JPEG", quality=quality or JPEG_QUALITY)
+    return _encode_picture(image, "JPEG", quality=quality or JPEG_QUALITY)
 
 
 def _encode_png(image: Pixels, _: int) -> bytes:
-    return _saved(image, "PNG")
+    return _encode_picture(image, "PNG")
 
 
-def _saved(image: Pixels, form: str, **options: int) -> bytes:
+def _encode_picture(image: Pixels, form: str, **options: int) -> bytes:
+    """Return a picture file of Pillow's format ``form``. Raises InvalidFieldError for an array that is no picture."""
     if not is_picture(image):
         raise InvalidFieldError("image", f"{image.dtype} {image.shape}", "give uint8, height x width or x 3")
     out = io.BytesIO()

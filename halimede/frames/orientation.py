@@ -1,8 +1,8 @@
-"""Turns pictures of files upright: a frame on the bus has no orientation beside its pixels.
+"""Turns pictures of files upright: a frame on the bus has no orientation apart from its pixels.
 
-Cameras and phones store a picture as the sensor has it, and an EXIF mark says how to turn it. Who makes a frame of a
-file turns it here first; boxes and previews are then in the pixels that people see. A picture without a mark, or with
-the mark 1, is returned unchanged, byte by byte.
+Cameras and phones store a picture as the sensor has it, with an EXIF orientation. Code that makes a frame of a file
+turns the picture here first; boxes and previews are then in the pixels that people see. A picture without an
+orientation, or with orientation 1, is returned unchanged, byte by byte.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from halimede.image_headers import READERS, UPRIGHT, ImageHeader
 from halimede.messages import Frame
 from halimede.picture_files import Encoding, encoding_of
 
-#: how the pixels of each orientation become upright, as EXIF 2.3 defines them
-TURNS: dict[int, Callable[[Pixels], Pixels]] = {
+#: the function that turns pixels upright, by orientation as EXIF 2.3 defines it
+UPRIGHT_OPERATIONS: dict[int, Callable[[Pixels], Pixels]] = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
     4: lambda pixels: pixels[::-1],
@@ -31,30 +31,32 @@ TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 }
 #: orientations that exchange width and height
 SIDEWAYS = frozenset({5, 6, 7, 8})
-#: modes of Pillow whose tables can be used again: of the others the colours are converted
+#: modes of Pillow whose quantization tables can be used again: colours of other modes are converted
 SAME_COLOURS = frozenset({"L", "RGB"})
-#: numbers that Pillow has for the sampling of colours: of half their width, which turned would be half their height
+#: Pillow's numbers for how colours are stored: at full size, at half the width, or otherwise. A turned picture of half
+#: the width would need half the height, which Pillow cannot write
 NO_SAMPLING, HALF_WIDTH, OTHER_SAMPLING = 0, 1, -1
 
 
 def upright(data: bytes) -> bytes:
-    """Return a JPEG or PNG file whose pixels are turned as its EXIF orientation says, in the same encoding.
+    """Return the bytes of a JPEG or PNG file, turned upright by its EXIF orientation, in the same encoding.
 
-    A file that is upright is returned unchanged, and so is one that cannot be read: who decodes it names the cause.
+    A file that is upright is returned unchanged, and so is a file that cannot be read: its decoder names the cause.
     """
     encoding = encoding_of(data)
     if encoding is None:
         return data
     try:
         header = READERS[encoding](memoryview(data))
-        return data if header.orientation == UPRIGHT else _turned(data, encoding, header)
+        return data if header.orientation == UPRIGHT else _upright_file(data, encoding, header)
     except DecodeError:
         return data
 
 
-def _turned(data: bytes, encoding: Encoding, header: ImageHeader) -> bytes:
+def _upright_file(data: bytes, encoding: Encoding, header: ImageHeader) -> bytes:
+    """Return a picture file with pixels turned by its orientation. Raises DecodeError."""
     stored = decode(Frame(id=b"", encoding=encoding, data=memoryview(data)))
-    pixels = np.ascontiguousarray(TURNS[header.orientation](stored))
+    pixels = np.ascontiguousarray(UPRIGHT_OPERATIONS[header.orientation](stored))
     if encoding == "png":
         return encode_image(pixels, encoding)
     out = io.BytesIO()
@@ -64,7 +66,7 @@ def _turned(data: bytes, encoding: Encoding, header: ImageHeader) -> bytes:
 
 
 def _settings(picture: Image.Image, orientation: int) -> dict[str, object]:
-    """Return the settings with which a JPEG was written, for its turned pixels: so the turn costs next to nothing."""
+    """Return Pillow's options for the turned pixels of a JPEG: its own tables, so that the turn loses little."""
     tables: dict[int, list[int]] = getattr(picture, "quantization", {})
     if picture.mode not in SAME_COLOURS or not tables:
         return {"quality": JPEG_QUALITY}

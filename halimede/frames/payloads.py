@@ -1,6 +1,6 @@
-"""Reads camera messages: halimede's msgpack frame, or a bare JPEG or PNG from any MQTT client.
+"""Reads and writes the messages of cameras: halimede's msgpack frame, or a bare JPEG or PNG from any MQTT client.
 
-It checks only sizes, types and magic bytes. It decompresses nothing: ``encodings`` does that.
+Reading checks only sizes, types and magic bytes. ``halimede.frames.encodings`` decompresses pictures.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from halimede.messages import Frame
 from halimede.names import file_name
 from halimede.picture_files import MAGIC
 
+#: bytes of a frame's id
 ID_BYTES = 16
 
-#: first bytes of pictures, and of msgpack maps: fixmap, map 16 and map 32
+#: possible first bytes of pictures, and of msgpack maps: fixmap, map 16 and map 32
 _PICTURES = frozenset(magic[0] for magic in MAGIC.values())
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 
 def new_id() -> bytes:
-    """Return 128 random bits: the id of a sample for its whole life, resends included."""
+    """Return 16 random bytes: the id of a new frame. A client that sends the frame again uses the same id."""
     return secrets.token_bytes(ID_BYTES)
 
 
 def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
-    """Read one camera message. ``data`` of the frame is a view of ``payload``, not a copy.
+    """Return the frame in one camera message. The frame's ``data`` is a view of ``payload``, not a copy.
 
-    The camera is that of the topic, whatever the body contains: the broker's access rules check the topic. A bare
-    picture gets a new id. Raises DecodeError, whose text contains no payload.
+    ``camera`` is the camera of the topic and replaces that of the body, because the broker's access rules check the
+    topic. A bare picture gets a new id. Raises DecodeError, whose text contains no payload.
     """
     if not payload:
         raise DecodeError("the message is empty")
@@ -58,7 +59,7 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
 
 
 def pack(frame: Frame) -> bytes:
-    """Encode a frame as a msgpack map. Raises TooLargeError."""
+    """Return a frame as a msgpack map. Raises TooLargeError over the size limit of a message."""
     return codec.encode(topics.REQUEST, frame)
 
 
@@ -70,9 +71,10 @@ def new_frame(
     sequence: int = 0,
     id_: bytes | None = None,
 ) -> Frame:
-    """Make a frame from an array: any shape for ``raw``, height x width (x 3) uint8 for jpeg and png.
+    """Return the frame of an array: any shape for ``raw``, ``(height, width[, 3]) uint8`` for jpeg and png.
 
-    Raises InvalidFieldError if the encoding does not support the array.
+    ``sequence`` numbers the frames of a camera. ``id_`` has 16 bytes; None: a new one. Raises InvalidFieldError if the
+    encoding does not support the array.
     """
     raw = encoding == "raw"
     dtype, data = (raw_view(image) if raw else None) or (

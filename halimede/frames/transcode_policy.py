@@ -1,12 +1,12 @@
-"""Decides how a sample is encoded for upload: the smallest change that meets the service's format.
+"""Decides how a sample is encoded for its upload to the next tier: the smallest change that meets the upload format.
 
-A sample that already meets it is sent as received. A picture with too many bytes becomes a JPEG of decreasing quality,
-and then a smaller and smaller one; if the service sets an encoding, it stays, and only the picture gets smaller.
-Earlier pictures determine the first step: one that was far too large for them is not tried again.
+A sample that already meets the format is sent as received. A picture with too many bytes becomes a JPEG of decreasing
+quality, and then a smaller and smaller one; if the service sets another encoding, only the picture gets smaller. The
+first attempt follows from the sizes of earlier pictures: an attempt that was far too large for them is skipped.
 
-The size of a file is modelled as ``density * share[quality] * pixels ** POWER``: for other qualities and sizes of one
-picture this is accurate to about a fifth, so each try is measured and the next one follows from it. Pure:
-``halimede.pipeline.transcode`` runs it.
+The bytes of a file are modelled as ``density * share[quality] * pixels ** PIXEL_POWER``. For other qualities and sizes
+of one picture this is accurate to about a fifth, so each attempt is measured and the next one follows from it. Pure:
+``halimede.pipeline.transcode`` encodes.
 """
 
 from __future__ import annotations
@@ -19,32 +19,38 @@ from msgspec.structs import replace
 
 from halimede.api.deferral import AS_IT_CAME, UploadEncoding
 
-Written = Literal["raw", "jpeg", "png"]
+#: an encoding in which pixels can be written
+WrittenEncoding = Literal["raw", "jpeg", "png"]
 
-#: JPEG qualities of whole pictures, the best first; that of smaller pictures; bytes relative to the best
+#: JPEG qualities of pictures with all their pixels, the best first, and the quality of smaller pictures
 QUALITIES, SMALL_QUALITY = (90, 75, 50), 75
+#: bytes of each quality, relative to the best; 0: an encoding without qualities
 SHARES = {90: 1.0, 75: 0.6, 50: 0.4, 0: 1.0}
-#: half the pixels have more than half the bytes: the rest has more detail per pixel
-POWER = 0.85
-#: a step is skipped only if earlier pictures predict a size too large by this factor
-DOUBT = 1.5
-#: target of the next try, as a share of the allowed bytes
-AIM = 0.95
-#: most pixels of a smaller picture, as a share of the try before
-SMALLER = 0.9
-#: least side of a picture in pixels, and most tries
+#: a picture of half the pixels has more than half the bytes, because it has more detail per pixel
+PIXEL_POWER = 0.85
+#: an attempt is skipped only if earlier pictures predict more than the allowed bytes times this
+DOUBT_FACTOR = 1.5
+#: bytes at which the next attempt aims, as a share of the allowed bytes
+TARGET_SHARE = 0.95
+#: most pixels of a smaller picture, as a share of the attempt before
+MAX_STEP_SHARE = 0.9
+#: least side of a picture in pixels, and most attempts
 LEAST_SIDE, MOST_TRIES = 8, 10
 #: bytes for topic, properties and the other fields of a request, such as the edge's prediction
 REQUEST_BYTES = 64 * 1024
-#: weight of the earlier density in the running mean
-KEPT = 0.7
+#: weight of earlier pictures, 0 to 1, in the running mean of the density
+EARLIER_WEIGHT = 0.7
 
 
 class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
-    """The upload format of a service: encoding, and maximum bytes of a sample.
+    """The upload format of a service: what a sample has to meet.
 
-    ``max_packet``: the broker's limit of a message, if ``max_bytes`` follows from it; else 0. ``best_quality``: of a
-    JPEG, at most.
+    Attributes:
+        encoding: the required encoding; ``as-it-came``: any.
+        max_bytes: most bytes of a sample; None: no limit.
+        max_packet: the broker's limit of a message in bytes, if ``max_bytes`` follows from it; else 0.
+        best_quality: most quality of a JPEG, 1 to 95.
+
     """
 
     encoding: UploadEncoding = AS_IT_CAME
@@ -54,7 +60,7 @@ class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def limit_text(self) -> str:
-        """The limit for people: that of the service, or of the broker."""
+        """The limit of bytes as text for people: the service's ``maxBytes``, or the broker's limit."""
         if self.max_packet:
             return f"the broker's limit of {self.max_packet} bytes a message"
         return f"maxBytes {self.max_bytes}"
@@ -66,32 +72,27 @@ class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
             return self
         return replace(self, max_bytes=limit, max_packet=max_packet)
 
-    def met(self, encoding: str, size: int) -> bool:
-        """Whether a frame of this encoding and size is uploaded unchanged."""
-        return self.encoding in {AS_IT_CAME, encoding} and self.fits(size)
+    def accepts(self, encoding: str, size: int) -> bool:
+        """Whether a frame of this encoding, with ``size`` bytes, is uploaded unchanged."""
+        return self.encoding in {AS_IT_CAME, encoding} and self.accepts_size(size)
 
-    def fits(self, size: int) -> bool:
-        """Whether a sample of this size may be uploaded."""
+    def accepts_size(self, size: int) -> bool:
+        """Whether a sample of ``size`` bytes may be uploaded."""
         return self.max_bytes is None or size <= self.max_bytes
 
 
 class PixelSize(Struct, frozen=True, gc=False):
-    """Pixels of a picture, and bytes per pixel."""
+    """A decoded picture: its sides in pixels, and its channels (bytes per pixel), 1 or 3."""
 
     width: int
     height: int
     channels: int
 
-    @property
-    def pixels(self) -> int:
-        """The number of pixels."""
-        return self.width * self.height
-
 
 class EncodeAttempt(Struct, frozen=True, gc=False):
-    """One encoding of a picture. ``quality`` is 0 if the encoding has none."""
+    """One way to encode a picture: encoding, JPEG quality (0 for other encodings), and sides in pixels."""
 
-    encoding: Written
+    encoding: WrittenEncoding
     quality: int
     width: int
     height: int
@@ -103,75 +104,79 @@ class EncodeAttempt(Struct, frozen=True, gc=False):
 
 
 class SizeEstimator:
-    """Bytes per pixel of recent pictures, by encoding and channels."""
+    """Predicts the bytes of an encoded picture from recent pictures of the same encoding and number of channels.
+
+    Keep one for each worker; use it from one thread.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Written, int], float] = {}
+        self._densities: dict[tuple[WrittenEncoding, int], float] = {}
 
-    def expected(self, made: EncodeAttempt, channels: int) -> float | None:
-        """Return the expected bytes; None without earlier pictures of the kind."""
-        if made.encoding == "raw":
-            return float(made.pixels * channels)
-        density = self._known.get((made.encoding, channels))
-        return None if density is None else density * SHARES[made.quality] * made.pixels**POWER
+    def expected_bytes(self, attempt: EncodeAttempt, channels: int) -> float | None:
+        """Return the expected bytes; None without earlier pictures of this encoding and number of channels."""
+        if attempt.encoding == "raw":
+            return float(attempt.pixels * channels)
+        density = self._densities.get((attempt.encoding, channels))
+        return None if density is None else density * SHARES[attempt.quality] * attempt.pixels**PIXEL_POWER
 
-    def learn(self, made: EncodeAttempt, channels: int, size: int) -> None:
-        """Record the size of an encoded picture."""
-        found = size / (SHARES[made.quality] * made.pixels**POWER)
-        known = self._known.get((made.encoding, channels), found)
-        self._known[made.encoding, channels] = KEPT * known + (1 - KEPT) * found
+    def learn(self, attempt: EncodeAttempt, channels: int, size: int) -> None:
+        """Record that an attempt made ``size`` bytes."""
+        density = size / (SHARES[attempt.quality] * attempt.pixels**PIXEL_POWER)
+        earlier = self._densities.get((attempt.encoding, channels), density)
+        self._densities[attempt.encoding, channels] = EARLIER_WEIGHT * earlier + (1 - EARLIER_WEIGHT) * density
 
 
-def first(picture: PixelSize, wish: UploadFormat, densities: SizeEstimator) -> EncodeAttempt:
-    """Return the first encoding to try for a picture."""
-    whole = _whole(picture, wish)
-    if wish.max_bytes is None:
-        return whole[0]
-    for made in whole:
-        expected = densities.expected(made, picture.channels)
-        doubt = 1.0 if made.encoding == "raw" else DOUBT
-        if expected is None or expected <= doubt * wish.max_bytes:
-            return made
-    small = _small(whole[0], picture)
-    expected = densities.expected(small, picture.channels)
+def first_attempt(picture: PixelSize, format_: UploadFormat, densities: SizeEstimator) -> EncodeAttempt:
+    """Return the first attempt for a picture: the best that earlier pictures do not predict to be too large."""
+    whole_attempts = _whole_attempts(picture, format_)
+    if format_.max_bytes is None:
+        return whole_attempts[0]
+    for attempt in whole_attempts:
+        expected = densities.expected_bytes(attempt, picture.channels)
+        doubt = 1.0 if attempt.encoding == "raw" else DOUBT_FACTOR
+        if expected is None or expected <= doubt * format_.max_bytes:
+            return attempt
+    small = _small_attempt(whole_attempts[0], picture)
+    expected = densities.expected_bytes(small, picture.channels)
     assert expected is not None  # noqa: S101  # otherwise its whole picture would have been tried
-    return _smaller(small, picture, expected, wish.max_bytes) or whole[-1]
+    return _smaller_attempt(small, picture, expected, format_.max_bytes) or whole_attempts[-1]
 
 
-def following(made: EncodeAttempt, size: int, picture: PixelSize, wish: UploadFormat) -> EncodeAttempt | None:
-    """Return the next encoding to try after one that was too large; None: no more."""
-    assert wish.max_bytes is not None  # noqa: S101  # without a limit no encoding is too large
-    whole = _whole(picture, wish)
-    if made in whole[:-1]:
-        return whole[whole.index(made) + 1]
-    small = _small(made, picture) if made in whole else made
-    expected = size * SHARES[small.quality] / SHARES[made.quality] / AIM
-    return _smaller(small, picture, expected, wish.max_bytes)
+def next_attempt(attempt: EncodeAttempt, size: int, picture: PixelSize, format_: UploadFormat) -> EncodeAttempt | None:
+    """Return the next attempt after one that made ``size`` bytes, too many; None: the picture cannot be smaller."""
+    assert format_.max_bytes is not None  # noqa: S101  # without a limit no encoding is too large
+    whole_attempts = _whole_attempts(picture, format_)
+    if attempt in whole_attempts[:-1]:
+        return whole_attempts[whole_attempts.index(attempt) + 1]
+    small = _small_attempt(attempt, picture) if attempt in whole_attempts else attempt
+    expected = size * SHARES[small.quality] / SHARES[attempt.quality] / TARGET_SHARE
+    return _smaller_attempt(small, picture, expected, format_.max_bytes)
 
 
-def _whole(picture: PixelSize, wish: UploadFormat) -> list[EncodeAttempt]:
-    """Return the encodings of all its pixels, the best first."""
-    encoding: Written = "jpeg" if wish.encoding == "as-it-came" else wish.encoding
-    qualities = [quality for quality in QUALITIES if quality <= wish.best_quality] if encoding == "jpeg" else [0]
+def _whole_attempts(picture: PixelSize, format_: UploadFormat) -> list[EncodeAttempt]:
+    """Return the attempts with all pixels of a picture, the best quality first."""
+    encoding: WrittenEncoding = "jpeg" if format_.encoding == "as-it-came" else format_.encoding
+    qualities = [quality for quality in QUALITIES if quality <= format_.best_quality] if encoding == "jpeg" else [0]
     return [EncodeAttempt(encoding, quality, picture.width, picture.height) for quality in qualities]
 
 
-def _small(made: EncodeAttempt, picture: PixelSize) -> EncodeAttempt:
-    """Return the encoding for smaller pictures, at full size."""
-    quality = SMALL_QUALITY if made.encoding == "jpeg" else 0
-    return EncodeAttempt(made.encoding, quality, picture.width, picture.height)
+def _small_attempt(attempt: EncodeAttempt, picture: PixelSize) -> EncodeAttempt:
+    """Return the attempt from which smaller ones are made: all pixels, at the quality of smaller pictures."""
+    quality = SMALL_QUALITY if attempt.encoding == "jpeg" else 0
+    return EncodeAttempt(attempt.encoding, quality, picture.width, picture.height)
 
 
-def _smaller(made: EncodeAttempt, picture: PixelSize, expected: float, most: int) -> EncodeAttempt | None:
-    """Return a smaller picture with about ``most`` bytes, if ``made`` has ``expected`` bytes."""
-    if made.encoding == "raw":
-        share = most / (made.pixels * picture.channels)  # exact
+def _smaller_attempt(attempt: EncodeAttempt, picture: PixelSize, expected: float, most: int) -> EncodeAttempt | None:
+    """Return an attempt with fewer pixels and about ``most`` bytes, if ``attempt`` has ``expected`` bytes.
+
+    None if a side would have less than ``LEAST_SIDE`` pixels.
+    """
+    if attempt.encoding == "raw":
+        share = most / (attempt.pixels * picture.channels)  # exact
     else:
-        share = min(SMALLER, (most / expected) ** (1 / POWER))
-    side = max(math.sqrt(share), LEAST_SIDE / min(made.width, made.height))
-    width, height = int(made.width * side), int(made.height * side)
-    return (
-        EncodeAttempt(made.encoding, made.quality, width, height)
-        if width < made.width and height < made.height
-        else None
-    )
+        share = min(MAX_STEP_SHARE, (most / expected) ** (1 / PIXEL_POWER))
+    side = max(math.sqrt(share), LEAST_SIDE / min(attempt.width, attempt.height))
+    width, height = int(attempt.width * side), int(attempt.height * side)
+    if width >= attempt.width or height >= attempt.height:
+        return None
+    return EncodeAttempt(attempt.encoding, attempt.quality, width, height)

@@ -1,6 +1,6 @@
-"""Stored samples as a training data set: a folder of class folders, or pictures with boxes in COCO form.
+"""Writes stored samples as a training data set: a folder of class folders, or pictures with boxes in COCO form.
 
-The labels are a model's answers, not ground truth: ``manifest.jsonl`` has the answers of both models for each file, so
+The labels are answers of a model, or of persons. ``manifest.jsonl`` has the answers of both models for each file, so
 that a person knows which samples to check.
 """
 
@@ -14,25 +14,38 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from halimede.errors import InvalidFieldError
-from halimede.messages import Box, KeptReply, KeptSample, Prediction
+import msgspec
 
+from halimede.errors import InvalidFieldError
+from halimede.messages import Box, KeptImage, KeptReply, KeptSample, Prediction
+
+#: whose answers are the labels: the small model's, the big model's, or those of persons
 By = Literal["edge", "cloud", "person"]
+#: ``folder``: a folder for each class; ``coco``: one folder, and boxes in COCO's JSON
 Form = Literal["folder", "coco"]
 
+#: names of files and of the folder of pictures
 MANIFEST, ANNOTATIONS, PICTURES = "manifest.jsonl", "annotations.json", "images"
-#: other files in the folder
-OURS = {MANIFEST, ANNOTATIONS}
+#: names that no class folder may have
+RESERVED_NAMES = {MANIFEST, ANNOTATIONS}
+#: suffixes of files, by the form of a stored sample
 SUFFIXES = {"png": ".png", "jpeg": ".jpg", "npy": ".npy"}
 #: most characters of a class folder's name, and most bytes: file systems accept 255
-MOST_NAME, MOST_NAME_BYTES = 80, 200
+MAX_NAME, MAX_NAME_BYTES = 80, 200
 
 
 class Export:
-    """Writes samples into an empty ``folder``, labelled with the answers of ``by``. ``close`` ends it.
+    """Writes samples into an empty ``folder``, labelled with the answers of ``by``.
+
+    Call ``open`` first, then ``add`` for each sample, and ``close`` last. All methods block on the disk.
 
     It skips samples without an answer of that model, and samples whose answer has no label (class folders) or no boxes
-    (COCO). ``left_out`` counts them.
+    (COCO).
+
+    Attributes:
+        written: the number of written samples, by label.
+        skipped: the number of skipped samples, by the reason.
+
     """
 
     def __init__(self, folder: Path, by: By, form: Form) -> None:
@@ -46,19 +59,22 @@ class Export:
         self._boxes: list[tuple[int, Box]] = []
 
     def open(self) -> None:
-        """Make the folder. Raises InvalidFieldError if it is not empty, and OSError."""
+        """Make the folder and its manifest. Raises InvalidFieldError if the folder is not empty, and OSError."""
         if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
             raise InvalidFieldError("FOLDER", str(self._folder), "name a new folder, or an empty one")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._manifest = (self._folder / MANIFEST).open("w", encoding="utf-8")
 
     def add(self, reply: KeptReply) -> None:
-        """Write one sample, if it has a usable answer. Raises OSError."""
+        """Write the sample of a reply, or count it in ``skipped`` if it has no usable answer. Raises OSError.
+
+        The reply must have a sample with its file.
+        """
         assert self._manifest is not None  # noqa: S101  # ``open`` was called
         assert reply.sample is not None  # noqa: S101  # the caller requested a sample
         sample = reply.sample
         prediction = answer(sample, self._by)
-        reason = self._lacks(sample, prediction)
+        reason = self._skip_reason(sample, prediction)
         if reason or prediction is None:
             self.skipped[reason] += 1
             return
@@ -68,7 +84,7 @@ class Export:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(reply.data)
         if self._form == "coco":
-            self._note(sample, prediction, file)
+            self._add_annotations(sample.image, prediction, file)
         self.written[prediction.label or ""] += 1
         self._manifest.write(json.dumps({"file": file, **as_json(reply)}, ensure_ascii=False) + "\n")
 
@@ -81,7 +97,8 @@ class Export:
         elif self._form == "coco":
             (self._folder / ANNOTATIONS).write_text(json.dumps(self._coco(), ensure_ascii=False), encoding="utf-8")
 
-    def _lacks(self, sample: KeptSample, prediction: Prediction | None) -> str:
+    def _skip_reason(self, sample: KeptSample, prediction: Prediction | None) -> str:
+        """Return why a sample is skipped; empty: it has a usable answer."""
         if prediction is None:
             return f"the {self._by} gave no answer"
         if self._form == "folder":
@@ -90,13 +107,13 @@ class Export:
             return "it is no picture"
         return "" if prediction.boxes is not None else "the answer has no boxes"
 
-    def _note(self, sample: KeptSample, prediction: Prediction, file: str) -> None:
+    def _add_annotations(self, image: KeptImage, prediction: Prediction, file: str) -> None:
         number = len(self._images) + 1
-        size = {"width": sample.image.width, "height": sample.image.height}
-        self._images.append({"id": number, "file_name": file, **size})
+        self._images.append({"id": number, "file_name": file, "width": image.width, "height": image.height})
         self._boxes += [(number, box) for box in prediction.boxes or ()]
 
     def _coco(self) -> dict[str, Any]:
+        """Return all annotations in COCO's form."""
         names = sorted({str(box.label) for _, box in self._boxes})
         numbers = {name: i for i, name in enumerate(names, 1)}
         annotations = [
@@ -117,9 +134,9 @@ class Export:
 
 
 def answer(sample: KeptSample, by: By) -> Prediction | None:
-    """Return the edge's prediction, the final answer if the cloud contributed to it, or the label of all persons.
+    """Return the small model's prediction, the cloud's final answer, or the label that persons gave.
 
-    None without one, and if persons gave different labels.
+    None if there is no such answer, or persons gave different labels.
     """
     if by == "edge":
         return sample.edge
@@ -130,16 +147,16 @@ def answer(sample: KeptSample, by: By) -> Prediction | None:
 
 
 def class_folder(label: str) -> str:
-    """Return a folder name for a label: invalid characters are replaced, and different labels stay distinct."""
-    name = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME]
-    name = name.encode()[:MOST_NAME_BYTES].decode(errors="ignore").strip(" .")
-    if name == label and name not in OURS:
+    """Return a folder name for a label: invalid characters become ``_``, and different labels have different names."""
+    name = re.sub(r"[^\w .-]", "_", label)[:MAX_NAME]
+    name = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore").strip(" .")
+    if name == label and name not in RESERVED_NAMES:
         return name
     return f"{name or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def as_json(reply: KeptReply) -> dict[str, Any]:
-    """Return the facts about a sample: both answers, and the model of each."""
+    """Return the facts about the sample of a reply as values for JSON: both answers, and the model of each."""
     sample = reply.sample
     assert sample is not None  # noqa: S101  # the caller requested a sample
     result, edge = sample.result, sample.edge
@@ -181,16 +198,15 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
 
 
 def _as_plain(prediction: Prediction) -> dict[str, Any]:
-    boxes = (
-        {"boxes": [[b.x1, b.y1, b.x2, b.y2, b.score, b.label] for b in prediction.boxes]}
-        if prediction.boxes is not None
-        else {}
-    )
-    return {"label": prediction.label, "score": prediction.score, **boxes}
+    """Return label, score and boxes (if it has boxes) of an answer as values for JSON."""
+    plain: dict[str, Any] = {"label": prediction.label, "score": prediction.score}
+    if prediction.boxes is not None:
+        plain["boxes"] = [list(msgspec.structs.astuple(box)) for box in prediction.boxes]
+    return plain
 
 
 def moment(ns: int) -> str:
-    """Return nanoseconds since 1970 as readable text, in UTC."""
+    """Return nanoseconds since 1970 as readable text, in UTC; ``?`` if no calendar has that time."""
     try:
         return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     except (ValueError, OverflowError, OSError):

@@ -1,11 +1,12 @@
-"""A folder of hard samples, bounded by bytes and by count, with its server: the oldest samples are removed first.
+"""``HardSampleStore``, a folder of samples bounded by bytes and by count, and ``HardSampleServer``, which sends them.
 
-A sample is two files, its picture and then a JSON document; it exists only with the second one. Each file appears
-atomically under its name, and space is freed before a write. So the bounds hold and the folder is readable whenever the
-process ends; incomplete samples are removed at the next start. Files are not synced to disk (the card of a small board
-would set the pace): a file that a power failure damaged is detected by its digest when it is read, and removed.
+An edge worker has both. At the bounds, the oldest samples are removed first. A sample is two files, its picture and
+then a JSON document; without the document it does not exist. Each file appears atomically under its name, and space is
+freed before a write. So the bounds hold and the folder is readable whenever the process ends; incomplete samples are
+removed at the next start. Files are not synced to disk, because the memory card of a small board is slow: if a power
+failure damages a file, its digest shows it when it is read, and the sample is removed.
 
-Pictures are stored as received, raw ones as PNG. Numbers that are not a picture (another type than bytes, or a row of
+Pictures are stored as received, raw ones as PNG. Arrays that are no picture (other elements than bytes, or a row of
 features) are stored in NumPy's own format, without loss.
 """
 
@@ -32,7 +33,7 @@ from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcServer
 from halimede.errors import TooLargeError
-from halimede.frames.encodings import Pixels, decode, encode_image
+from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
 from halimede.image_headers import READERS
 from halimede.messages import (
     Frame,
@@ -49,23 +50,24 @@ from halimede.messages.hard_samples import MOST_LABELS
 from halimede.system.files import write_atomic
 
 #: files occupy a multiple of this on the disk
-BLOCK = 4096
-#: most documents that are read for one page: a short page has the position of the next one
+DISK_BLOCK = 4096
+#: most documents that are read for one page, which may then be short, and has the position of the next page
 MAX_READ = 2000
 #: most bytes of a document
-MAX_TEXT = 1024 * 1024
+MAX_DOCUMENT_BYTES = 1024 * 1024
+#: name of a sample's file: number, id, and kind (``json`` is the document)
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
 #: suffix of an incomplete file
-NEW = ".new"
+INCOMPLETE_SUFFIX = ".new"
 #: the error of a reply about a sample that was removed
-REMOVED = "it is no longer kept: newer ones needed the room"
-#: no file yet: the writing thread makes it
-NOTHING = KeptImage(form="png", size=0, sha256="0" * 64)
+REMOVED_ERROR = "it is no longer kept: newer ones needed the room"
+#: the description of a file that does not exist yet: the writing thread makes the file and its description
+NO_IMAGE = KeptImage(form="png", size=0, sha256="0" * 64)
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLocation:
-    """The files of a sample: their number and form, which give their names, and their disk space in bytes."""
+    """The files of a sample: number and form of its picture, which give their names, and their bytes on the disk."""
 
     number: int
     form: str
@@ -81,9 +83,9 @@ class SamplePage:
 
 
 class HardSampleStore:
-    """The samples in ``folder``, which is made when first needed. All methods may be called from any thread.
+    """The samples in ``folder``, which is made when first needed.
 
-    They raise OSError if the disk fails.
+    All methods may be called from any thread. They block on the disk, and raise OSError if it fails.
     """
 
     def __init__(self, folder: Path, most_bytes: int, most_samples: int) -> None:
@@ -98,7 +100,7 @@ class HardSampleStore:
         self._most_samples = most_samples
         self._locations: OrderedDict[str, SampleLocation] = OrderedDict()
         self._next = 1
-        self._read = False
+        self._is_read = False
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -108,15 +110,18 @@ class HardSampleStore:
         return id_ in self._locations
 
     def open(self) -> None:
-        """Read the folder, remove incomplete samples, and enforce the bounds. Repeated after a failure."""
+        """Read the folder, remove incomplete samples, and enforce the bounds. All other methods do so if needed."""
         with self._lock:
             self._open()
 
     def add(self, sample: KeptSample, data: bytes) -> None:
-        """Store a sample and its picture; replace one of the same id. Raises TooLargeError if it never fits."""
+        """Store a sample and its picture; a sample of the same id is replaced. Older samples make space for it.
+
+        Raises TooLargeError for a sample that is larger than the whole store, or whose document is too large.
+        """
         text = msgspec.json.encode(sample)
         size = _disk_bytes(len(text)) + _disk_bytes(len(data))
-        if size > self._most_bytes or len(text) > MAX_TEXT:
+        if size > self._most_bytes or len(text) > MAX_DOCUMENT_BYTES:
             raise TooLargeError(f"a sample of {len(data)} bytes and {len(text)} about it is too large to be kept")
         with self._lock:
             self._open()
@@ -124,17 +129,17 @@ class HardSampleStore:
                 self._remove(sample.id)
             self._evict(size, 1)
             location = SampleLocation(self._next, sample.image.form, size)
-            self._read = False  # after an error here, read the folder again
+            self._is_read = False  # after an error here, read the folder again
             write_atomic(self._path(sample.id, location, location.form), data)
             write_atomic(self._path(sample.id, location, "json"), text)
-            self._read = True
+            self._is_read = True
             self._next += 1
             self._locations[sample.id] = location
             self.bytes += size
             self.added += 1
 
     def get(self, id_: str) -> tuple[KeptSample, bytes] | None:
-        """Return a sample and its picture; None if it does not exist any more."""
+        """Return a sample and the bytes of its picture; None if it does not exist, or is damaged."""
         with self._lock:
             self._open()
             location = self._locations.get(id_)
@@ -153,9 +158,9 @@ class HardSampleStore:
         return sample, data
 
     def label(self, id_: str, label: PersonLabel) -> KeptSample | None:
-        """Store a person's label of a sample, in the place of an earlier one; None if the sample does not exist.
+        """Store a person's label of a sample, in the place of an earlier one; return the sample with it.
 
-        Raises TooLargeError for more than MOST_LABELS persons.
+        None if the sample does not exist. Raises TooLargeError for more than MOST_LABELS persons.
         """
         with self._lock:
             self._open()
@@ -183,11 +188,13 @@ class HardSampleStore:
         return labelled
 
     def page(self, request: KeptRequest) -> SamplePage:
-        """Return the newest matching samples, as many as requested or readable in a moment."""
+        """Return the newest samples that match a request: at most its ``limit``, of ``MAX_READ`` documents."""
         with self._lock:
             self._open()
             older = (
-                (i, p) for i, p in reversed(self._locations.items()) if not request.before or p.number < request.before
+                (id_, location)
+                for id_, location in reversed(self._locations.items())
+                if not request.before or location.number < request.before
             )
             locations = list(islice(older, MAX_READ + 1))
         entries: list[KeptEntry] = []
@@ -202,13 +209,14 @@ class HardSampleStore:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        if self._read:
+        """Read the folder unless it has been read. The caller holds the lock."""
+        if self._is_read:
             return
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         texts: dict[tuple[int, str], int] = {}
         pictures: dict[tuple[int, str], tuple[str, int]] = {}
         for file in list(os.scandir(self.folder)):
-            if file.name.endswith(NEW):
+            if file.name.endswith(INCOMPLETE_SUFFIX):
                 Path(file.path).unlink()
             elif (match := NAME.fullmatch(file.name)) and file.is_file(follow_symlinks=False):
                 key, size = (int(match[1]), match[2]), file.stat(follow_symlinks=False).st_size
@@ -228,22 +236,24 @@ class HardSampleStore:
                 self._locations[id_] = location
                 self.bytes += location.disk_bytes
         self._evict(0, 0)
-        self._read = True
+        self._is_read = True
 
     def _evict(self, size: int, samples: int) -> None:
+        """Remove the oldest samples until so many bytes and samples fit."""
         while self._locations and (
             self.bytes + size > self._most_bytes or len(self._locations) + samples > self._most_samples
         ):
             self._remove(next(iter(self._locations)))
 
     def _remove(self, id_: str) -> None:
+        """Remove a sample and its files. The caller holds the lock."""
         location = self._locations[id_]
         self._unlink(id_, location)
         del self._locations[id_]
         self.bytes -= location.disk_bytes
 
     def _forget(self, id_: str, location: SampleLocation) -> None:
-        """Remove a damaged sample, unless another one has replaced it."""
+        """Remove a damaged sample, unless another sample of the same id has replaced it."""
         with self._lock:
             if self._locations.get(id_) == location:
                 self._remove(id_)
@@ -254,6 +264,7 @@ class HardSampleStore:
             self._path(id_, location, location.form).unlink(missing_ok=True)
 
     def _sample(self, id_: str, location: SampleLocation) -> KeptSample | None:
+        """Return a sample's document; None, and remove the sample, if the document is damaged or missing."""
         try:
             return self._read_sample(id_, location)
         except msgspec.DecodeError:
@@ -261,6 +272,7 @@ class HardSampleStore:
             return None
 
     def _read_sample(self, id_: str, location: SampleLocation) -> KeptSample | None:
+        """Return a sample's document; None if it is missing. Raises DecodeError of msgspec if it is damaged."""
         try:
             return msgspec.json.decode(self._path(id_, location, "json").read_bytes(), type=KeptSample)
         except FileNotFoundError:
@@ -278,10 +290,10 @@ def last_stored(folder: Path) -> str:
 def stored_samples(
     folder: Path, *, newest_first: bool = False, last: str | None = None
 ) -> Iterator[tuple[KeptSample, Path]]:
-    """Yield the samples of another process's store by their age, each with the path of its picture.
+    """Yield the samples of another process's store, the oldest first, each with the path of its picture.
 
-    ``last``: the name of the newest document to read (``last_stored``). Reads only: samples that are incomplete or
-    damaged, or are removed meanwhile, are left out. Raises OSError.
+    ``last``: the name of the newest document to read, of ``last_stored``; None: read all. Nothing is written. Samples
+    that are incomplete, damaged or removed meanwhile are left out. Raises OSError.
     """
     for text in sorted(folder.glob("*.json"), reverse=newest_first):
         if NAME.fullmatch(text.name) and (last is None or text.name <= last):
@@ -291,11 +303,12 @@ def stored_samples(
 
 
 def _disk_bytes(size: int) -> int:
-    return -(-size // BLOCK) * BLOCK
+    """Return the bytes that a file of this size occupies on the disk."""
+    return -(-size // DISK_BLOCK) * DISK_BLOCK
 
 
 def labels(sample: KeptSample) -> Iterator[str]:
-    """Yield the labels of the small model's and the final answer; without one, the labels of boxes."""
+    """Yield the labels of the small model's answer and of the final answer, also those of their boxes."""
     for prediction in (sample.edge, sample.result.prediction):
         if prediction and prediction.label is not None:
             yield prediction.label
@@ -304,7 +317,7 @@ def labels(sample: KeptSample) -> Iterator[str]:
 
 
 def matches(sample: KeptSample, request: KeptRequest) -> bool:
-    """Whether a sample matches the filters of a request, except for its owner."""
+    """Whether a sample matches a request, except for the names of its worker, and for ``before``."""
     result, edge = sample.result, sample.edge
     return (
         (not request.camera or result.camera == request.camera)
@@ -318,7 +331,7 @@ def matches(sample: KeptSample, request: KeptRequest) -> bool:
 
 
 def entry(sample: KeptSample, number: int) -> KeptEntry:
-    """Return the summary of a sample."""
+    """Return a sample without its predictions; ``number`` is that of its files."""
     result, edge = sample.result, sample.edge
     return KeptEntry(
         id=sample.id,
@@ -349,22 +362,26 @@ def describe(
     digest: str,
     audit_share: float = 0.0,
 ) -> KeptSample:
-    """Return the document of a sample, without its picture. ``model`` and ``digest`` are the small model's."""
+    """Return the document of a sample, without its picture. ``edge`` is the small model's prediction.
+
+    ``model`` and ``digest`` are version and SHA-256 of the small model, ``audit_share`` is the share of easy samples
+    that is audited. Features of predictions are left out.
+    """
     return KeptSample(
         id=result.id,
         namespace=namespace,
         kept_ns=now_ns,
-        result=msgspec.structs.replace(result, prediction=_slim(result.prediction), edge=None),
-        edge=_slim(edge) if edge else None,
+        result=msgspec.structs.replace(result, prediction=_without_embeddings(result.prediction), edge=None),
+        edge=_without_embeddings(edge) if edge else None,
         edge_model=model[:256],
         edge_digest=digest[:256],
         audit_share=audit_share,
-        image=NOTHING,
+        image=NO_IMAGE,
     )
 
 
 def picture(frame: Frame) -> tuple[KeptImage, bytes]:
-    """Return a frame's file and its description. Raises DecodeError if the frame is broken."""
+    """Return the description of a frame's file, and its bytes. Raises DecodeError if the frame is broken."""
     if frame.encoding == "raw":
         image, data = _encode(decode(frame))
     else:
@@ -375,9 +392,10 @@ def picture(frame: Frame) -> tuple[KeptImage, bytes]:
 
 
 def _encode(pixels: Pixels) -> tuple[KeptImage, bytes]:
+    """Return an array as a PNG if it is a picture, else in NumPy's format, with the file's description."""
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
-    if pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+    if is_picture(pixels):
         data = encode_image(pixels, "png")
         return _image("png", data, pixels.shape[1], pixels.shape[0]), data
     out = io.BytesIO()
@@ -390,8 +408,8 @@ def _image(form: Literal["png", "jpeg", "npy"], data: bytes, width: int, height:
     return KeptImage(form=form, size=len(data), sha256=digest, width=width, height=height)
 
 
-def _slim(prediction: Prediction) -> Prediction:
-    """Remove features: they may take a megabyte."""
+def _without_embeddings(prediction: Prediction) -> Prediction:
+    """Return a prediction without features, which may take a megabyte."""
     return msgspec.structs.replace(prediction, embeddings=None) if prediction.embeddings else prediction
 
 
@@ -400,17 +418,17 @@ T = TypeVar("T")
 
 
 class Thread(Protocol):
-    """Runs blocking disk operations outside the event loop (``ModelThread``)."""
+    """Runs blocking disk operations outside the event loop. ``ModelThread`` of the pipeline implements it."""
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` in the thread."""
+        """Return what ``work`` returns in the thread, or raise what it raises."""
 
 
 class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
-    """Answers requests for stored samples, and stores labels of persons.
+    """An ``RpcServer`` that answers requests for stored samples, and stores labels of persons.
 
-    Each reply has ``names`` (namespace, service, worker, node).
-    ``classes``: the model's; another label is refused. Without any, each label is accepted.
+    Each reply has ``names``: the values of namespace, service, worker and node. A label that is not in ``classes``, the
+    names of the model's classes, is refused; if that is empty, each label is accepted.
     """
 
     def __init__(
@@ -421,7 +439,7 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
             topics.KEPT_REQUEST.filter(),
             topics.KEPT_REPLY,
             self._answer,
-            too_large=lambda error: self._entry_of(error=str(error)),
+            too_large=lambda error: self._reply_with(error=str(error)),
             optional=True,
         )
         self._store = store
@@ -430,6 +448,7 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
         self._classes = list(classes)
 
     async def _answer(self, delivery: Delivery[KeptRequest]) -> KeptReply | None:
+        """Return the reply to a request; None if the request names other workers."""
         request = delivery.body
         names = {name: getattr(request, name) for name in self._names}
         if any(value and value != self._names[name] for name, value in names.items()):
@@ -437,35 +456,38 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
         return await self._thread.call(self._reply, request)
 
     def _reply(self, request: KeptRequest) -> KeptReply | None:
-        """Return the reply; None for a sample that is not here, unless this worker was named."""
+        """Return the reply to a request; None for a sample that is not here, unless the request names this worker."""
         try:
             if not request.id:
                 page = self._store.page(request)
-                return self._entry_of(entries=page.entries, next=page.next)
+                return self._reply_with(entries=page.entries, next=page.next)
             if request.person:
                 return self._label(request.id, request.person, named=bool(request.worker))
             sample_and_data = self._store.get(request.id)
         except OSError as error:
-            return self._entry_of(error=f"its store cannot be read: {error.strerror or error}")
+            return self._reply_with(error=f"its store cannot be read: {error.strerror or error}")
         if sample_and_data:
-            return self._entry_of(sample=sample_and_data[0], data=sample_and_data[1])
-        return self._entry_of(error=REMOVED) if request.worker else None
+            return self._reply_with(sample=sample_and_data[0], data=sample_and_data[1])
+        return self._reply_with(error=REMOVED_ERROR) if request.worker else None
 
     def _label(self, id_: str, label: PersonLabel, *, named: bool) -> KeptReply | None:
-        """Store a person's label. A label that is no class of the model is refused, if the sample is here."""
+        """Store a person's label, and return the reply; None for a sample that is not here, unless ``named``.
+
+        A label that is no class of the model is refused. ``named``: the request names this worker.
+        """
         if self._classes and label.label not in self._classes:
             if id_ not in self._store:
                 return None
             classes = ", ".join(self._classes[:20])
-            return self._entry_of(error=f"label {label.label[:64]!r} is no class of the model: use one of {classes}")
+            return self._reply_with(error=f"label {label.label[:64]!r} is no class of the model: use one of {classes}")
         try:
             sample = self._store.label(id_, label)
         except TooLargeError as error:
-            return self._entry_of(error=str(error))
+            return self._reply_with(error=str(error))
         if sample is None:
-            return self._entry_of(error=REMOVED) if named else None
-        return self._entry_of(sample=sample)
+            return self._reply_with(error=REMOVED_ERROR) if named else None
+        return self._reply_with(sample=sample)
 
-    def _entry_of(self, **fields: Any) -> KeptReply:
+    def _reply_with(self, **fields: Any) -> KeptReply:
         names: Mapping[str, Any] = self._names
         return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **fields)

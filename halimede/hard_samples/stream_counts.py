@@ -1,9 +1,8 @@
-"""What a training needs to know about kept samples besides themselves: counts of the stream, and how it is mined.
+"""Two files in the folder of stored samples that a training needs: counts of the stream, and how it is mined.
 
-Both are files in the folder of the samples. The counts say for how many samples of the stream a kept one stands: one
-line of JSON for each interval, version of the small model, and share of audits. It has the times of its first and its
-last sample, since a round of training may begin between them. The file is bounded: the older half goes first.
-Incomplete lines are skipped when it is read.
+The stream is all samples that the worker answered; from its counts a training knows for how many samples of the stream
+a stored sample stands. The file of counts has one line of JSON for each interval, version of the small model, and share
+of audits. Over its bound, the older half is removed. A reader skips incomplete lines.
 """
 
 from __future__ import annotations
@@ -19,18 +18,25 @@ from msgspec import Meta, Struct
 
 from halimede.system.files import write_atomic
 
+#: the names of both files
 STREAM, MINING = "stream.jsonl", "mining.settings"
 #: most bytes of the counts: nine days of intervals with samples
 MAX_BYTES = 8 * 1024 * 1024
 
+#: a count
 Number = Annotated[int, Meta(ge=0)]
 
 
 class StreamInterval(Struct, rename="camel", kw_only=True):
-    """Samples that a version of the small model answered in an interval, with one share of audits.
+    """The number of samples that a version of the small model answered in an interval.
 
-    ``began_s`` and ``until_s`` are the times of the first and the last one, in seconds since 1970 by the node's clock;
-    lines of earlier releases have no ``began_s``. ``audit_share`` is the share of easy samples that is audited.
+    Attributes:
+        began_s, until_s: times of the first and the last sample, in seconds since 1970 by the node's clock. In lines of
+            earlier releases ``began_s`` is None.
+        version: the version of the small model.
+        audit_share: the share of easy samples that was audited, 0 to 1.
+        hard, easy: number of hard and of easy samples.
+
     """
 
     began_s: float | None = None
@@ -41,7 +47,10 @@ class StreamInterval(Struct, rename="camel", kw_only=True):
     easy: Number = 0
 
     def share_since(self, since_s: float) -> float:
-        """Return the share of the samples since a time, if they came evenly; 1: unknown, they may all be since then."""
+        """Return the share of the samples after a time (seconds since 1970), 0 to 1, as if they came evenly.
+
+        It is 1 without ``began_s``: all samples may have come after that time.
+        """
         if self.until_s < since_s:
             return 0.0
         if self.began_s is None or self.began_s >= since_s:
@@ -50,9 +59,14 @@ class StreamInterval(Struct, rename="camel", kw_only=True):
 
 
 class MiningSettings(Struct, rename="camel", kw_only=True, frozen=True):
-    """How the worker mines: rule, parameters, mode and budget; ``temperature`` of the next tier's model.
+    """How the worker mines.
 
-    Without a budget ``target_upload_ratio`` is the share of uploads that the service's calibration measured.
+    Attributes:
+        rule, parameters, mode: the hard example mining, as in the service's spec.
+        target_upload_ratio: the upload budget, 0 to 1; without a budget, the share of uploads that the service's
+            calibration measured. None: neither is known.
+        temperature: of the next tier's model: its probabilities are calibrated by it.
+
     """
 
     rule: str
@@ -63,7 +77,10 @@ class MiningSettings(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class StreamCounts:
-    """Counts samples for the file in ``folder``. ``observe`` may be called in another thread than ``save``."""
+    """Counts the samples of the stream, and appends the counts to the file in ``folder`` at each ``save``.
+
+    ``observe`` may be called in another thread than ``save``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STREAM
@@ -71,7 +88,7 @@ class StreamCounts:
         self._lock = threading.Lock()
 
     def observe(self, version: str, audit_share: float, at_s: float, *, hard: bool) -> None:
-        """Count a sample that was answered at a time, in seconds since 1970."""
+        """Count a sample that ``version`` of the small model answered at a time, in seconds since 1970."""
         with self._lock:
             interval = self._intervals.get((version, audit_share))
             if interval is None:
@@ -84,7 +101,7 @@ class StreamCounts:
                 interval.easy += 1
 
     def save(self) -> None:
-        """Append the samples since the last call to the file. Raises OSError; they are then saved by the next call."""
+        """Append the counts since the last call to the file. Raises OSError; the next call then saves them as well."""
         with self._lock:
             intervals, self._intervals = self._intervals, {}
         if not intervals:
@@ -109,7 +126,7 @@ class StreamCounts:
 
 
 def read_stream(folder: Path) -> Iterator[StreamInterval]:
-    """Yield the counts of a folder of kept samples, the oldest first. Raises OSError."""
+    """Yield the counts in a folder of stored samples, the oldest first; none without the file. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         for line in (folder / STREAM).read_bytes().splitlines():
             with contextlib.suppress(msgspec.DecodeError):
@@ -117,7 +134,7 @@ def read_stream(folder: Path) -> Iterator[StreamInterval]:
 
 
 def write_mining(folder: Path, settings: MiningSettings) -> None:
-    """Write how the worker mines. Raises OSError."""
+    """Write how the worker mines into a folder, which is made if it is missing. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(folder / MINING, msgspec.json.encode(settings))
 

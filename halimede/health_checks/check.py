@@ -1,4 +1,4 @@
-"""The rule of a check, and the row that a rule gives for one thing."""
+"""``CheckRule``, one possible result of a check, and ``Check``, the row that a rule gives for one thing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+#: how bad a row is: ``fact`` is worth knowing, ``warning`` works but not well, ``problem`` does not work
 Level = Literal["ok", "fact", "warning", "problem"]
 #: levels from the best to the worst
 LEVELS: tuple[Level, ...] = ("ok", "fact", "warning", "problem")
@@ -15,7 +16,16 @@ LEVELS: tuple[Level, ...] = ("ok", "fact", "warning", "problem")
 class Check:
     """One row: what a check has observed about one thing, and what to do about it.
 
-    ``about`` names the thing, ``since`` is an ISO time or empty. ``fails``: ``halimede status`` ends with 1.
+    Attributes:
+        name: the name of the check; several rules may have one name.
+        level: how bad it is.
+        what: the observation, without the thing.
+        do: what to do about it; empty: nothing.
+        about: the thing, as ``<kind>/<name>``; empty: the whole system.
+        since: when it began, an ISO time; empty: unknown.
+        follows: what follows from it for users; empty: nothing.
+        fails: ``halimede status`` ends with exit code 1.
+
     """
 
     name: str
@@ -29,11 +39,11 @@ class Check:
 
     @property
     def found(self) -> str:
-        """The observation with the thing that it is about."""
+        """The observation with the thing that it is about, as one text."""
         return f"{self.about}: {self.what}" if self.about else self.what
 
     def fields(self) -> dict[str, Any]:
-        """Return the row as plain data: ``doctor -o json``, ``status -o json``, GM's page."""
+        """Return the row as plain data for ``doctor -o json``, ``status -o json`` and GM's page."""
         return {
             "name": self.name,
             "level": self.level,
@@ -48,9 +58,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckRule:
-    """One result of a check that is not ok. ``mends`` may have fields in braces, for which ``row`` has values.
+    """One possible result of a check that is not ok. docs/reference/checks.md lists all rules.
 
-    ``fails``: ``halimede status`` ends with 1.
+    Attributes:
+        name: the name of the check.
+        level: the level of its rows.
+        observes: when the rule has a row, in general words.
+        follows: what follows from it for users.
+        mends: what to do about it; it may have fields in braces, for which ``row`` gets values.
+        fails: ``halimede status`` ends with exit code 1.
+
     """
 
     name: str
@@ -61,7 +78,10 @@ class CheckRule:
     fails: bool = False
 
     def row(self, what: str, about: str = "", since: str = "", remedy: str = "", **fields: str) -> Check:
-        """Return the row about one thing. ``remedy`` replaces the one of the rule where that depends on the thing."""
+        """Return the row about one thing: ``what``, ``about`` and ``since`` are those of ``Check``.
+
+        ``fields`` are the values for ``mends``; ``remedy``, unless empty, replaces ``mends``.
+        """
         remedy = remedy or self.mends.format(**fields)
         return Check(self.name, self.level, what, remedy, about, since, self.follows, self.fails)
 
@@ -72,7 +92,7 @@ def ok(name: str, what: str) -> Check:
 
 
 def warning(name: str, what: str, do: str) -> Check:
-    """Return a row of something that works, but not well or not safely."""
+    """Return a row of something that works, but neither well nor safely."""
     return Check(name, "warning", what, do)
 
 
@@ -82,5 +102,5 @@ def problem(name: str, what: str, do: str) -> Check:
 
 
 def worst(checks: Iterable[Check]) -> Level:
-    """Return the worst level of several rows."""
+    """Return the worst level of several rows; ``ok`` without rows."""
     return max((check.level for check in checks), key=LEVELS.index, default="ok")

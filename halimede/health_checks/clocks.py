@@ -1,4 +1,4 @@
-"""The checks of clocks: GM's against this machine's, and those of nodes."""
+"""The checks of clocks: GM's clock against that of this machine, and the clocks of nodes against GM's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from halimede.health_checks.facts import SystemFacts
 from halimede.health_checks.nodes import shorten
 from halimede.health_checks.workers import report_ages
 
-#: seconds that clocks may differ
+#: seconds by which clocks may differ
 CLOCK_S = 2.0
-#: seconds from which a clock can put a certificate out of its time
+#: seconds of a difference at which a certificate may count as expired, or as not valid yet
 DAY_S = 86_400.0
+#: the names of both checks
 OWN, NODES = "clock", "node clocks"
+#: level of a clock that is days off, and whether the connection to the broker has TLS
 LEVELS_OF_DAYS: tuple[tuple[Level, str], ...] = (("warning", "without"), ("problem", "with"))
+# the rules of a clock: GM sends no time; GM's or a node's differs by some seconds
 NO_TIME = CheckRule(
     OWN,
     "warning",
@@ -37,35 +40,24 @@ NODE_OFF = CheckRule(
     "times in logs, events and results cannot be compared",
     "synchronize the clocks with NTP",
 )
+#: what follows from a clock that is days off, and what to do about it
 CERTIFICATES = "certificates count as expired or as not valid yet; times in logs, events and results are wrong"
 SYNCHRONIZE = "set the clock, and synchronize it with NTP: `timedatectl set-ntp true`"
-#: of a clock that is days off: without TLS, and with it
-DAYS_OFF, DAYS_OFF_TLS = (
+#: the rules of a clock that is days off: of both checks, without TLS and with it
+DAYS_OFF, DAYS_OFF_TLS, NODE_DAYS_OFF, NODE_DAYS_OFF_TLS = (
     CheckRule(
-        OWN,
-        level,
-        f"GM's clock and that of the command's machine differ by a day or more, {tls} TLS",
-        CERTIFICATES,
-        SYNCHRONIZE,
-        fails=level == "problem",
+        name, level, f"{clocks} differ by a day or more, {tls} TLS", CERTIFICATES, SYNCHRONIZE, fails=level == "problem"
     )
-    for level, tls in LEVELS_OF_DAYS
-)
-NODE_DAYS_OFF, NODE_DAYS_OFF_TLS = (
-    CheckRule(
-        NODES,
-        level,
-        f"a node's clock and GM's differ by a day or more, {tls} TLS",
-        CERTIFICATES,
-        SYNCHRONIZE,
-        fails=level == "problem",
-    )
+    for name, clocks in ((OWN, "GM's clock and that of the command's machine"), (NODES, "a node's clock and GM's"))
     for level, tls in LEVELS_OF_DAYS
 )
 
 
 def examine_clock(facts: SystemFacts) -> Iterator[Check]:
-    """Compare GM's clock with this machine's; the tolerance includes half of the request's duration."""
+    """Yield one row about GM's clock and this machine's; none if GM itself runs the checks.
+
+    The clocks may differ by ``CLOCK_S`` and half of the time that GM's answer took.
+    """
     if facts.clock is None:
         return
     half_s = facts.clock.took_s / 2
@@ -84,9 +76,9 @@ def examine_clock(facts: SystemFacts) -> Iterator[Check]:
 
 
 def examine_node_clocks(facts: SystemFacts) -> Iterator[Check]:
-    """Compare the clocks of nodes: as GM has observed them, and by the times of workers' last reports.
+    """Yield rows about the clocks of nodes: as GM has observed them, and by the times of workers' last reports.
 
-    Of these only a time in the future proves a wrong clock: an old one is that of an old report.
+    A report from the future proves that the node's clock is ahead. An old report proves nothing.
     """
     clocks = facts.manager.clocks
     days_off = NODE_DAYS_OFF_TLS if facts.tls else NODE_DAYS_OFF
@@ -106,5 +98,5 @@ def examine_node_clocks(facts: SystemFacts) -> Iterator[Check]:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds, or days if they are more than one."""
+    """Return a difference as text, without its sign: in days from one day on, else in seconds."""
     return f"{abs(seconds) / DAY_S:.1f} days" if abs(seconds) >= DAY_S else f"{abs(seconds):.1f} s"

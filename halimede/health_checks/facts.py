@@ -1,4 +1,4 @@
-"""What the checks are given: what GM answers of itself, its nodes and resources, and what the bus carries."""
+"""The facts that the checks judge: ``SystemFacts``, from GM's answers and from messages that components publish."""
 
 from __future__ import annotations
 
@@ -18,41 +18,48 @@ SERVICE_KINDS = tuple(kind_of(plural).short_names[0] for plural in SERVICES)
 
 
 class DegradedAnswers(msgspec.Struct, frozen=True, rename="camel"):
-    """Answers of a service in the last minute, and those of them that are degraded. ``kind`` is its short name."""
+    """How many answers of a service in the last minute were degraded: the edge answered a hard sample alone."""
 
+    #: the short name of the service's kind, such as ``ji``
     kind: str
     namespace: str
     name: str
+    #: answers in the last minute, and the degraded ones of them
     answered: int
     degraded: int
 
 
 class QuietWorker(msgspec.Struct, frozen=True, rename="camel"):
-    """A worker that its local controller takes as running, and the time of its last report."""
+    """A worker whose reports are overdue, while its local controller takes it as running."""
 
     namespace: str
     name: str
     node: str
+    #: ISO time of its last report
     since: str
 
 
 class RecentLetters(msgspec.Struct, frozen=True, rename="camel"):
-    """The number of dead letters in the last minute, with the first of them."""
+    """The dead letters (messages that their receiver could not read) of the last minute."""
 
     number: int
+    #: topic of the first one, and why it could not be read
     topic: str
     reason: str
 
 
 class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """What GM answers to ``version``. An older GM answers less: the rest has its defaults."""
+    """What GM answers to ``version``. Fields that an older GM does not know have their defaults."""
 
+    #: GM's version of halimede
     version: str = ""
+    #: GM's epoch, which each of its starts raises: nodes follow the highest
     epoch: int = 0
-    #: GM's clock
+    #: ISO time of GM's clock; empty: unknown
     time: str = ""
-    #: what is wrong with its store; files of a store that was damaged
+    #: why GM cannot write its store; empty: it can
     store: str = ""
+    #: the renamed files of a store that was damaged; empty: none
     quarantined: str = ""
     #: whether GM is connected to the broker
     connected: bool = True
@@ -62,13 +69,17 @@ class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
     degraded: list[DegradedAnswers] = []
     #: workers without a report for some seconds
     quiet: list[QuietWorker] = []
-    #: seconds by which clocks of nodes are ahead of GM's, if that is much
+    #: seconds by which clocks of nodes are ahead of GM's (negative: behind), by node; only large differences
     clocks: dict[str, float] = {}
+    #: None: no dead letter in the last minute
     letters: RecentLetters | None = None
 
     @classmethod
     def of(cls, answer: Any) -> Self:
-        """Return the facts in an answer of GM; fields that another version of GM writes otherwise are missing."""
+        """Return the facts in an answer of GM: an object, or of an old GM its version as text.
+
+        If a field has another type than here, only the version is read.
+        """
         try:
             return msgspec.convert(answer, cls)
         except msgspec.ValidationError:
@@ -78,7 +89,7 @@ class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ClockComparison:
-    """When the machine of the command asked GM for its time, and the seconds until the answer."""
+    """When this machine requested GM's time (with its zone), and the seconds until the answer."""
 
     began: datetime
     took_s: float
@@ -86,22 +97,26 @@ class ClockComparison:
 
 @dataclass(frozen=True, slots=True)
 class BusFacts:
-    """What components publish: statuses of cameras with their topics, dead letters, stores of GMs that are online."""
+    """The messages of components that a command has received."""
 
+    #: statuses of cameras with their topics
     cameras: list[tuple[str, CameraStatus]] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    stores: set[str] = field(default_factory=set)
+    #: the ids of the stores of GMs that are online: one for each GM
+    online_stores: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemFacts:
-    """All that the checks judge. ``resources`` are bodies with their status, by the short name of their kind."""
+    """All that the checks judge."""
 
+    #: the time of the program that runs the checks, with its zone
     now: datetime
     manager: ManagerFacts
     #: the version of the program that runs the checks
     version: str
     nodes: Sequence[NodeInfo] = ()
+    #: bodies with their status, by the short name of their kind, such as ``ji``
     resources: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     bus: BusFacts = BusFacts()
     #: None: GM itself runs the checks
@@ -110,6 +125,6 @@ class SystemFacts:
     tls: bool = False
 
     def services(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the services with workers."""
+        """Yield the bodies of all resources of kinds with workers."""
         for kind in SERVICE_KINDS:
             yield from self.resources.get(kind, ())

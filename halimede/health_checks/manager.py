@@ -1,4 +1,4 @@
-"""The checks of GM itself, and of messages that nobody can read."""
+"""The checks of GM itself, and of dead letters: messages that their receiver could not read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from halimede.bus.port import refusal_text
 from halimede.health_checks.check import Check, CheckRule, ok
 from halimede.health_checks.facts import ManagerFacts, SystemFacts
 
+#: the name of the first check
 NAME = "global manager"
-SEVERAL = CheckRule(
+# the rules of GM: each one's text says when it has a row
+SEVERAL_MANAGERS = CheckRule(
     NAME,
     "problem",
     "more than one GM is online on this broker",
@@ -24,7 +26,7 @@ OTHER_VERSION = CheckRule(
     "a command may show or write less than GM has",
     "install the same version on both",
 )
-BROKER = CheckRule(
+DISCONNECTED = CheckRule(
     "broker",
     "problem",
     "GM is not connected to the broker",
@@ -32,7 +34,7 @@ BROKER = CheckRule(
     "start the broker, or correct GM's --broker: `halimede doctor`",
     fails=True,
 )
-REFUSED = CheckRule(
+TOPICS_REFUSED = CheckRule(
     "granted",
     "problem",
     "the broker refuses a subscription or the birth of GM",
@@ -40,7 +42,7 @@ REFUSED = CheckRule(
     "grant it in the broker's access rules (docs/security.md), then restart the global manager",
     fails=True,
 )
-STORE = CheckRule(
+STORE_UNWRITABLE = CheckRule(
     "store",
     "problem",
     "GM cannot write its store",
@@ -48,7 +50,7 @@ STORE = CheckRule(
     "free space; until then edits are refused, statuses are only in memory: docs/operations.md, A full disk",
     fails=True,
 )
-QUARANTINED = CheckRule(
+STORE_QUARANTINED = CheckRule(
     "store",
     "problem",
     "GM has renamed a store that was damaged",
@@ -56,9 +58,9 @@ QUARANTINED = CheckRule(
     "check its disk, apply missing resources (`halimede get`), then remove these files",
     fails=True,
 )
-#: rules because of which GM is not ready
-UNREADY = (BROKER, REFUSED, STORE)
-LETTERS = CheckRule(
+#: the rules of ``examine_readiness``: GM is not ready while one of them has a row
+READINESS_RULES = (DISCONNECTED, TOPICS_REFUSED, STORE_UNWRITABLE)
+DEAD_LETTERS = CheckRule(
     "dead letters",
     "warning",
     "messages that their receiver could not read",
@@ -68,36 +70,41 @@ LETTERS = CheckRule(
 
 
 def examine_manager(facts: SystemFacts) -> Iterator[Check]:
-    """Check that there is one GM, of this version, with a store that it can write."""
-    manager, number = facts.manager, len(facts.bus.stores)
-    if number > 1:
-        yield SEVERAL.row(f"{number} are online")
+    """Yield rows about the GM whose facts these are: other GMs online, or its version; its readiness; a damaged store.
+
+    That GM is online: it has answered a command, or runs the checks itself.
+    """
+    manager, number_online = facts.manager, len(facts.bus.online_stores)
+    if number_online > 1:
+        yield SEVERAL_MANAGERS.row(f"{number_online} are online")
     elif manager.version != facts.version:
         yield OTHER_VERSION.row(f"its version is {manager.version}, this command's is {facts.version}")
     else:
         yield ok(NAME, f"one, version {manager.version}, epoch {manager.epoch}")
-    yield from examine_trouble(manager)
+    yield from examine_readiness(manager)
     if manager.quarantined:
-        yield QUARANTINED.row(manager.quarantined, "gm")
+        yield STORE_QUARANTINED.row(manager.quarantined, "gm")
 
 
-def examine_trouble(manager: ManagerFacts) -> Iterator[Check]:
-    """Check for what makes GM not ready."""
+def examine_readiness(manager: ManagerFacts) -> Iterator[Check]:
+    """Yield a row for each reason why GM is not ready: no broker, refused topics, an unwritable store."""
     if not manager.connected:
-        yield BROKER.row("not connected to the broker", "gm")
+        yield DISCONNECTED.row("not connected to the broker", "gm")
     if manager.refused:
-        yield REFUSED.row(refusal_text(manager.refused), "gm")
+        yield TOPICS_REFUSED.row(refusal_text(manager.refused), "gm")
     if manager.store:
-        yield STORE.row(manager.store, "gm")
+        yield STORE_UNWRITABLE.row(manager.store, "gm")
 
 
 def examine_dead_letters(facts: SystemFacts) -> Iterator[Check]:
-    """Check for messages that could not be read."""
-    letters, recent = facts.bus.dead_letters, facts.manager.letters
+    """Yield one row about dead letters: those that GM has counted in the last minute, else those in ``facts.bus``."""
+    dead_letters, recent = facts.bus.dead_letters, facts.manager.letters
     if recent:
-        yield LETTERS.row(f"{recent.number} in the last minute; the first: {recent.topic}: {recent.reason}")
-    elif letters:
-        first = letters[0]
-        yield LETTERS.row(f"{len(letters)} while this command listened; the first: {first.topic}: {first.reason}")
+        yield DEAD_LETTERS.row(f"{recent.number} in the last minute; the first: {recent.topic}: {recent.reason}")
+    elif dead_letters:
+        first = dead_letters[0]
+        yield DEAD_LETTERS.row(
+            f"{len(dead_letters)} while this command listened; the first: {first.topic}: {first.reason}"
+        )
     else:
-        yield ok(LETTERS.name, "none")
+        yield ok(DEAD_LETTERS.name, "none")

@@ -1,4 +1,4 @@
-"""The checks of nodes: online, of GM's version, without trouble of their own."""
+"""The checks of nodes: each node is online, has GM's version, and reports no problem of its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from halimede.health_checks.check import Check, CheckRule, ok
 from halimede.health_checks.facts import SystemFacts
 from halimede.messages import NodeInfo
 
+#: the name of the check
 NAME = "nodes"
-#: names in one row
-SHOWN = 5
+#: most names in one row
+MOST_NAMES = 5
+# the rules of nodes: each one's text says when it has a row
 NONE = CheckRule(
     NAME,
     "problem",
@@ -73,7 +75,7 @@ LOST = CheckRule(
 
 
 def examine_nodes(facts: SystemFacts) -> Iterator[Check]:
-    """Check all nodes."""
+    """Yield rows about nodes with a problem, else one row with the number of nodes online."""
     if not facts.nodes:
         yield NONE.row("no local controller has ever connected", "nodes")
         return
@@ -86,7 +88,7 @@ def examine_nodes(facts: SystemFacts) -> Iterator[Check]:
 
 
 def _examine_node(node: NodeInfo, version: str) -> Iterator[Check]:
-    """Check one node; ``version`` is GM's."""
+    """Yield the rows about one node; ``version`` is GM's, empty if unknown."""
     about = f"node/{node.name}"
     if not node.online and node.trouble:
         yield UNREACHED.row(node.trouble, about, node=node.name)
@@ -105,5 +107,5 @@ def _examine_node(node: NodeInfo, version: str) -> Iterator[Check]:
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return the first names of several, and the number of the others."""
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    """Return the first names as one text, with the number of further names."""
+    return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")

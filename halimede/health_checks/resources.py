@@ -1,4 +1,4 @@
-"""The checks of resources: the phase of each, and the remedy for the reason of its condition."""
+"""The checks of resources: the phase of each one, its conditions, and the remedy for the reason of its phase."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.health_checks.check import Check, CheckRule, ok
 from halimede.health_checks.facts import SystemFacts
-from halimede.health_checks.resource_fields import condition, current, dig, phase, reason
+from halimede.health_checks.resource_fields import condition_text, current_condition, dig, phase, reason
 from halimede.learning_loop.states import State
 from halimede.messages.file_facts import CONTENT_UNUSABLE, NO_SAMPLES, SAMPLES_REPEATED
 from halimede.messages.operator import OVERLOAD
@@ -21,9 +21,10 @@ from halimede.messages.training import STARVED
 
 #: phases from the worst to the best; an unknown one counts as the worst
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Running", "Ready", "Done")
+#: phases without a row
 FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating", *get_args(State)})
-#: reasons that need attention in a fine phase as well: a training of a learning loop has the loop's state as its phase
-UNWELL = frozenset({STARVED})
+#: reasons with a row in a fine phase as well: a training of a learning loop has the loop's state as its phase
+URGENT_REASONS = frozenset({STARVED})
 #: the remedy for a condition's reason, or for that of one kind; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it uses: `halimede apply -f FILE`",
@@ -64,44 +65,35 @@ REMEDIES |= dict.fromkeys(
     "`kubectl describe pods --namespace {ns} --selector app.kubernetes.io/managed-by=halimede`",
 )
 REMEDIES["NodeUnreachable"] = "wait, its workers go on; see `kubectl get nodes`, and the node's link to the cluster"
-OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
-#: only services have workers
-LOGS = ", `halimede logs {name} -n {ns}`"
-WITH_LOGS = frozenset({"ji", "mei", "tm"})
-#: the names of the checks of kinds; a service that serves a model counts as a service
+#: the remedy for every other reason, and its second command for kinds with workers
+OTHER_REMEDY = "`halimede describe {kind} {name} -n {ns}`"
+LOGS_REMEDY = ", `halimede logs {name} -n {ns}`"
+KINDS_WITH_LOGS = frozenset({"ji", "mei", "tm"})
+#: the names of the checks of kinds; all other kinds count as services
 NAMES = {"model": "models", "dataset": "datasets"}
-FAILED = tuple(
-    CheckRule(
-        name,
-        "problem",
-        f"{thing} is `Failed`",
-        follows,
-        "see its reason in [conditions](conditions.md): the row names the next step",
-        fails=True,
-    )
+#: what to do about a phase in general; a row has the remedy of its reason instead
+SEE_REASON = "see [its reason](../troubleshooting.md#by-reason): the row names the next step"
+#: the rules of phases that are not fine, by the name of their check
+FAILED = {
+    name: CheckRule(name, "problem", f"{thing} is `Failed`", follows, SEE_REASON, fails=True)
     for name, thing, follows in (
         ("services", "a service", "no edge worker runs: its frames are not answered"),
         ("models", "a Model", "no worker starts with it; services keep the model that they have"),
         ("datasets", "a Dataset", "a training that names it does not begin"),
     )
-)
-UNFINISHED = tuple(
-    CheckRule(
-        name,
-        "warning",
-        f"{thing} is `Pending`, `Degraded` or in an unknown phase",
-        follows,
-        "see its reason in [conditions](conditions.md): the row names the next step",
-        fails=True,
+}
+UNFINISHED = {
+    name: CheckRule(
+        name, "warning", f"{thing} is `Pending`, `Degraded` or in an unknown phase", follows, SEE_REASON, fails=True
     )
     for name, thing, follows in (
         ("services", "a service", "a worker, a node or a resource is missing; of a `Degraded` one the edge answers"),
         ("models", "a Model", "services that name it wait for it"),
         ("datasets", "a Dataset", "a training that names it waits for it"),
     )
-)
+}
 
-#: conditions beside the phase that say that something is not as it should be, while they are True
+#: conditions in addition to the phase that need attention while they are True
 CONDITIONS = {
     "Drift": CheckRule(
         "services",
@@ -119,6 +111,7 @@ CONDITIONS = {
     ),
 }
 
+#: the rule of a Dataset that is Ready although its samples are no use
 DOUBTFUL = CheckRule(
     "datasets",
     "warning",
@@ -127,7 +120,7 @@ DOUBTFUL = CheckRule(
     "correct what the message names: docs/datasets.md, Conditions",
 )
 #: reasons that need attention in a fine phase as well, by kind
-NOTED = {
+REASONS = {
     ("model", CONTENT_UNUSABLE): CheckRule(
         "models",
         "warning",
@@ -140,6 +133,7 @@ NOTED = {
 }
 
 
+#: the rule of a service whose Models name their classes differently
 CLASSES = CheckRule(
     "services",
     "warning",
@@ -150,17 +144,17 @@ CLASSES = CheckRule(
 
 
 def phase_rank(phase: str) -> int:
-    """Return a sort key of phases: the worst first, with unknown ones."""
+    """Return the place of a phase from the worst (0, also of an unknown phase) to the best: a sort key."""
     return WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
 
 
 def rank(body: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Return a sort key of resources: the worst first, then by name."""
+    """Return a sort key of resources' bodies: the worst phase first, then by namespace and name."""
     return phase_rank(phase(body)), str(dig(body, "metadata", "namespace")), str(dig(body, "metadata", "name"))
 
 
 def examine_resources(facts: SystemFacts) -> Iterator[Check]:
-    """Check the phases of all resources."""
+    """Yield a row for each resource whose phase is not fine, else one row with the number of resources."""
     healthy = True
     for kind, bodies in facts.resources.items():
         for row in examine_kind(kind, bodies):
@@ -172,21 +166,23 @@ def examine_resources(facts: SystemFacts) -> Iterator[Check]:
 
 
 def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
-    """Check the conditions beside the phases, and those of resources whose phase is fine."""
+    """Yield a row for each true condition of ``CONDITIONS``, and for each reason of ``REASONS`` in a fine phase."""
     for kind, bodies in facts.resources.items():
         for body in bodies:
-            about, why = f"{kind}/{dig(body, 'metadata', 'name')}", reason(body)
-            if (noted := NOTED.get((kind, why))) and phase(body) in FINE:
-                yield noted.row(condition(body), about, str(current(body).get("lastTransitionTime") or ""))
-            for fact in dig(body, "status", "conditions") or []:
-                rule = CONDITIONS.get(str(fact.get("type")))
-                if rule and fact.get("status", "True") == "True":
-                    what = f"{fact.get('reason')}: {fact.get('message')}"
-                    yield rule.row(what, about, str(fact.get("lastTransitionTime") or ""))
+            about = f"{kind}/{dig(body, 'metadata', 'name')}"
+            if (rule := REASONS.get((kind, reason(body)))) and phase(body) in FINE:
+                yield rule.row(
+                    condition_text(body), about, str(current_condition(body).get("lastTransitionTime") or "")
+                )
+            for condition in dig(body, "status", "conditions") or []:
+                rule = CONDITIONS.get(str(condition.get("type")))
+                if rule and condition.get("status", "True") == "True":
+                    what = f"{condition.get('reason')}: {condition.get('message')}"
+                    yield rule.row(what, about, str(condition.get("lastTransitionTime") or ""))
 
 
 def examine_classes(facts: SystemFacts) -> Iterator[Check]:
-    """Check whether the Models of each service have a name of a class in common."""
+    """Yield a row for each service whose Models name their classes differently."""
     models: dict[str, dict[str, ModelSpec]] = {}
     for body in facts.resources.get("model", ()):
         with suppress(InvalidFieldError):  # of another version of GM
@@ -195,22 +191,24 @@ def examine_classes(facts: SystemFacts) -> Iterator[Check]:
     for body in facts.resources.get("ji", ()):
         with suppress(InvalidFieldError):
             service = convert(dig(body, "spec"), JointInferenceServiceSpec, "spec")
-            if doubt := different_names(service, models.get(str(dig(body, "metadata", "namespace")), {})):
-                yield CLASSES.row(doubt, f"ji/{dig(body, 'metadata', 'name')}")
+            if difference := different_names(service, models.get(str(dig(body, "metadata", "namespace")), {})):
+                yield CLASSES.row(difference, f"ji/{dig(body, 'metadata', 'name')}")
 
 
 def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:
-    """Return the rows of the resources of one kind, the worst first."""
-    wrong = sorted((body for body in bodies if phase(body) not in FINE or reason(body) in UNWELL), key=rank)
-    return [_row(kind, body) for body in wrong]
+    """Return the rows of the resources of one kind whose phase is not fine, the worst first.
+
+    ``kind`` is the kind's short name, ``bodies`` are the resources with their status.
+    """
+    unhealthy = sorted((body for body in bodies if phase(body) not in FINE or reason(body) in URGENT_REASONS), key=rank)
+    return [_row(kind, body) for body in unhealthy]
 
 
 def _row(kind: str, body: Mapping[str, Any]) -> Check:
+    """Return the row of a resource whose phase is not fine, with the remedy for its reason."""
     namespace, name = (str(dig(body, "metadata", key)) for key in ("namespace", "name"))
-    otherwise = OTHERWISE + LOGS if kind in WITH_LOGS else OTHERWISE
-    why = reason(body)
-    remedy = REMEDIES.get(f"{kind}/{why}", REMEDIES.get(why, otherwise)).format(kind=kind, name=name, ns=namespace)
-    rules = FAILED if phase(body) == "Failed" else UNFINISHED
-    rule = next(rule for rule in rules if rule.name == NAMES.get(kind, "services"))
-    since = str(current(body).get("lastTransitionTime") or "")
-    return rule.row(f"{phase(body)}: {condition(body)}", f"{kind}/{name}", since, remedy)
+    cause, other = reason(body), OTHER_REMEDY + LOGS_REMEDY if kind in KINDS_WITH_LOGS else OTHER_REMEDY
+    remedy = REMEDIES.get(f"{kind}/{cause}", REMEDIES.get(cause, other)).format(kind=kind, name=name, ns=namespace)
+    rule = (FAILED if phase(body) == "Failed" else UNFINISHED)[NAMES.get(kind, "services")]
+    since = str(current_condition(body).get("lastTransitionTime") or "")
+    return rule.row(f"{phase(body)}: {condition_text(body)}", f"{kind}/{name}", since, remedy)

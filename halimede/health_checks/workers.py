@@ -1,4 +1,4 @@
-"""The checks of running workers: that they report, and that the cloud answers hard samples."""
+"""The checks of running workers: they report, and the cloud answers the hard samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from halimede.health_checks.resource_fields import dig, time_of
 REPORT_S = 60.0
 #: shares of degraded answers, and the least answers that are judged: a share of a few answers proves nothing
 DEGRADED_WARNING, DEGRADED_PROBLEM, LEAST_ANSWERS = 0.1, 0.5, 10
+#: the names of both checks
 REPORTS, ANSWERS = "reports", "answers"
+# the rules of reports and of answers: each one's text says when it has a row
 OVERDUE = CheckRule(
     REPORTS,
     "fact",
@@ -47,7 +49,7 @@ MOSTLY_DEGRADED = CheckRule(
 
 
 def examine_reports(facts: SystemFacts) -> Iterator[Check]:
-    """Check that running workers report: first by what their nodes have received, then by the services' statuses."""
+    """Yield rows about workers without reports: by what their nodes have received, and by the services' statuses."""
     for worker in facts.manager.quiet:
         since = time_of(worker.since)
         age = f" for {(facts.now - since).total_seconds():.0f} s" if since else ""
@@ -64,7 +66,7 @@ def examine_reports(facts: SystemFacts) -> Iterator[Check]:
 
 
 def examine_answers(facts: SystemFacts) -> Iterator[Check]:
-    """Check the share of degraded answers of the last minute."""
+    """Yield a row for each service with too large a share of degraded answers in the last minute."""
     healthy = True
     for service in facts.manager.degraded:
         share = service.degraded / max(service.answered, 1)
@@ -81,7 +83,10 @@ def examine_answers(facts: SystemFacts) -> Iterator[Check]:
 
 
 def report_ages(facts: SystemFacts) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], float]]:
-    """Yield service, node and age in seconds of each node's last report, without what GM knows of the node's clock."""
+    """Yield the body of the service, the node's entry in its status, and the age of the node's last report in seconds.
+
+    The age is corrected by what GM knows of the node's clock. A negative age: the report is from the future.
+    """
     for body in facts.services():
         for node in dig(body, "status", "nodes") or []:
             reported = time_of(dig(node, "taskInfo", "currentTime"))

@@ -1,1 +1,4 @@
-"""Reports of a run as one HTML file that loads nothing: the page around them, and charts as SVG. Pure."""
+"""Makes HTML reports of a run, each one file that loads nothing: ``page`` is the page, ``charts`` has charts as SVG.
+
+`halimede evaluate` and the demos use it. Pure.
+"""

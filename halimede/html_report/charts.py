@@ -1,4 +1,8 @@
-"""Small charts as SVG, in the page's own colours, so that they are right in light and in darkness. Pure."""
+"""Small charts as SVG texts, in the page's own colours, so that they fit a light and a dark page. Pure.
+
+Coordinates are pixels from the top left corner. A colour is any CSS colour, such as ``var(--edge)``. Given texts are
+escaped.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: of a chart that takes the page's width, and of one that takes half of it
+#: pixels of a chart with the page's width, and of a chart with half of it
 WIDTH, HALF = 1040, 500
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a timeline: whose, its colour, its picture (a JPEG in base 64), and (from, to, lane) in seconds."""
+    """One row of a timeline: an identity, and when cameras saw it."""
 
     label: str
     colour: str
+    #: a JPEG in base 64
     picture: str
+    #: from and until (seconds), and the name of the camera
     spans: Sequence[tuple[float, float, str]]
 
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """The range of an axis, how its values are written, and what they are."""
+    """One axis of a curve: its range, the ``str.format`` form of its values, and what the values are."""
 
     low: float
     high: float
@@ -33,41 +39,41 @@ class ChartAxis:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where samples pass in a flow: its name, the lines that stand below the name, and its colour."""
+    """A point of a flow that samples pass: its name, the lines of text below the name, and its colour."""
 
     name: str
     lines: Sequence[str]
     colour: str
 
 
-def svg(width: int, height: int, inside: Sequence[str], label: str) -> str:
-    """Put parts into a picture with a name for those who cannot see it."""
+def svg(width: int, height: int, shapes: Sequence[str], label: str) -> str:
+    """Return an SVG element with these shapes (SVG texts). ``label`` describes it to readers who cannot see it."""
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{html.escape(label)}">'
-        + "".join(inside)
+        + "".join(shapes)
         + "</svg>"
     )
 
 
-def text(x: float, y: float, words: str, *, anchor: str = "start", css: str = "", more: str = "") -> str:
-    """Return words at a place."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{css}" {more}>{html.escape(words)}</text>'
+def text(x: float, y: float, content: str, *, anchor: str = "start", css: str = "", more: str = "") -> str:
+    """Return a text at a point. ``anchor``: the end of it that is there; ``css``: a class; ``more``: attributes."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{css}" {more}>{html.escape(content)}</text>'
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, *, more: str = "") -> str:
-    """Return a bar with slightly rounded corners."""
+    """Return a rectangle with slightly rounded corners; ``more`` are further attributes."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" rx="3" fill="{fill}" {more}/>'
     )
 
 
 def line(x1: float, y1: float, x2: float, y2: float, *, more: str = 'class="axis"') -> str:
-    """Return a line."""
+    """Return a line between two points; ``more`` are further attributes."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {more}/>'
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers in a range."""
+    """Return about five round numbers in a range, for an axis; ``high`` must be over ``low``."""
     rough = (high - low) / 5
     size = 10 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
@@ -75,27 +81,31 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def timeline(rows: Sequence[Row], seconds: float, lanes: Mapping[str, str]) -> str:
-    """Draw who was seen when, by which camera, with a cursor that the page moves. ``lanes``: colours by camera."""
-    left, high = 108, 34
-    scale, bottom = (WIDTH - left - 10) / seconds, len(rows) * high + 6
-    parts = []
+    """Return a chart of when cameras saw each identity, over ``seconds``, with a cursor that the page's script moves.
+
+    ``lanes``: the colour of each camera, in the order in which cameras stand in a row.
+    """
+    margin, row_height = 108, 34
+    scale, bottom = (WIDTH - margin - 10) / seconds, len(rows) * row_height + 6
+    shapes = []
     for second in range(0, int(seconds) + 1, 2):
-        x = left + second * scale
-        parts += [line(x, 0, x, bottom), text(x, bottom + 16, f"{second} s", anchor="middle")]
+        x = margin + second * scale
+        shapes += [line(x, 0, x, bottom), text(x, bottom + 16, f"{second} s", anchor="middle")]
     for i, row in enumerate(rows):
-        y = i * high + 6
-        parts.append(f'<image href="data:image/jpeg;base64,{row.picture}" x="2" y="{y}" width="26" height="26"/>')
-        parts.append(rect(2, y, 26, 26, "none", more=f'stroke="{row.colour}" stroke-width="2"'))
-        parts.append(text(36, y + 18, row.label, css="ink", more='style="font-family:ui-monospace,monospace"'))
+        y = i * row_height + 6
+        shapes.append(f'<image href="data:image/jpeg;base64,{row.picture}" x="2" y="{y}" width="26" height="26"/>')
+        shapes.append(rect(2, y, 26, 26, "none", more=f'stroke="{row.colour}" stroke-width="2"'))
+        shapes.append(text(36, y + 18, row.label, css="ink", more='style="font-family:ui-monospace,monospace"'))
         for start, end, camera in row.spans:
             lane = list(lanes).index(camera) * 8
             more = f'opacity="0.9"><title>{camera}, {start:.1f} to {end:.1f} s</title></rect'
-            parts.append(
-                rect(left + start * scale, y + 1 + lane, (end - start) * scale, 7, lanes[camera], more=more)[:-2] + ">"
+            shapes.append(
+                rect(margin + start * scale, y + 1 + lane, (end - start) * scale, 7, lanes[camera], more=more)[:-2]
+                + ">"
             )
-    cursor = line(left, 0, left, bottom, more='stroke="var(--all)" stroke-width="2"')
-    parts.append(f'<g id="cursor" data-scale="{scale:.3f}">{cursor}</g>')
-    return svg(WIDTH, bottom + 22, parts, "When each identity was seen, by camera")
+    cursor = line(margin, 0, margin, bottom, more='stroke="var(--all)" stroke-width="2"')
+    shapes.append(f'<g id="cursor" data-scale="{scale:.3f}">{cursor}</g>')
+    return svg(WIDTH, bottom + 22, shapes, "When each identity was seen, by camera")
 
 
 def bars(
@@ -105,101 +115,115 @@ def bars(
     target: tuple[float, str] | None = None,
     ends: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
-    """Draw shares from 0 to 1 as bars that lie, with their values, and with the ends of their intervals if given."""
-    left, high, width = 92, 42, HALF
-    scale = width - left - 64
-    parts = []
+    """Return a chart of shares from 0 to 1, as horizontal bars by name.
+
+    ``target``: a value with its name, as a vertical line. ``ends``: the interval of each value.
+    """
+    margin, row_height, width = 92, 42, HALF
+    scale = width - margin - 64
+    shapes = []
     for i, (name, value) in enumerate(values.items()):
-        y = i * high + 4
-        parts.append(text(left - 10, y + 20, name, anchor="end", css="ink"))
-        parts.append(rect(left, y, scale, 28, "var(--shade)"))
-        parts.append(rect(left, y, scale * value, 28, colours[name]))
-        parts.append(text(left + scale + 8, y + 20, f"{value:.3f}", css="ink", more='font-weight="600"'))
+        y = i * row_height + 4
+        shapes.append(text(margin - 10, y + 20, name, anchor="end", css="ink"))
+        shapes.append(rect(margin, y, scale, 28, "var(--shade)"))
+        shapes.append(rect(margin, y, scale * value, 28, colours[name]))
+        shapes.append(text(margin + scale + 8, y + 20, f"{value:.3f}", css="ink", more='font-weight="600"'))
         if ends and name in ends:
-            first, last = (left + scale * end for end in ends[name])
+            first, last = (margin + scale * end for end in ends[name])
             for x1, y1, x2, y2 in ((first, 14, last, 14), (first, 8, first, 20), (last, 8, last, 20)):
-                parts.append(line(x1, y + y1, x2, y + y2, more='stroke="var(--ink)" stroke-width="2"'))
-    bottom = len(values) * high
+                shapes.append(line(x1, y + y1, x2, y + y2, more='stroke="var(--ink)" stroke-width="2"'))
+    bottom = len(values) * row_height
     if target:
-        x = left + scale * target[0]
-        parts.append(line(x, 0, x, bottom, more='stroke="var(--ink)" stroke-dasharray="4 4"'))
-        parts.append(text(x, bottom + 14, target[1], anchor="middle"))
-    return svg(width, bottom + 20, parts, ", ".join(f"{k} {v:.3f}" for k, v in values.items()))
+        x = margin + scale * target[0]
+        shapes.append(line(x, 0, x, bottom, more='stroke="var(--ink)" stroke-dasharray="4 4"'))
+        shapes.append(text(x, bottom + 14, target[1], anchor="middle"))
+    return svg(width, bottom + 20, shapes, ", ".join(f"{k} {v:.3f}" for k, v in values.items()))
 
 
 def pairs(rows: Sequence[tuple[str, float, float]], colours: Mapping[str, str]) -> str:
-    """Draw for each node its part of the capacity (outlined) over its part of the answers."""
-    left, high, width = 70, 64, HALF
-    most = max(max(a, b) for _, a, b in rows) * 1.02
-    scale = (width - left - 150) / most
-    parts = []
-    for i, (name, wanted, found) in enumerate(rows):
-        y = i * high + 4
-        parts.append(text(left - 10, y + 30, name, anchor="end", css="ink"))
-        parts.append(rect(left, y, scale * found, 24, colours[name]))
-        parts.append(text(left + scale * found + 8, y + 17, f"{found:.1%} of answers", css="ink"))
+    """Return a chart of two shares of each node, from 0 to 1: of the capacity (outlined) and of the answers.
+
+    A row is (node, share of the capacity, share of the answers).
+    """
+    margin, row_height, width = 70, 64, HALF
+    largest = max(max(a, b) for _, a, b in rows) * 1.02
+    scale = (width - margin - 150) / largest
+    shapes = []
+    for i, (name, capacity, answers) in enumerate(rows):
+        y = i * row_height + 4
+        shapes.append(text(margin - 10, y + 30, name, anchor="end", css="ink"))
+        shapes.append(rect(margin, y, scale * answers, 24, colours[name]))
+        shapes.append(text(margin + scale * answers + 8, y + 17, f"{answers:.1%} of answers", css="ink"))
         more = f'stroke="{colours[name]}" stroke-width="1.5" stroke-dasharray="4 3"'
-        parts.append(rect(left, y + 28, scale * wanted, 18, "none", more=more))
-        parts.append(text(left + scale * wanted + 8, y + 42, f"{wanted:.1%} of capacity"))
-    return svg(width, len(rows) * high, parts, "Each node's share of the answers beside its share of the capacity")
+        shapes.append(rect(margin, y + 28, scale * capacity, 18, "none", more=more))
+        shapes.append(text(margin + scale * capacity + 8, y + 42, f"{capacity:.1%} of capacity"))
+    return svg(
+        width, len(rows) * row_height, shapes, "Each node's share of the answers beside its share of the capacity"
+    )
 
 
-def stacked(series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, step: float, unit: str) -> str:
-    """Draw rates of ``step`` seconds each, by name, one over the other."""
-    left, bottom, width, top = 44, 190, HALF, 8
+def stacked_bars(series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, step: float, unit: str) -> str:
+    """Return a chart of rates over time, one bar for each ``step`` seconds, the names of ``series`` stacked.
+
+    ``unit`` says what a rate is.
+    """
+    margin, bottom, width, top = 44, 190, HALF, 8
     count = max((len(values) for values in series.values()), default=1)
     totals = [sum(values[i] for values in series.values()) for i in range(count)]
-    most = max([*totals, 1.0]) * 1.12
-    across, scale = (width - left - 8) / max(count, 1), (bottom - top) / most
-    parts = []
-    for value in ticks(0, most):
+    highest = max([*totals, 1.0]) * 1.12
+    across, scale = (width - margin - 8) / max(count, 1), (bottom - top) / highest
+    shapes = []
+    for value in ticks(0, highest):
         y = bottom - value * scale
-        parts += [line(left, y, width, y), text(left - 8, y + 4, f"{value:.0f}", anchor="end")]
+        shapes += [line(margin, y, width, y), text(margin - 8, y + 4, f"{value:.0f}", anchor="end")]
     heights = [0.0] * count
     for name, values in series.items():
         for i, value in enumerate(values):
             y = bottom - (heights[i] + value) * scale
-            parts.append(f'<rect x="{left + i * across:.1f}" y="{y:.1f}" width="{max(across - 1, 1):.1f}" '
+            shapes.append(f'<rect x="{margin + i * across:.1f}" y="{y:.1f}" width="{max(across - 1, 1):.1f}" '
                          f'height="{value * scale:.1f}" fill="{colours[name]}"/>')  # fmt: skip
             heights[i] += value
     for second in ticks(0, count * step):
-        parts.append(text(left + second / step * across, bottom + 18, f"{second:g} s", anchor="middle"))
-    parts.append(text(left, bottom + 38, unit))
-    return svg(width, bottom + 44, parts, unit)
+        shapes.append(text(margin + second / step * across, bottom + 18, f"{second:g} s", anchor="middle"))
+    shapes.append(text(margin, bottom + 38, unit))
+    return svg(width, bottom + 44, shapes, unit)
 
 
 def waits(
     points: Sequence[tuple[float, float, str]],
-    marks: Sequence[tuple[float, str]],
+    events: Sequence[tuple[float, str]],
     seconds: float,
     colours: Mapping[str, str],
 ) -> str:
-    """Draw for each frame (second, milliseconds until its answer, who gave it) when it came and how long it waited.
+    """Return a chart of when each frame came and how long it waited for its answer, over ``seconds``.
 
-    Milliseconds are drawn as their square root, so that both usual and long waits can be seen.
+    A point is (second, milliseconds until the answer, who answered), an event (second, name), and ``colours`` are by
+    who answered. Milliseconds are drawn as their square root, so that both usual and long waits can be seen.
     """
-    left, top, bottom = 62, 26, 250
-    most = max([ms for _, ms, _ in points] or [100.0])
-    across, scale = (WIDTH - left - 10) / seconds, (bottom - top) / most**0.5
-    parts = []
+    margin, top, bottom = 62, 26, 250
+    longest_ms = max([ms for _, ms, _ in points] or [100.0])
+    across, scale = (WIDTH - margin - 10) / seconds, (bottom - top) / longest_ms**0.5
+    shapes = []
     above = bottom
     for value in (1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 2000, 3000, 5000, 10_000):
         y = bottom - value**0.5 * scale
-        if value <= most * 1.05 and above - y > 18:
+        if value <= longest_ms * 1.05 and above - y > 18:
             above = y
-            parts.append(line(left, y, WIDTH, y))
-            parts.append(text(left - 8, y + 4, f"{value} ms" if value < 1000 else f"{value / 1000:g} s", anchor="end"))
-    for at, words in marks:
-        x = left + at * across
-        parts.append(line(x, top - 8, x, bottom, more='stroke="var(--bad)" stroke-width="1.5" stroke-dasharray="5 4"'))
-        parts.append(text(x + 5, top - 10, words, css="ink"))
+            shapes.append(line(margin, y, WIDTH, y))
+            shapes.append(
+                text(margin - 8, y + 4, f"{value} ms" if value < 1000 else f"{value / 1000:g} s", anchor="end")
+            )
+    for at, name in events:
+        x = margin + at * across
+        shapes.append(line(x, top - 8, x, bottom, more='stroke="var(--bad)" stroke-width="1.5" stroke-dasharray="5 4"'))
+        shapes.append(text(x + 5, top - 10, name, css="ink"))
     for at, ms, by in points:
-        x, y = left + at * across, bottom - ms**0.5 * scale
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colours[by]}" fill-opacity="0.75"/>')
-    parts += [
-        text(left + second * across, bottom + 20, f"{second:g} s", anchor="middle") for second in ticks(0, seconds)
+        x, y = margin + at * across, bottom - ms**0.5 * scale
+        shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colours[by]}" fill-opacity="0.75"/>')
+    shapes += [
+        text(margin + second * across, bottom + 20, f"{second:g} s", anchor="middle") for second in ticks(0, seconds)
     ]
-    return svg(WIDTH, bottom + 26, parts, "How long each frame waited for its answer, and who gave it")
+    return svg(WIDTH, bottom + 26, shapes, "How long each frame waited for its answer, and who gave it")
 
 
 def curve(
@@ -210,49 +234,53 @@ def curve(
     *,
     levels: Mapping[str, tuple[float, str]],
     dot: tuple[float, float, str] | None = None,
-    marks: Mapping[float, str] | None = None,
+    verticals: Mapping[float, str] | None = None,
     baseline: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """Draw a line of (x, y), with ``levels`` (height and colour by name) across it, and a dot with its name.
+    """Return a chart of a line through points (x, y); ``across`` and ``up`` are its axes.
 
-    ``marks`` are named lines upright at their x. ``baseline``: a second, thin line.
+    ``levels``: horizontal lines, (y, colour) by name. ``dot``: one point (x, y, name). ``verticals``: names of vertical
+    lines, by x. ``baseline``: the points of a second, thin line.
     """
-    left, top, bottom, width = 56, 12, 210, HALF
+    margin, top, bottom, width = 56, 12, 210, HALF
 
     def x(value: float) -> float:
-        return left + (value - across.low) / (across.high - across.low) * (width - left - 12)
+        return margin + (value - across.low) / (across.high - across.low) * (width - margin - 12)
 
     def y(value: float) -> float:
         return bottom - (min(max(value, up.low), up.high) - up.low) / (up.high - up.low) * (bottom - top)
 
-    parts = []
+    shapes = []
     for value in ticks(up.low, up.high):
-        parts += [line(left, y(value), width - 12, y(value))]
-        parts += [text(left - 8, y(value) + 4, up.form.format(value), anchor="end")]
+        shapes += [line(margin, y(value), width - 12, y(value))]
+        shapes += [text(margin - 8, y(value) + 4, up.form.format(value), anchor="end")]
     for value in ticks(across.low, across.high):
-        parts.append(text(x(value), bottom + 18, across.form.format(value), anchor="middle"))
+        shapes.append(text(x(value), bottom + 18, across.form.format(value), anchor="middle"))
     for name, (value, fill) in levels.items():
         more = f'stroke="{fill}" stroke-width="1.5" stroke-dasharray="5 4"'
-        parts += [line(left, y(value), width - 12, y(value), more=more)]
-        parts += [text(width - 12, y(value) - 6, name, anchor="end", css="ink")]
-    for i, (at, name) in enumerate((marks or {}).items()):
-        parts += [line(x(at), top, x(at), bottom, more='stroke="var(--ink)" stroke-width="1" stroke-dasharray="2 3"')]
+        shapes += [line(margin, y(value), width - 12, y(value), more=more)]
+        shapes += [text(width - 12, y(value) - 6, name, anchor="end", css="ink")]
+    for i, (at, name) in enumerate((verticals or {}).items()):
+        shapes += [line(x(at), top, x(at), bottom, more='stroke="var(--ink)" stroke-width="1" stroke-dasharray="2 3"')]
         late = at > across.low + 0.8 * (across.high - across.low)
         side = x(at) - 4 if late else x(at) + 4
-        parts.append(text(side, bottom - 8 - 15 * (i % 5), name, anchor="end" if late else "start", css="ink"))
+        shapes.append(text(side, bottom - 8 - 15 * (i % 5), name, anchor="end" if late else "start", css="ink"))
     lines = [(baseline, "var(--soft)", 1.5)] if baseline else []
     for drawn, stroke, thickness in (*lines, (points, colour, 2.5)):
         corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in drawn)
-        parts.append(f'<polyline points="{corners}" fill="none" stroke="{stroke}" stroke-width="{thickness}"/>')
+        shapes.append(f'<polyline points="{corners}" fill="none" stroke="{stroke}" stroke-width="{thickness}"/>')
     if dot:
-        parts.append(f'<circle cx="{x(dot[0]):.1f}" cy="{y(dot[1]):.1f}" r="6" fill="{colour}" stroke="var(--card)"/>')
-        parts.append(text(x(dot[0]) + 4, y(dot[1]) + 24, dot[2], css="ink", more='font-weight="600"'))
-    parts.append(text(left, bottom + 38, f"{up.label}, by {across.label}"))
-    return svg(width, bottom + 44, parts, f"{up.label}, by {across.label}")
+        shapes.append(f'<circle cx="{x(dot[0]):.1f}" cy="{y(dot[1]):.1f}" r="6" fill="{colour}" stroke="var(--card)"/>')
+        shapes.append(text(x(dot[0]) + 4, y(dot[1]) + 24, dot[2], css="ink", more='font-weight="600"'))
+    shapes.append(text(margin, bottom + 38, f"{up.label}, by {across.label}"))
+    return svg(width, bottom + 44, shapes, f"{up.label}, by {across.label}")
 
 
 def flow(columns: Sequence[Sequence[Stop]], links: Sequence[tuple[str, str, int]], label: str) -> str:
-    """Draw how many samples went from stop to stop: a band each, as thick as there are many (a Sankey diagram)."""
+    """Return a Sankey diagram of how many samples went from stop to stop: the more samples, the thicker the band.
+
+    ``columns``: the stops from left to right. A link is (name of a stop, name of a later stop, number of samples).
+    """
     width, height, gap, block, caption = 580, 280, 36, 12, 170
     passed = {
         stop.name: max(sum(n for a, _, n in links if a == stop.name), sum(n for _, b, n in links if b == stop.name))
@@ -272,8 +300,8 @@ def flow(columns: Sequence[Sequence[Stop]], links: Sequence[tuple[str, str, int]
             blocks.append(rect(x, y, block, high, stop.colour))
             first = y + high / 2 - 9.5 * len(stop.lines) + 5
             labels.append(text(x + block + 8, first, stop.name, css="ink", more='font-weight="600"'))
-            for number, words in enumerate(stop.lines, 1):
-                labels.append(text(x + block + 8, first + 19 * number, words))
+            for number, caption_line in enumerate(stop.lines, 1):
+                labels.append(text(x + block + 8, first + 19 * number, caption_line))
             y += high + gap
     bands, leave, enter = [], {k: y for k, (_, y) in at.items()}, {k: y for k, (_, y) in at.items()}
     for a, b, count in links:

@@ -1,4 +1,7 @@
-"""The page of a report: its frame, and the parts that reports have in common. Pure; all given text is escaped."""
+"""The page of a report (``render``), and the parts that reports have in common. All functions return HTML.
+
+Pure. Given text is escaped, except for the arguments of which a docstring says that they are HTML.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from string import Template
 
-#: a browser loads nothing from elsewhere, whatever a page may contain
+#: the page; its policy forbids a browser to load anything
 FRAME = Template("""\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -25,7 +28,7 @@ $body</body></html>
 
 
 def render(title: str, intro: str, tiles: Iterable[str], body: str, *, style: str = "") -> str:
-    """Return a page of one file. ``tiles`` and ``body`` are HTML; ``style`` is more CSS."""
+    """Return a whole page. ``tiles`` (of ``tile``) and ``body`` are HTML; ``style`` is CSS after the shared style."""
     shared = resources.files(__package__).joinpath("style.css").read_text("utf-8")
     return FRAME.substitute(
         title=html.escape(title), intro=html.escape(intro), tiles="".join(tiles), body=body, style=shared + style
@@ -33,7 +36,10 @@ def render(title: str, intro: str, tiles: Iterable[str], body: str, *, style: st
 
 
 def tile(value: str, name: str, note: str, *, met: bool = True) -> str:
-    """Return one of the numbers that people read first: what it is, and its goal."""
+    """Return a tile with one of the numbers that people read first, its name, and a note such as its goal.
+
+    ``met``: whether the goal is met, which the colour shows.
+    """
     parts = f"<b>{html.escape(value)}</b><span>{html.escape(name)}</span><i>{html.escape(note)}</i>"
     return f'<div class="tile {"met" if met else "missed"}">{parts}</div>'
 
@@ -50,7 +56,7 @@ def table(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
 
 
 def keys(colours: Mapping[str, str]) -> str:
-    """Return the legend of a chart."""
+    """Return the legend of a chart: CSS colours by name."""
     items = "".join(
         f'<span class="key" style="background:{colour}"></span>{html.escape(name)}' for name, colour in colours.items()
     )
@@ -58,5 +64,5 @@ def keys(colours: Mapping[str, str]) -> str:
 
 
 def picture(data: bytes, alt: str, *, kind: str = "jpeg") -> str:
-    """Return a picture that is part of the page."""
+    """Return a picture that is part of the page. ``kind`` is the format of ``data``, ``alt`` its description."""
     return f'<img alt="{html.escape(alt)}" src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'

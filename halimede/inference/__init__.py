@@ -15,7 +15,7 @@ from halimede.api.processing import Fit, Letterbox, Resize, scripts_of
 from halimede.errors import InvalidFieldError
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.ensemble import EnsembleModel
-from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
+from halimede.inference.estimator import EstimatorModel, load_estimator, load_instance
 from halimede.inference.file_model import open_file
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
 from halimede.inference.opencv import opencv
@@ -41,9 +41,11 @@ __all__ = [
 
 
 def open_committee(model: Model, further: Sequence[tuple[Path | str, ModelSpec]], *, threads: int = 1) -> Model:
-    """Open further models that answer together with ``model``, by path and spec; without any, return it alone.
+    """Return one model that answers by the majority of ``model`` and of one or two further ones.
 
-    Raises ModelError, InvalidFieldError; then ``model`` stays open.
+    ``further``: path and spec of each further model, which is opened here; empty: ``model`` itself is returned.
+    ``threads``: of one call of a model; 0: one for each core. Raises ModelError, InvalidFieldError, and leaves
+    ``model`` open then. The caller closes the returned model, which closes all of them.
     """
     if not further:
         return model
@@ -57,9 +59,9 @@ def open_committee(model: Model, further: Sequence[tuple[Path | str, ModelSpec]]
 def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = None, *, threads: int = 1) -> Model:
     """Load the prepared model at ``path`` and check that it fits its spec.
 
-    With ``estimator`` (a class or an instance, see ``load_estimator``) the user's own code reads the file, whatever
-    its format. Without it the file must have a format that halimede reads (``halimede.api.model_formats``), and runs
-    on ``threads`` threads of the CPU (0: one for each core).
+    With ``estimator`` (a class without arguments, or an instance, with a method ``predict``) the user's own code reads
+    the file, whatever its format. Without it the file must have a format that halimede reads
+    (``halimede.api.model_formats``), and runs on ``threads`` threads of the CPU (0: one for each core).
     Raises ModelError or, for a spec that contradicts itself, InvalidFieldError.
     """
     for step in spec.preprocess:
@@ -68,5 +70,5 @@ def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = Non
     if estimator is not None:
         for field, script in scripts_of(spec.preprocess, spec.postprocess):
             raise InvalidFieldError(field, script.file, "remove it: the estimator does this itself")
-        return EstimatorModel(loaded(estimator, path), spec)
+        return EstimatorModel(load_instance(estimator, path), spec)
     return open_file(path, spec, threads=threads)

@@ -1,4 +1,7 @@
-"""Groups samples into batches, and isolates bad samples within a batch. Pure: no clock, no queue."""
+"""Groups samples into batches, isolates bad samples within a batch, and decides whether batches pay.
+
+Pure: no clock, no queue. ``halimede.pipeline`` runs the batches.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ from halimede.inference.model import Array, SampleError
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: calls of either kind whose fastest counts
-TIMES = 8
-#: calls after which the other kind is tried again; a worse kind is tried less often
-AGAIN = 32
+#: last calls of either kind (in one call, one by one) of which the fastest is compared
+MEASURED_CALLS = 8
+#: calls after which the slower kind is measured again; multiplied by how many times slower it was
+CALLS_TO_RETRY = 32
 
+#: the dtype of a prepared sample as NumPy's text, such as ``<f4``, and its shape
 Signature: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 def signature(sample: Array) -> Signature:
-    """Return what all samples of a batch have in common: dtype (with byte order) and shape."""
+    """Return what all samples of one batch must have in common: dtype (with byte order) and shape."""
     return sample.dtype.str, sample.shape
 
 
@@ -46,8 +50,9 @@ def group(waiting: Iterable[T], limit: int, array: Callable[[T], Array]) -> list
 def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> list[R | SampleError]:
     """Run a batch and return one answer for each item, in order; an item that fails even alone gets a SampleError.
 
-    A failing batch is halved until bad items stand alone, so a single one among n costs about 2 log2(n) more runs. Any
-    exception of ``run``, ``sys.exit`` included, becomes the item's SampleError (as its cause, unless it is one).
+    ``run`` answers all given items in one call, or raises. A failing batch is halved until bad items are alone, so one
+    bad item among n costs about 2 log2(n) more runs. Any other exception of ``run`` than SampleError, ``SystemExit``
+    included, is the cause of the item's SampleError.
     """
     if not batch:
         return []
@@ -75,22 +80,22 @@ class BatchGain:
     """
 
     def __init__(self) -> None:
-        self._ms: dict[bool, deque[float]] = {True: deque(maxlen=TIMES), False: deque(maxlen=TIMES)}
-        self._calls_to_retry = AGAIN
+        self._ms: dict[bool, deque[float]] = {True: deque(maxlen=MEASURED_CALLS), False: deque(maxlen=MEASURED_CALLS)}
+        self._calls_to_retry = CALLS_TO_RETRY
 
-    def choose(self) -> bool:
-        """Return whether the next samples should run in one call."""
+    def must_batch(self) -> bool:
+        """Whether the next samples must run in one call: because that is faster, or to measure it (again)."""
         for batched, times in self._ms.items():
             if not times:
                 return batched
         together, alone = min(self._ms[True]), min(self._ms[False])
-        better = together <= alone
+        is_batch_cheaper = together <= alone
         self._calls_to_retry -= 1
         if self._calls_to_retry > 0:
-            return better
-        self._calls_to_retry = int(AGAIN * max(together, alone) / max(min(together, alone), 1e-6))
-        return not better
+            return is_batch_cheaper
+        self._calls_to_retry = int(CALLS_TO_RETRY * max(together, alone) / max(min(together, alone), 1e-6))
+        return not is_batch_cheaper
 
     def learn(self, samples: int, ms: float, *, together: bool) -> None:
-        """Record the duration of a number of samples, in milliseconds."""
+        """Record that ``samples`` samples took ``ms`` milliseconds in all, in one call (``together``) or one by one."""
         self._ms[together].append(ms / samples)

@@ -1,4 +1,7 @@
-"""Boxes as plain arrays: their forms, their overlaps, and non-maximum suppression. Pure, independent of models."""
+"""Boxes as plain arrays: their forms, their overlaps, and non-maximum suppression. Pure, independent of models.
+
+Corners are ``[n, 4]``: x1, y1, x2, y2, the smaller of each pair first.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ import numpy as np
 
 from halimede.inference.model import Array
 
+#: limit of coordinates in pixels: no picture is as large, but a model or a sender may give any number
+MAX_COORDINATE = 1e6
+
+#: what the four numbers of a box are: two corners; the upper left corner and the size; the middle and the size
 Form: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 
 
 def corners(boxes: Array, form: Form) -> Array:
-    """Return ``[n, 4]`` boxes of any form as x1, y1, x2, y2, the smaller of each pair first."""
+    """Return the corners of ``[n, 4]`` boxes of a form."""
     if form == "xyxy":
         first, second = boxes[:, :2], boxes[:, 2:]
     else:
@@ -23,7 +30,10 @@ def corners(boxes: Array, form: Form) -> Array:
 
 
 def overlaps(box: Array, boxes: Array) -> Array:
-    """Return the intersection over union of one box with each of ``[n, 4]`` corners: 0 where neither has an area."""
+    """Return the intersection over union, 0..1, of one box ``[4]`` with each of ``[n, 4]`` corners.
+
+    It is 0 where neither box has an area.
+    """
     return _overlaps(box, boxes.T, areas(boxes), areas(box[np.newaxis])[0])
 
 
@@ -33,21 +43,21 @@ def areas(boxes: Array) -> Array:
 
 
 def suppress(boxes: Array, scores: Array, classes: Array, *, iou: float, limit: int) -> Array:
-    """Return the indices of the boxes to keep, the best score first, the first among equals: ``limit`` at most.
+    """Return the indices of the boxes to keep, at most ``limit``, the highest score first, of equal ones the first.
 
-    A box is removed if it overlaps a better kept one of its own class by more than ``iou``. Each kept box is compared
-    with the rest of its class, so the work is bounded by ``limit`` times their number.
+    ``boxes``: ``[n, 4]`` corners. ``scores``, ``classes``: ``[n]``. A box is removed if its intersection over union
+    with a kept box of its class is more than ``iou``. The work is at most ``limit`` times n comparisons for a class.
     """
     order = np.argsort(-scores, kind="stable")
     groups = [order[classes[order] == kind] for kind in np.unique(classes)]
-    groups = [mine[_stay(boxes[mine], iou, limit)] for mine in groups]
+    groups = [members[_best_indices(boxes[members], iou, limit)] for members in groups]
     indices = np.concatenate([np.zeros(0, np.intp), *groups])
     indices.sort()  # so that equal scores keep their original order
     return indices[np.argsort(-scores[indices], kind="stable")][:limit]
 
 
-def _stay(boxes: Array, iou: float, limit: int) -> list[int]:
-    """Return the indices to keep of the boxes of one class, which are sorted with the best first."""
+def _best_indices(boxes: Array, iou: float, limit: int) -> list[int]:
+    """Return the indices to keep of boxes of one class, ``[n, 4]`` corners with the best first."""
     sides, sizes = np.ascontiguousarray(boxes.T), areas(boxes)
     remaining = np.arange(len(boxes))
     chosen: list[int] = []
@@ -60,7 +70,10 @@ def _stay(boxes: Array, iou: float, limit: int) -> list[int]:
 
 
 def _overlaps(box: Array, sides: Array, sizes: Array, size: float) -> Array:
-    """Return the same as ``overlaps``, from the four sides ``[4, n]`` and the areas."""
+    """Return the intersection over union of one box, of area ``size``, with boxes of ``sides`` ``[4, n]``.
+
+    ``sizes``: the areas of the boxes, ``[n]``.
+    """
     width = np.minimum(box[2], sides[2]) - np.maximum(box[0], sides[0])
     height = np.minimum(box[3], sides[3]) - np.maximum(box[1], sides[1])
     shared = np.maximum(width, 0) * np.maximum(height, 0)

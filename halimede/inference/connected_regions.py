@@ -1,6 +1,7 @@
 """Connected regions of a mask, in pure NumPy: a library only for this is too large for an edge node.
 
-The work grows with the number of runs of set cells in the mask's rows, which is at most half of its cells.
+The detection of texts and the detection of motion use it. A run is a row's uninterrupted sequence of set cells. The
+work grows with the number of runs, which is at most half of the mask's cells.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: ``[height, width]``, True for each set cell
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A connected part: the half-open box ``x1..x2``, ``y1..y2``, its set cells, and their weight."""
+    """A connected part of a mask.
+
+    Attributes:
+        x1: the first column; ``x2`` is one more than the last.
+        y1: the first row; ``y2`` is one more than the last.
+        area: the number of set cells.
+        weight: the sum of the weights of the set cells; without weights the same as ``area``.
+
+    """
 
     x1: int
     y1: int
@@ -27,9 +37,10 @@ class Region:
 
 
 def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None = None) -> list[Region]:
-    """Return the connected parts of a mask, the largest first. Parts at most ``gap`` cells apart are one.
+    """Return the connected parts of a mask, the one with the most set cells first. Cells that touch at corners connect.
 
-    ``weights``: a number for each cell, of which a region gets the sum; without them each cell counts as 1.
+    ``gap``: parts that are at most so many cells apart are one. ``weights``: a number for each cell,
+    ``[height, width]``; None: 1 for each.
     """
     labels, count = _label_parts(dilate(mask, (gap + 1) // 2))
     rows, columns = np.nonzero(mask)
@@ -51,7 +62,7 @@ def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None 
 
 
 def dilate(mask: Mask, by: int) -> Mask:
-    """Set all cells around set ones, ``by`` in each direction."""
+    """Return a mask with all cells set that are at most ``by`` cells from a set one, diagonally too."""
     for axis in (0, 1):
         wide = mask.copy()
         ahead, behind = (slice(None),) * axis, (slice(None),) * (1 - axis)
@@ -63,7 +74,7 @@ def dilate(mask: Mask, by: int) -> Mask:
 
 
 def _label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
-    """Number the connected parts (corners touch): the label of each set cell, and one more than the highest label."""
+    """Return the label of the part of each set cell, ``[height, width]``, and one more than the highest label."""
     height, width = mask.shape
     flat = np.zeros((height, width + 1), np.int8)  # the extra column separates each row from the next
     flat[:, :width] = mask
@@ -76,10 +87,14 @@ def _label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
 
 
 def _merge_runs(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
-    """Return for each run the number of the first run of its part: runs in adjacent rows may touch."""
+    """Return for each run the number of the first run of its part.
+
+    ``starts`` and ``ends``: half-open positions in the flat mask, whose rows have ``stride`` cells.
+    """
     parent = list(range(len(starts)))
 
-    def root(run: int) -> int:
+    def first_run(run: int) -> int:
+        """Return the first run of the part to which a run belongs by now."""
         while parent[run] != run:
             parent[run] = parent[parent[run]]
             run = parent[run]
@@ -91,7 +106,7 @@ def _merge_runs(starts: list[int], ends: list[int], stride: int) -> NDArray[np.i
             above += 1
         at = above
         while at < run and starts[at] + stride <= end:
-            first, second = sorted((root(at), root(run)))
+            first, second = sorted((first_run(at), first_run(run)))
             parent[second] = first
             at += 1
-    return np.array([root(run) for run in range(len(starts))], np.intp)
+    return np.array([first_run(run) for run in range(len(starts))], np.intp)

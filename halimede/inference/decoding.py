@@ -1,7 +1,7 @@
 """Decides at which scale a JPEG is decoded for a model: never smaller than its first step with a size needs.
 
-libjpeg-turbo decodes at 1/2, 1/4 and 1/8 by a smaller inverse transform of each block: the entropy coding is all that
-is left of the whole work. Pure: ``halimede.frames.encodings`` decodes.
+libjpeg-turbo decodes at 1/2, 1/4 and 1/8 by a smaller inverse transform of each block, which saves most of the work.
+This module only computes the scale; ``halimede.frames.encodings`` decodes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from halimede.api.processing import (
     Resize,
     Scale,
 )
-from halimede.inference.geometry import fit_size, fitted, scaled_side
+from halimede.inference.geometry import fit_letterbox, scaled_side, scaled_size
 from halimede.inference.model import SampleError
 
-#: the scales, the smallest picture first
+#: by what the sides of a picture may be divided, the smallest picture first
 SCALES = (8, 4, 2)
-#: steps that compute each pixel alone: they may run before or after a change of the size
+#: steps that compute each pixel from that pixel alone: they may run before or after a change of the size
 POINTWISE = (Cast, Channels, Grayscale, Normalize, Scale)
 
 
@@ -34,16 +34,19 @@ POINTWISE = (Cast, Channels, Grayscale, Normalize, Scale)
 class Decoding:
     """How the pictures of a model are decoded at a smaller scale.
 
-    ``target``: the step that determines the least size. ``grey``: only the luma is needed.
+    Attributes:
+        target: the step that determines the size in pixels that is needed at least.
+        grey: only the brightness of the pixels is needed, so one channel is decoded.
+
     """
 
     target: Resize | Fit | Letterbox
     grey: bool = False
 
     def scale(self, width: int, height: int) -> int:
-        """Return by what the sides of a picture are divided: 1, 2, 4 or 8.
+        """Return by what the sides of a picture of this size in pixels are divided: 1, 2, 4 or 8.
 
-        The step makes the same size of the smaller picture as of the whole one.
+        ``target`` makes the same size of the smaller picture as of the whole one. Where it makes none, the scale is 1.
         """
         try:
             size = _size(self.target, width, height)
@@ -57,7 +60,7 @@ class Decoding:
 
 
 def decoding_of(mode: DecodeMode, steps: Sequence[ProcessingStep]) -> Decoding | None:
-    """Return how pictures are decoded for these steps; None: whole, in their own colours."""
+    """Return how pictures are decoded for these steps of pre-processing; None: whole, in their own colours."""
     if mode == "exact":
         return None
     grey = False
@@ -72,8 +75,6 @@ def decoding_of(mode: DecodeMode, steps: Sequence[ProcessingStep]) -> Decoding |
 
 def _size(step: Resize | Fit | Letterbox, width: int, height: int) -> tuple[int, int]:
     """Return the width and height that a step makes of a picture, without margins. Raises SampleError."""
-    if isinstance(step, Resize):
-        return step.width, step.height
-    if isinstance(step, Fit):
-        return fit_size(step, width, height)
-    return fitted(step, width, height)[:2]
+    if isinstance(step, Letterbox):
+        return fit_letterbox(step, width, height)[:2]
+    return scaled_size(step, width, height)

@@ -1,4 +1,6 @@
-"""Reads the outputs of detection models in their common export formats; returns boxes in pixels of the frame.
+"""Reads the outputs of detection models in their common export formats as boxes in pixels of the frame.
+
+The main thing is ``BoxReader``. ``decode`` of the spec's ``postprocess.boxes`` names the format:
 
 | ``decode`` | one sample's output |
 |---|---|
@@ -18,30 +20,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halimede.api.processing import DB, MAPS, Boxes, Nms, Postprocess
+from halimede.api.processing import DB, MAPS, Boxes, Postprocess
 from halimede.inference.boxes import Form, corners, suppress
 from halimede.inference.decoders.anchors import AnchorBoxes
 from halimede.inference.decoders.centers import read_maps
 from halimede.inference.decoders.probability_map import THRESHOLD, UNCLIP, read_probabilities
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
-from halimede.inference.postprocess import activate, label_of
+from halimede.inference.postprocess import SCORE_SLACK, activate, label_of
 from halimede.messages import Box, PicturePoint, Prediction
 
+#: numbers of a box in the format rows
 BOX_COLUMNS = 6
-#: limit of a message (messages.samples); of more candidates only the best are used
+#: most boxes of a message (messages.samples); of more candidates only the best are used
 MAX_BOXES = 10_000
+#: the highest class index that is accepted
 MAX_CLASS = 2**31 - 1
-#: tolerance by which rounding may raise a score above 1
-SCORE_SLACK = 1e-3
-#: columns before the scores of classes
-AHEAD = {"yolo": 4, "yolov5": 5}
+#: columns before the scores of classes, by format
+LEADING_COLUMNS = {"yolo": 4, "yolov5": 5}
 
 
 class Candidates(NamedTuple):
-    """Candidates of one sample: ``[n, 4]`` numbers in the model's form, scores, class indices.
+    """The boxes that a model gives for one sample, before overlaps are suppressed.
 
-    ``points``: landmarks ``[n, points, 2]`` in pixels of the model's input, if the model gives them.
+    Attributes:
+        boxes: ``[n, 4]`` float64 in the form of ``BoxReader``'s spec, in the model's units.
+        scores: ``[n]`` float64, 0..1.
+        classes: ``[n]`` float64, class indices.
+        points: landmarks ``[n, points, 2]`` in pixels of the model's input; None if the model gives none.
+
     """
 
     boxes: Array
@@ -51,17 +58,15 @@ class Candidates(NamedTuple):
 
 
 class BoxReader:
-    """Reads the outputs of a detection model, one sample at a time.
+    """A ``Reader`` (file_model) of a detection model's outputs: ``split`` them by samples, then ``read`` each.
 
-    ``names``: outputs of scores, and of boxes, classes and offsets. ``anchors``: for a model that needs them.
+    ``names``: the outputs to read: that of scores or of whole boxes first, then separate ones of boxes, classes,
+    offsets and landmarks. ``labels``: the names of the classes; empty: boxes get class indices. ``anchors``: those of
+    the model's input size; None: the format needs none.
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        postprocess: Postprocess,
-        labels: Sequence[str],
-        anchors: AnchorBoxes | None = None,
+        self, names: Sequence[str], postprocess: Postprocess, labels: Sequence[str], anchors: AnchorBoxes | None = None
     ) -> None:
         self.names: tuple[str, ...] = tuple(names)
         self._activation = postprocess.activation
@@ -74,34 +79,41 @@ class BoxReader:
         self._is_map = self._boxes.decode in {DB, *MAPS}
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Divide the outputs by samples. Models with built-in suppression often return one without a batch axis."""
+        """Return for each of ``count`` samples its part of the outputs, in order. Raises SampleError for other shapes.
+
+        Models that suppress overlaps themselves often answer one sample without a batch axis.
+        """
         if self._is_map:
             return self._split_maps(outputs)
         boxes = outputs[-1 if len(outputs) == 1 else 1]
         if boxes.ndim == 4 and boxes.shape[2] == 1:
             boxes = boxes[:, :, 0]
+        whole = (outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)
         if boxes.ndim == 2 and count == 1:
-            return [(outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)]
+            return [whole]
         if boxes.ndim != 3 or not all(output.ndim and len(output) == len(boxes) for output in outputs):
             raise SampleError(f"the model gives {list(boxes.shape)}, which is no [samples, boxes, {self._columns()}]")
-        whole = (outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)
         return list(zip(*whole, strict=True))
 
     def _split_maps(self, outputs: Sequence[Array]) -> list[tuple[Array, ...]]:
-        """Divide maps by samples. Raises SampleError."""
+        """Return each sample's maps, ``[channels, h, w]`` each. Raises SampleError."""
         if any(output.ndim != 4 or len(output) != len(outputs[0]) for output in outputs):
             shapes = ", ".join(str(list(output.shape)) for output in outputs)
             raise SampleError(f"the model gives {shapes}, which are no maps [samples, channels, height, width]")
         return list(zip(*outputs, strict=True))
 
-    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's part of the outputs. Raises SampleError."""
+    def read(self, outputs: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
+        """Return the boxes in one sample's part of the outputs, in pixels of the frame.
+
+        ``geometry``: the mapping of the frame to the model's input; None: boxes stay in pixels of the input.
+        Raises SampleError for NaN, infinity, scores above 1, too many boxes, and shapes that do not fit the format.
+        """
         if self._is_map:
-            self._check_maps(part)
-        elif not all(np.isfinite(array).all() for array in part):
+            self._check_maps(outputs)
+        elif not all(np.isfinite(array).all() for array in outputs):
             raise SampleError("the model gives boxes with NaN or infinity for this sample")
         is_text = self._boxes.decode == DB
-        candidates = self._check(self._read_regions(part[0], geometry) if is_text else self._decode(part))
+        candidates = self._check(self._read_regions(outputs[0], geometry) if is_text else self._decode(outputs))
         form: Form = self._boxes.form or ("xyxy" if self._boxes.decode in {"rows", DB} else "cxcywh")
         # rows keep their four numbers unless a conversion is needed: a model may use its own order
         boxes = candidates.boxes if form == "xyxy" and not self._nms else corners(candidates.boxes, form)
@@ -117,9 +129,9 @@ class BoxReader:
             landmarks=None if candidates.points is None else _landmarks(candidates.points[indices], geometry),
         )
 
-    def _check_maps(self, part: tuple[Array, ...]) -> None:
+    def _check_maps(self, outputs: tuple[Array, ...]) -> None:
         """Refuse maps with NaN or infinity. Raises SampleError."""
-        for name, values in zip(self.names, part, strict=True):
+        for name, values in zip(self.names, outputs, strict=True):
             wrong = np.argwhere(~np.isfinite(values))
             if len(wrong):
                 first = wrong[0].tolist()
@@ -129,17 +141,18 @@ class BoxReader:
                 )
 
     def _decode(self, values: Sequence[Array]) -> Candidates:
+        """Return the candidates in one sample's part of the outputs, by the format. Raises SampleError."""
         if self._boxes.decode in MAPS:
             scores, *maps = values
             face = self._boxes.decode == "centerface"
-            return self._candidates(*read_maps(self._activated(scores), *maps, face=face, least=self._least_score))
+            return self._candidates(*read_maps(self._activate(scores), *maps, face=face, least=self._least_score))
         if self._anchors:
             scores, numbers = values
             boxes, points = self._anchors.decode(numbers), self._anchors.points(numbers)
             if scores.shape[:1] != boxes.shape[:1]:
                 shapes = f"scores {list(scores.shape)} for {len(boxes)} boxes"
                 raise SampleError(f"the model gives {shapes} of one sample: check spec.postprocess.output")
-            return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores, points=points)
+            return self._best(boxes, scores, points=points)
         if len(values) == 1 and self._boxes.decode == "rows":
             (rows,) = values
             if rows.ndim != 2 or rows.shape[1] != BOX_COLUMNS:
@@ -154,13 +167,14 @@ class BoxReader:
         if classes:
             if scores.shape != (len(boxes),) or classes[0].shape != scores.shape:
                 raise SampleError(f"the model gives scores {list(scores.shape)}, of which classes want one a box")
-            return self._candidates(boxes, self._activated(scores), classes[0])
-        return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores)
+            return self._candidates(boxes, self._activate(scores), classes[0])
+        return self._best(boxes, scores)
 
     def _read_regions(self, values: Array, geometry: Geometry | None) -> Candidates:
+        """Return the lines of text in a map of probabilities. Raises SampleError."""
         options = self._boxes
         boxes, scores = read_probabilities(
-            self._activated(values),
+            self._activate(values),
             geometry,
             threshold=THRESHOLD if options.threshold is None else options.threshold,
             unclip=UNCLIP if options.unclip is None else options.unclip,
@@ -168,42 +182,49 @@ class BoxReader:
         return self._candidates(boxes, scores, np.zeros(len(boxes)))
 
     def _decode_yolo(self, values: Array) -> Candidates:
-        ahead = AHEAD[self._boxes.decode]
+        """Return the candidates in the formats yolo and yolov5, either way round. Raises SampleError."""
+        leading = LEADING_COLUMNS[self._boxes.decode]
         if values.ndim != 2:
             raise self._misfit(values)
         if self._labels:
-            columns = ahead + len(self._labels)
+            columns = leading + len(self._labels)
             if columns not in values.shape:
                 raise self._misfit(values)
-            turned = values.shape[0] == columns and (values.shape[1] != columns or ahead == 4)
+            is_transposed = values.shape[0] == columns and (values.shape[1] != columns or leading == 4)
         else:
-            turned = values.shape[0] < values.shape[1]  # there are more boxes than classes
-        rows = values.T if turned else values
-        if rows.shape[1] <= ahead:
+            is_transposed = values.shape[0] < values.shape[1]  # there are more boxes than classes
+        rows = values.T if is_transposed else values
+        if rows.shape[1] <= leading:
             raise self._misfit(values)
-        return self._best(rows[:, :4], rows[:, ahead:], self._activated(rows[:, 4]) if ahead == 5 else None)
+        return self._best(rows[:, :4], rows[:, leading:], self._activate(rows[:, 4]) if leading == 5 else None)
 
     def _best(
-        self, boxes: Array, scores: Array, anything: Array | None = None, points: Array | None = None
+        self, boxes: Array, scores: Array, objectness: Array | None = None, points: Array | None = None
     ) -> Candidates:
-        """Return the best class of each box. With one class more than labels (softmax), the last is the background."""
+        """Return each box with its best class; ``scores``: ``[n, classes]``, or ``[n]`` of one class.
+
+        With softmax and one class more than labels, the last class is the background. ``objectness``: ``[n]``, what
+        scores are multiplied by; None: nothing.
+        """
+        if scores.ndim == 1:
+            scores = scores[:, np.newaxis]
         if scores.ndim != 2 or not scores.shape[1]:
             raise SampleError(f"the model gives scores {list(scores.shape)}, which are no [boxes, classes]")
         if self._activation == "softmax" and len(scores):
             scores = activate(scores.astype(np.float64), "softmax")
             if scores.shape[1] == len(self._labels) + 1 > 1:
                 scores = scores[:, :-1]
-        best = self._activated(scores.max(axis=1))  # the sigmoid is monotonic, so it is applied only to the best
-        return self._candidates(boxes, best if anything is None else best * anything, scores, points)
+        best = self._activate(scores.max(axis=1))  # the sigmoid is monotonic, so it is applied only to the best
+        return self._candidates(boxes, best if objectness is None else best * objectness, scores, points)
 
-    def _activated(self, scores: Array) -> Array:
-        """Apply the activation to each score."""
+    def _activate(self, scores: Array) -> Array:
+        """Return scores after the sigmoid if the spec has it; softmax is applied elsewhere, across classes."""
         return activate(scores.astype(np.float64), "sigmoid" if self._activation == "sigmoid" else "none")
 
     def _candidates(self, boxes: Array, scores: Array, classes: Array, points: Array | None = None) -> Candidates:
-        """Remove low scores before any costly step: scores of 0 or less are the padding of a fixed output size.
+        """Return the candidates without low scores; scores of 0 or less are the padding of a fixed output size.
 
-        ``classes`` are class indices, or the scores of each class.
+        ``classes``: class indices ``[n]``, or the scores of each class ``[n, classes]``.
         """
         chosen = (scores > 0) & (scores >= self._least_score)
         classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
@@ -215,7 +236,7 @@ class BoxReader:
         )
 
     def _check(self, table: Candidates) -> Candidates:
-        """Refuse values that no message can hold, or that are invalid."""
+        """Return candidates with scores of at most 1. Raises SampleError for values that no message can hold."""
         if len(table.scores) and table.scores.max() > 1 + SCORE_SLACK:
             raise SampleError(
                 f"the model gives a box the score {table.scores.max():.6g}, which is not in 0..1: "
@@ -231,7 +252,10 @@ class BoxReader:
         return table._replace(scores=np.minimum(table.scores, 1))
 
     def _select(self, boxes: Array, table: Candidates) -> Array:
-        """Return the indices of the candidates to keep."""
+        """Return the indices of the candidates that remain after suppression of overlaps and the limit of their number.
+
+        ``boxes``: ``[n, 4]`` corners.
+        """
         if not self._nms:
             return np.argsort(-table.scores, kind="stable")[: self._top] if self._top else np.arange(len(boxes))
         best = np.argsort(-table.scores, kind="stable")[:MAX_BOXES]
@@ -241,15 +265,18 @@ class BoxReader:
         return np.asarray(best[chosen])
 
     def _label(self, index: int) -> str | int:
+        """Return the name of a class, or its index if there are no labels."""
         return label_of(index, self._labels) if self._labels else index
 
     def _columns(self) -> str:
-        ahead = AHEAD.get(self._boxes.decode)
-        if ahead is None:
+        """Return the number of columns that the format expects, as text for errors."""
+        leading = LEADING_COLUMNS.get(self._boxes.decode)
+        if leading is None:
             return "4" if self._boxes.output else "6"
-        return f"{ahead} + {len(self._labels) or 'classes'}"
+        return f"{leading} + {len(self._labels) or 'classes'}"
 
     def _misfit(self, values: Array) -> SampleError:
+        """Return the error that an output does not have the format's shape."""
         return SampleError(
             f"the model gives {list(values.shape)} for one sample, which are no [boxes, {self._columns()}] "
             f"of {self._boxes.decode}, either way round: check spec.labels and spec.postprocess.boxes.decode"
@@ -257,18 +284,9 @@ class BoxReader:
 
 
 def _landmarks(points: Array, geometry: Geometry | None) -> list[list[PicturePoint]]:
-    """Return the points of each box in pixels of the frame. Raises SampleError."""
+    """Return the points of each box in pixels of the frame, of ``[n, points, 2]`` in pixels of the model's input."""
     if not np.isfinite(points).all():
         raise SampleError("the model gives landmarks beyond all measure for this sample")
     if geometry:
         points = geometry.back(points.reshape(-1, 2)).reshape(points.shape)
     return [[PicturePoint(x, y) for x, y in rows] for rows in points.tolist()]
-
-
-def detect(rows: Array, labels: Sequence[str] = (), nms: Nms | None = None) -> Prediction:
-    """Read the boxes of one sample, shape ``[boxes, 6]``: x1, y1, x2, y2, score, class.
-
-    Rows with a score of 0 or less are the padding of a fixed output size and are left out. Raises SampleError for
-    NaN, infinity, a score above 1 and a class without a label.
-    """
-    return BoxReader([""], Postprocess(task="detection", nms=nms), labels).read((rows,))

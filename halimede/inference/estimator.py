@@ -1,8 +1,8 @@
-"""Runs a user's own Python estimator as a Model, with the interface that Sedna's users know.
+"""Runs a user's own Python estimator as a ``Model``, with the interface that Sedna's users know.
 
-An estimator is a class or an instance with ``predict(data)``. Optional are ``load``, called once with the model file's
-path under its parameter name ``model_url`` or ``model_path``, ``predict_batch(list)`` and ``close()``. An exception of
-it only affects the present sample, because its code is not trusted.
+An estimator is a class or an instance with ``predict(data)``. Optional methods are ``load``, which is called once with
+the path of the model's file (as ``model_url`` or ``model_path``, whichever parameter it has), ``predict_batch(list)``
+and ``close()``. If a method raises an exception for a sample, only that sample fails.
 """
 
 from __future__ import annotations
@@ -21,33 +21,45 @@ from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.user_answers import as_prediction
 from halimede.messages import Prediction
 
+#: the environment variable that names a worker's estimator
 FIELD = "ESTIMATOR"
+#: parameters of ``load`` that get the path
 LOAD_NAMES = ("model_url", "model_path")
 
 
 class EstimatorModel(Model):
-    """A loaded estimator."""
+    """A ``Model`` that calls an estimator: an instance that is loaded already (``load_instance``).
+
+    Attributes:
+        labels: names of the classes in order, by the spec.
+        decoding: the smaller scale at which JPEG frames are decoded, by the declared steps; None: they are decoded
+            whole.
+
+    """
+
+    labels: tuple[str, ...] = ()
 
     def __init__(self, estimator: Any, spec: ModelSpec) -> None:
         self._estimator = estimator
         self._steps = spec.preprocess
         self.decoding = decoding_of(spec.decode, spec.preprocess)
-        self._labels = tuple(spec.labels)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes in order."""
-        return self._labels
+        self.labels = tuple(spec.labels)
 
     def prepare(self, image: Array) -> Array:
-        """Apply the declared steps; without any the estimator receives the frame itself, which may be read-only."""
+        """Return what the declared steps make of a frame; without any, the frame itself, which may be read-only.
+
+        Raises SampleError for NaN or infinity, and for a frame that does not fit a step.
+        """
         if self._steps:
             return preprocess.apply(self._steps, image)
         preprocess.check_finite(image)
         return image
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Call ``predict_batch`` if it exists and there are several samples, else ``predict`` for each."""
+        """Return the answers of ``predict_batch`` if it exists and there are several samples, else of ``predict``.
+
+        Raises SampleError if the estimator raises anything, or if its answer cannot be a Prediction.
+        """
         together = getattr(self._estimator, "predict_batch", None)
         try:
             if callable(together) and len(batch) > 1:
@@ -58,7 +70,7 @@ class EstimatorModel(Model):
             raise SampleError(f"the estimator failed: {describe_exception(error)}") from error
         if len(answers) != len(batch):
             raise SampleError(f"predict_batch gave {len(answers)} answers to {len(batch)} samples: give one each")
-        return [as_prediction(answer, self._labels) for answer in answers]
+        return [as_prediction(answer, self.labels) for answer in answers]
 
     def close(self) -> None:
         """Call the estimator's own ``close``, if it has one."""
@@ -68,9 +80,9 @@ class EstimatorModel(Model):
 
 
 def load_estimator(text: str, field: str = FIELD, method: str = "predict") -> Any:
-    """Import ``module:Class``, whose class has a method, from ``sys.path``.
+    """Return the class (or instance) that ``text``, ``module:Class``, names, imported from ``sys.path``.
 
-    Raises InvalidFieldError with this field if that fails.
+    Raises InvalidFieldError, about ``field``, if the import fails or the class has no method ``method``.
     """
     module_name, colon, attribute = text.strip().partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in module_name.split("."))):
@@ -84,35 +96,35 @@ def load_estimator(text: str, field: str = FIELD, method: str = "predict") -> An
         raise InvalidFieldError(field, text, fix) from error
     estimator = getattr(module, attribute, None)
     if not callable(getattr(estimator, method, None)):
-        there = [name for name, value in vars(module).items() if callable(getattr(value, method, None))]
-        fix = f"use one of {', '.join(there)}" if there else f"none of its classes has a method {method}"
+        candidates = [name for name, value in vars(module).items() if callable(getattr(value, method, None))]
+        fix = f"use one of {', '.join(candidates)}" if candidates else f"none of its classes has a method {method}"
         raise InvalidFieldError(field, text, f"{module_name} has no {attribute} with a method {method}: {fix}")
     return estimator
 
 
-def loaded(estimator: object, path: Path | str) -> Any:
-    """Return the user's object, instantiated (if it is a class) and loaded. Raises ModelError when either fails."""
+def load_instance(estimator: object, path: Path | str) -> Any:
+    """Return an instance of the user's estimator (a class, or an instance already) that has loaded the file ``path``.
+
+    Raises ModelError if there is no method ``predict``, or if the constructor or ``load`` raises anything.
+    """
+    title = f"the estimator {(estimator if isinstance(estimator, type) else type(estimator)).__qualname__}"
     if not callable(getattr(estimator, "predict", None)):
-        raise ModelError(f"the estimator {_name(estimator)} has no method predict(data): add one")
+        raise ModelError(f"{title} has no method predict(data): add one")
     try:
         instance: Any = estimator() if isinstance(estimator, type) else estimator
     except (Exception, SystemExit) as error:
-        raise ModelError(
-            f"the estimator {_name(estimator)} cannot be made without arguments: {describe_exception(error)}"
-        ) from error
+        raise ModelError(f"{title} cannot be made without arguments: {describe_exception(error)}") from error
     load = getattr(instance, "load", None)
     if callable(load):
         try:
             _call_load(load, str(path))
         except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"the estimator {_name(estimator)} cannot load {path}: {describe_exception(error)}"
-            ) from error
+            raise ModelError(f"{title} cannot load {path}: {describe_exception(error)}") from error
     return instance
 
 
 def _call_load(load: Callable[..., object], path: str) -> None:
-    """Pass the path by the parameter name that ``load`` has, or as its first argument."""
+    """Call ``load`` with the path: by the parameter name that it has, as its first argument, or without it."""
     parameters = inspect.signature(load).parameters
     named = {name: path for name in LOAD_NAMES if name in parameters}
     kinds = [parameter.kind for parameter in parameters.values()]
@@ -124,7 +136,3 @@ def _call_load(load: Callable[..., object], path: str) -> None:
         load(path)
     else:
         load()
-
-
-def _name(estimator: object) -> str:
-    return (estimator if isinstance(estimator, type) else type(estimator)).__qualname__

@@ -1,7 +1,8 @@
 """A model file that answers samples by its spec, whichever runtime runs it.
 
-Whatever can be checked when a file is opened is checked then: inputs, outputs, classes, and one run on zeros. So a
-model that does not fit its spec becomes a condition with a reason and not a stream of failing samples.
+``open_file`` checks what can be checked before samples come: inputs, outputs, classes, and one run on zeros. So a model
+that does not fit its spec becomes a condition with a reason, and not a stream of failing samples. Scripts are functions
+of the user's that are steps of pre-processing or read the outputs (``scripts``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from halimede.inference.decoders.anchors import AnchorBoxes, anchor_boxes
 from halimede.inference.decoders.ctc import LoadedText, TextReader
 from halimede.inference.decoding import decoding_of
 from halimede.inference.detection import BoxReader
-from halimede.inference.geometry import Geometry, follow, geometry_of, placed
+from halimede.inference.geometry import Geometry, follow, geometry_of, with_geometry
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
 from halimede.inference.scripts import LoadedPostprocessScript, ScriptError, ScriptReader, ScriptSampleError, bind
@@ -42,63 +43,74 @@ from halimede.inference.session import Declared, RuntimeSession, failure, open_s
 from halimede.inference.tensor_ports import InputPort, choose_input, choose_output, choose_outputs, picture_shape
 from halimede.messages import Prediction
 
-#: bytes of a blank frame for the check of the steps
+#: most bytes of the blank frame by which steps are checked; larger ones are not tried
 MAX_BLANK = 64 * 1024**2
-#: height and width of a blank frame for scripts
+#: least height and width in pixels of the blank frame by which scripts are checked
 BLANK_SIZE = 480, 640
-#: bytes of the buffer that is kept to concatenate samples in
+#: most bytes of a buffer that is kept between calls
 MAX_BUFFER = 64 * 1024**2
 
 
 class Reader(Protocol):
-    """Reads the outputs ``names`` of the model: divides them by samples, then reads one sample at a time."""
+    """Converts a model's outputs to predictions: ``split`` divides a batch's outputs, ``read`` reads a sample's part.
+
+    ``names``: the outputs that are read, in the order of the arrays in both methods.
+    """
 
     names: tuple[str, ...]
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Divide outputs by samples. Raises SampleError."""
+        """Return for each of ``count`` samples its part of each output, in order. Raises SampleError."""
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's part. Raises SampleError."""
+        """Return the prediction in one sample's part. Raises SampleError.
+
+        ``geometry``: the mapping of the frame to the model's input, by which coordinates are mapped back; None: they
+        stay as they are.
+        """
 
 
 class FileModel(Model):
-    """A loaded file. ``batched``: several samples run in one call, else one by one."""
+    """A ``Model`` of an opened file. ``port``: the model's input. ``spec``: with its scripts loaded.
 
-    def __init__(
-        self, session: RuntimeSession, port: InputPort, reader: Reader, spec: ModelSpec, *, batched: bool
-    ) -> None:
+    Attributes:
+        batched: the model takes several samples in one call; else they run one by one.
+        labels: names of the classes in order, by the spec.
+        ours: True: the spec has no scripts.
+        decoding: the smaller scale at which JPEG frames are decoded, by the declared steps; None: they are decoded
+            whole.
+
+    """
+
+    labels: tuple[str, ...] = ()
+
+    def __init__(self, session: RuntimeSession, port: InputPort, reader: Reader, spec: ModelSpec) -> None:
         self.ours = next(scripts_of(spec.preprocess, spec.postprocess), None) is None
         self._session: RuntimeSession | None = session
         self._input = port
         self._reader = reader
-        # steps from the first script on run where the model runs: see ``predict``
+        # steps from the first script on run where the model runs, in ``predict``
         scripts = [i for i, step in enumerate(spec.preprocess) if isinstance(step, Script)]
         self._steps = spec.preprocess[: scripts[0]] if scripts else spec.preprocess
         self._late_steps = spec.preprocess[scripts[0] :] if scripts else []
-        # a script of preprocess may move pixels: then the one of postprocess maps its boxes back itself
-        reads = spec.postprocess is not None and spec.postprocess.script is not None
-        self._mapped_steps = None if scripts and reads else spec.preprocess
+        # a script of preprocess may move pixels: then a script of postprocess maps its boxes back itself
+        has_reader_script = spec.postprocess is not None and spec.postprocess.script is not None
+        self._mapped_steps = None if scripts and has_reader_script else spec.preprocess
         self.decoding = decoding_of(spec.decode, spec.preprocess)
-        #: makes the model's input of a prepared sample
-        self.fit: Callable[[Array], Array] = self._run_scripts if scripts else port.fit
-        self._labels = tuple(spec.labels)
+        #: returns the model's input, without batch axis, for a prepared sample. Raises SampleError
+        self.make_input: Callable[[Array], Array] = self._run_scripts if scripts else port.fit
+        self.labels = tuple(spec.labels)
         self._maps_back = _needs_geometry(spec)
-        self._batched = batched
+        self.batched = False
         self._gains: dict[tuple[int, int], BatchGain] = {}
         self._buffer: Array | None = None
         self._names = list(reader.names)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes in order."""
-        return self._labels
-
     def prepare(self, image: Array) -> Array:
-        """Apply the declared steps, then convert to the model's element type and its axes of length 1.
+        """Return what the declared steps make of a frame, in the model's element type and shape. Raises SampleError.
 
-        If boxes must be mapped back to the frame, the sample carries the mapping (``geometry``). A script and the steps
-        after it are left to ``predict``.
+        If boxes must be mapped back to the frame, the sample carries the mapping (``geometry``). With a script among
+        the steps, the script, the steps after it and the conversion to the model's type run in ``predict``.
         """
         sample = preprocess.apply(self._steps, image)
         if not self._late_steps:
@@ -106,38 +118,45 @@ class FileModel(Model):
         geometry = follow(self._mapped_steps or (), image.shape, geometry_of(image)) if self._maps_back else None
         if geometry and self._mapped_steps is None:
             geometry = geometry.whole
-        return placed(sample, geometry) if geometry else sample
+        return with_geometry(sample, geometry) if geometry else sample
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Run the samples in one call if the model can, and read each one's part of the output."""
+        """Return the predictions of prepared samples, in order. Raises SampleError.
+
+        They run in one call if the model takes several samples and one call is faster than several.
+        """
         read = self._reader.read
         if len(batch) == 1:
-            (part,) = self.run(self.fit(batch[0])[np.newaxis])
+            (part,) = self.run(self.make_input(batch[0])[np.newaxis])
             return [read(part, geometry_of(batch[0]) if self._maps_back else None)]
-        samples = [self.fit(sample) for sample in batch]
-        alike = len({sample.shape for sample in samples}) == 1
-        parts = self._run_several(samples) if self._batched and samples and alike else self._run_alone(samples)
+        samples = [self.make_input(sample) for sample in batch]
+        are_alike = len({sample.shape for sample in samples}) == 1
+        parts = self._run_several(samples) if self.batched and samples and are_alike else self._run_alone(samples)
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
 
     def _run_scripts(self, sample: Array) -> Array:
-        """Return the model's input of a prepared sample: the first script and the steps after it run now."""
+        """Return the model's input for a prepared sample: the first script and the steps after it run here."""
         return self._input.fit(preprocess.apply(self._late_steps, sample))
 
     def _run_several(self, samples: list[Array]) -> list[tuple[Array, ...]]:
-        """Run samples of one shape, in one call or one by one, whichever is cheaper."""
+        """Return the outputs' parts of samples of one shape, run in one call or one by one, whichever is faster."""
         first = samples[0]
         gain = self._gains.setdefault((first.nbytes.bit_length(), len(samples).bit_length()), BatchGain())
-        together = gain.choose()
+        together = gain.must_batch()
         began = time.perf_counter()
         parts = self._run_together(samples) if together else self._run_alone(samples)
         gain.learn(len(samples), (time.perf_counter() - began) * 1000, together=together)
         return parts
 
     def _run_alone(self, samples: list[Array]) -> list[tuple[Array, ...]]:
+        """Return the outputs' parts of samples, run one by one."""
         return [part for sample in samples for part in self.run(sample[np.newaxis])]
 
     def _run_together(self, samples: list[Array]) -> list[tuple[Array, ...]]:
-        """Run samples in one call. Their buffer is kept: fresh memory pages cost more than the copy."""
+        """Return the outputs' parts of samples of one shape, run in one call.
+
+        The samples are copied side by side into a buffer, which is kept: fresh memory pages cost more than the copy.
+        """
         buffer, self._buffer = self._buffer, None  # a concurrent call allocates its own buffer
         size = sum(sample.nbytes for sample in samples)
         if buffer is None or buffer.nbytes < size:
@@ -150,16 +169,16 @@ class FileModel(Model):
             self._buffer = buffer if buffer.nbytes <= MAX_BUFFER else None
 
     def close(self) -> None:
-        """Free the session."""
+        """Free the model's memory; later calls raise SampleError."""
         self._session = None
 
     @property
     def session(self) -> RuntimeSession | None:
-        """The session, for callers that need raw tensors; None once it is closed."""
+        """The session of the runtime, for callers that need raw tensors; None when the model is closed."""
         return self._session
 
     def run(self, samples: Array) -> list[tuple[Array, ...]]:
-        """Return each sample's part of the outputs; the first axis of ``samples`` counts them."""
+        """Return each sample's part of the outputs. ``samples``: inputs, ``[count, ...]``. Raises SampleError."""
         session = self._session  # another thread may call close()
         if session is None:
             raise SampleError("the model is closed")
@@ -174,27 +193,31 @@ class FileModel(Model):
 
 
 def open_file(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> FileModel:
-    """Load a file by its spec. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
+    """Load a file, and check it against its spec. Raises ModelError, InvalidFieldError for a contradictory spec.
+
+    ``threads``: of one call; 0: one for each core.
+    """
     check_postprocess(spec.postprocess)
-    session = open_session(Path(path), spec.format, threads)
-    return fit(session, bind(spec, Path(path)))
+    return make_model(open_session(Path(path), spec.format, threads), bind(spec, Path(path)))
 
 
-def fit(session: RuntimeSession, spec: ModelSpec) -> FileModel:
-    """Make a model from an opened file by its spec, whose scripts are loaded. Raises ModelError."""
-    postprocess = spec.postprocess or Postprocess()
+def make_model(session: RuntimeSession, spec: ModelSpec) -> FileModel:
+    """Return the model of an opened file, checked against its spec. Raises ModelError.
+
+    ``spec``: with its scripts, anchors and alphabet loaded (``scripts.bind``).
+    """
     port = choose_input(session.get_inputs())
     reader = _reader(session.get_outputs(), spec, port)
-    one_by_one = FileModel(session, port, reader, spec, batched=False)
-    if one_by_one.ours:
+    model = FileModel(session, port, reader, spec)
+    if model.ours:
         _check_steps(spec, port)
     else:
-        _check_scripts(one_by_one, reader, port, spec)
-    if port.shape is None or None in port.shape:
-        return FileModel(session, port, reader, spec, batched=port.batched)
-    if postprocess.script is None:
-        _check_answer(one_by_one, reader, port, spec)
-    return FileModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
+        _check_scripts(model, reader, port, spec)
+    is_closed = port.shape is not None and None not in port.shape
+    if is_closed and not (spec.postprocess and spec.postprocess.script):
+        _check_answer(model, reader, port, spec)
+    model.batched = port.batched and (not is_closed or _accepts_two(model, port))
+    return model
 
 
 def _reader(outputs: Sequence[Declared], spec: ModelSpec, port: InputPort) -> Reader:
@@ -215,7 +238,7 @@ def _reader(outputs: Sequence[Declared], spec: ModelSpec, port: InputPort) -> Re
 
 
 def _anchors(postprocess: Postprocess, port: InputPort) -> AnchorBoxes | None:
-    """Return the anchors of the model's boxes for the size of its input. Raises ModelError."""
+    """Return the anchors of the model's boxes for the size of its input; None without anchors. Raises ModelError."""
     anchors, picture = anchors_of(postprocess), picture_shape(port.shape)
     if anchors is None:
         return None
@@ -228,23 +251,26 @@ def _anchors(postprocess: Postprocess, port: InputPort) -> AnchorBoxes | None:
 
 
 def _needs_geometry(spec: ModelSpec) -> bool:
-    """Whether boxes must be mapped back to the frame, or a script gets its size."""
+    """Whether predictions need the frame's size: to map boxes back to it, or for a script that receives it."""
     if spec.postprocess and spec.postprocess.script:
         return True
     if not spec.postprocess or spec.postprocess.task != "detection":
         return False
-    moving = any(isinstance(step, Resize | Fit | Letterbox | Crop) for step in spec.preprocess)
-    return moving or (spec.postprocess.boxes or Boxes()).normalized
+    moves_pixels = any(isinstance(step, Resize | Fit | Letterbox | Crop) for step in spec.preprocess)
+    return moves_pixels or (spec.postprocess.boxes or Boxes()).normalized
 
 
 def _check_steps(spec: ModelSpec, port: InputPort) -> None:
-    """Refuse steps that cannot produce the model's input. Only steps with a size make that known without a frame."""
-    sizes = [step for step in spec.preprocess if isinstance(step, Resize | Letterbox | Crop)]
-    if not sizes or port.shape is None or None in port.shape:
+    """Raise ModelError for steps that cannot produce the model's input from a blank frame.
+
+    Nothing is checked if no step sets the size of its result, or the model's input has an open axis.
+    """
+    sized_steps = [step for step in spec.preprocess if isinstance(step, Resize | Letterbox | Crop)]
+    if not sized_steps or port.shape is None or None in port.shape:
         return
-    coloured = any(isinstance(step, Grayscale | Channels) for step in spec.preprocess)
-    size = int(np.prod([size or 1 for size in port.shape]))
-    channels = 3 if coloured else max(1, size // (sizes[-1].width * sizes[-1].height))
+    sets_channels = any(isinstance(step, Grayscale | Channels) for step in spec.preprocess)
+    size = int(np.prod([length or 1 for length in port.shape]))
+    channels = 3 if sets_channels else max(1, size // (sized_steps[-1].width * sized_steps[-1].height))
     frame = preprocess.blank(spec.preprocess, channels)
     if frame is None or frame.size > MAX_BLANK:
         return
@@ -255,29 +281,34 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
 
 
 def _check_scripts(model: FileModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
-    """Answer the first blank frame that the model can answer. Raises ScriptError for what a script does wrong there."""
-    first: SampleError | None = None
+    """Run the scripts on blank frames until the model answers one. Raises ScriptError if a script fails on them.
+
+    If the model answers none, that is an error only with a script among the steps of pre-processing.
+    """
+    first_error: SampleError | None = None
     for frame in _blank_frames(spec, port):
         frame.setflags(write=False)  # as frames from the bus are
         try:
             sample = model.prepare(frame)
-            (part,) = model.run(model.fit(sample)[np.newaxis])
+            (part,) = model.run(model.make_input(sample)[np.newaxis])
         except SampleError as error:
-            first = first or error
+            first_error = first_error or error
             continue
         try:
-            reader.read(tuple(map(_finite, part)), geometry_of(sample))
+            reader.read(tuple(map(_without_nan, part)), geometry_of(sample))
         except ScriptSampleError as error:
             raise ScriptError(str(error)) from error
         except SampleError:
             return  # declared post-processing: ``_check_answer`` finds out why
         return
-    if first and any(isinstance(step, Script) for step in spec.preprocess):
-        raise ScriptError(f"spec.preprocess: a blank frame does not become the model's input: {first}") from first
+    if first_error and any(isinstance(step, Script) for step in spec.preprocess):
+        raise ScriptError(
+            f"spec.preprocess: a blank frame does not become the model's input: {first_error}"
+        ) from first_error
 
 
 def _blank_frames(spec: ModelSpec, port: InputPort) -> Iterator[Array]:
-    """Yield frames of zeros: of 480 x 640, or more if a declared step needs that; at last the model's own input."""
+    """Yield frames of zeros: of 480 x 640, or larger if a declared step needs that; last, one shaped as the input."""
     needed = preprocess.blank(spec.preprocess, 1)
     height, width = BLANK_SIZE
     if needed is not None and needed.size <= MAX_BLANK:
@@ -288,13 +319,16 @@ def _blank_frames(spec: ModelSpec, port: InputPort) -> Iterator[Array]:
         yield port.zeros(1)[0]
 
 
-def _finite(output: Array) -> Array:
-    """Return an output without NaN and infinity, which a model may have computed from a blank frame."""
+def _without_nan(output: Array) -> Array:
+    """Return an output with 0 for NaN and infinity, which a model may have computed from a blank frame."""
     return np.nan_to_num(output, posinf=0, neginf=0) if output.dtype.kind == "f" else output
 
 
 def _check_answer(model: FileModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
-    """Run once on zeros. NaN there is no error: a model may divide by values that a blank frame lacks."""
+    """Run once on zeros. Raises ModelError if the model fails, or its output does not fit the spec.
+
+    NaN in the output is no error: a model may divide by values that a blank frame lacks.
+    """
     try:
         (part,) = model.run(port.zeros(1))
     except SampleError as error:
@@ -319,8 +353,8 @@ def _check_answer(model: FileModel, reader: Reader, port: InputPort, spec: Model
         )
 
 
-def _takes_two(model: FileModel, port: InputPort) -> bool:
-    """Whether a batch axis that is declared open really is; exporters often fix a size of 1 in the graph."""
+def _accepts_two(model: FileModel, port: InputPort) -> bool:
+    """Whether the model runs two samples in one call: exporters often fix a size of 1 behind an open batch axis."""
     try:
         model.run(port.zeros(2))
     except SampleError:

@@ -1,8 +1,8 @@
 """Maps pixels of a frame to the model's input, so that the model's boxes can be mapped back to the frame.
 
-Each step that moves pixels returns a scale and an offset for each axis; steps are composed. The result is stored on the
-prepared sample itself (``Placed``), because nothing else connects a frame with its boxes. A picture that was decoded at
-a smaller scale carries its mapping in the same way.
+Each step of pre-processing that moves pixels adds a scale and an offset for each axis to a ``Geometry``. The geometry
+is stored on the prepared sample itself (``MappedArray``), because nothing else connects a frame with its boxes. A
+picture that was decoded at a smaller scale carries its geometry in the same way.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ import numpy as np
 from halimede.api.processing import Crop, Fit, Letterbox, ProcessingStep, Resize
 from halimede.inference.model import Array, SampleError
 
-#: most pixels of a side that a step with an open side makes
+#: most pixels of a side that the step fit makes
 MAX_SIDE = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: pixel ``x`` of ``frame`` pixels maps to ``x * scale + offset`` of ``size`` pixels."""
+    """One axis: pixel ``x`` of the frame is at ``x * scale + offset`` of the mapped picture.
+
+    Attributes:
+        frame: pixels of the frame on this axis.
+        size: pixels of the mapped picture on this axis.
+        scale: pixels of the mapped picture for each pixel of the frame.
+        offset: where the frame's pixel 0 is in the mapped picture; it may be outside.
+
+    """
 
     frame: int
     size: int
@@ -30,24 +38,24 @@ class Axis:
     offset: float = 0.0
 
     def then(self, scale: float, offset: float, size: int) -> Axis:
-        """Append another step."""
+        """Return this mapping followed by a step that maps ``x`` to ``x * scale + offset`` of ``size`` pixels."""
         return Axis(self.frame, size, self.scale * scale, self.offset * scale + offset)
 
     def back(self, values: Array) -> Array:
-        """Map coordinates in the model's input to coordinates in the frame, clipped to it."""
+        """Map coordinates in the mapped picture to coordinates in the frame, clipped to 0..``frame``."""
         return np.clip((values - self.offset) / self.scale, 0, self.frame)
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Both axes of one sample."""
+    """The mapping from the pixels of a frame to those of a picture made from it, such as the model's input."""
 
     x: Axis
     y: Axis
 
     @classmethod
     def of(cls, width: int, height: int, scale: int = 1) -> Geometry:
-        """Return the mapping of a picture of that size that was decoded at ``1/scale``."""
+        """Return the mapping of a frame of this size in pixels to its picture that was decoded at ``1/scale``."""
         return cls(*(Axis(side, scaled_side(side, scale), 1 / scale) for side in (width, height)))
 
     @property
@@ -57,15 +65,15 @@ class Geometry:
 
     @property
     def moved(self) -> bool:
-        """Whether any pixel was moved."""
+        """Whether the mapping moves any pixel."""
         return any((axis.scale, axis.offset, axis.size) != (1.0, 0.0, axis.frame) for axis in (self.x, self.y))
 
     def pixels(self, corners: Array) -> Array:
-        """Convert shares of the input's width and height to its pixels, ``[n, 4]`` corners."""
+        """Convert ``[n, 4]`` corners from fractions of the input's width and height to pixels of the input."""
         return corners * [self.x.size, self.y.size, self.x.size, self.y.size]
 
     def back(self, corners: Array) -> Array:
-        """Convert pixels of the model's input to pixels of the frame, ``[n, 2]`` points or ``[n, 4]`` corners."""
+        """Convert ``[n, 2]`` points or ``[n, 4]`` corners from pixels of the model's input to pixels of the frame."""
         if not self.moved:
             return corners
         result = np.empty_like(corners)
@@ -74,15 +82,15 @@ class Geometry:
         return result
 
 
-class Placed(np.ndarray):
-    """A picture or a prepared sample with the mapping of its pixels."""
+class MappedArray(np.ndarray):
+    """A picture or a prepared sample with the mapping of its frame's pixels to it; None: it was not set."""
 
     geometry: Geometry | None = None
 
 
-def placed(sample: Array, geometry: Geometry) -> Array:
-    """Return the sample with its geometry; the data are not copied."""
-    result = sample.view(Placed)
+def with_geometry(sample: Array, geometry: Geometry) -> Array:
+    """Return the sample as a MappedArray with this geometry; the data are not copied."""
+    result = sample.view(MappedArray)
     result.geometry = geometry
     return result
 
@@ -93,25 +101,26 @@ def scaled_side(side: int, scale: int) -> int:
 
 
 def geometry_of(sample: Array) -> Geometry | None:
-    """Return the mapping of a sample's pixels; None if it has none."""
+    """Return the geometry that ``with_geometry`` stored on a sample; None if it has none."""
     return getattr(sample, "geometry", None)
 
 
 def frame_geometry(image: Array) -> Geometry:
-    """Return the mapping of a frame to its decoded picture, ``[height, width, ...]``."""
+    """Return the mapping of a frame to its decoded picture, ``[height, width, ...]``, whole or at a smaller scale."""
     return geometry_of(image) or Geometry.of(image.shape[1], image.shape[0])
 
 
 def scale_of(image: Array) -> int:
-    """Return by what the sides of a picture were divided when it was decoded."""
+    """Return by what decoding has divided the sides of a picture: 1, 2, 4 or 8. Call it before any step is applied."""
     geometry = geometry_of(image)
     return round(1 / geometry.x.scale) if geometry else 1
 
 
 def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...], decoded: Geometry | None = None) -> Geometry | None:
-    """Return the mapping of steps for pixels of that shape, ``[height, width, ...]``; None if they are no picture.
+    """Return the mapping of a frame to what these steps make of it; None if ``shape`` is not that of a picture.
 
-    ``decoded``: the mapping of the frame to these pixels; None: they are the frame's.
+    ``shape``: of the pixels before the steps, ``[height, width]`` or ``[height, width, channels]``. ``decoded``: the
+    mapping of the frame to these pixels; None: they are the frame's. Raises SampleError if a step cannot be applied.
     """
     if len(shape) not in {2, 3}:
         return None
@@ -123,39 +132,35 @@ def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...], decoded: Geo
 
 @singledispatch
 def move(step: ProcessingStep, geometry: Geometry) -> Geometry:  # noqa: ARG001 (most steps leave pixels where they are)
-    """Append a step to a geometry."""
+    """Return a geometry followed by a step. Raises SampleError if the step cannot take a picture of that size."""
     return geometry
 
 
 @move.register
-def _(step: Resize, geometry: Geometry) -> Geometry:
+def _(step: Resize | Fit, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    return Geometry(x.then(step.width / x.size, 0, step.width), y.then(step.height / y.size, 0, step.height))
-
-
-@move.register
-def _(step: Fit, geometry: Geometry) -> Geometry:
-    x, y = geometry.x, geometry.y
-    width, height = fit_size(step, x.size, y.size)
+    width, height = scaled_size(step, x.size, y.size)
     return Geometry(x.then(width / x.size, 0, width), y.then(height / y.size, 0, height))
 
 
 @move.register
 def _(step: Letterbox, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    width, height, x0, y0 = fitted(step, x.size, y.size)
+    width, height, x0, y0 = fit_letterbox(step, x.size, y.size)
     return Geometry(x.then(width / x.size, x0, step.width), y.then(height / y.size, y0, step.height))
 
 
 @move.register
 def _(step: Crop, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
-    x0, y0 = cut(step, x.size, y.size)
+    x0, y0 = crop_offset(step, x.size, y.size)
     return Geometry(x.then(1, -x0, step.width), y.then(1, -y0, step.height))
 
 
-def fit_size(step: Fit, width: int, height: int) -> tuple[int, int]:
-    """Return the width and height that a picture is scaled to. Raises SampleError for a side that is too long."""
+def scaled_size(step: Resize | Fit, width: int, height: int) -> tuple[int, int]:
+    """Return the width and height in pixels that a step scales a picture to. Raises SampleError above MAX_SIDE."""
+    if isinstance(step, Resize):
+        return step.width, step.height
     share = step.height / height if step.height else (step.longest or max(width, height)) / max(width, height)
     new_width, new_height = (max(1, round(side * share / step.multiple)) * step.multiple for side in (width, height))
     if step.height:
@@ -168,15 +173,18 @@ def fit_size(step: Fit, width: int, height: int) -> tuple[int, int]:
     return new_width, new_height
 
 
-def fitted(step: Letterbox, width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the size of a picture in the letterbox, and the margins at the left and the top."""
+def fit_letterbox(step: Letterbox, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return width and height of the scaled picture in the letterbox, and the margins at its left and its top: pixels.
+
+    The picture keeps its proportions and is as large as fits.
+    """
     share = min(step.width / width, step.height / height)
     new_width = min(step.width, max(1, round(width * share)))
     new_height = min(step.height, max(1, round(height * share)))
     return new_width, new_height, (step.width - new_width) // 2, (step.height - new_height) // 2
 
 
-def cut(step: Crop, width: int, height: int) -> tuple[int, int]:
+def crop_offset(step: Crop, width: int, height: int) -> tuple[int, int]:
     """Return the pixels that are cut off at the left and the top. Raises SampleError if the picture is too small."""
     x0 = (width - step.width) // 2 if step.x is None else step.x
     y0 = (height - step.height) // 2 if step.y is None else step.y

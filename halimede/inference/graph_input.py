@@ -1,24 +1,20 @@
 """The input of a model file, and the operators that its values reach first, read from the file without running it.
 
-So it is seen whether a model scales its input itself. ``unscaled`` warns of a model whose pictures reach it as 0 to 255
-although it weighs floats at once: it would answer, and often wrongly. A SavedModel is a program: of it nothing is seen.
+The operators show whether a model scales its input itself. ``scale_warning`` warns if pictures reach a model as 0 to
+255 although it multiplies floats by weights at once: its answers would often be wrong. ONNX and TensorFlow Lite files
+are read. A SavedModel is a program, of which nothing is read.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from halimede.api.model import ModelSpec
-from halimede.api.model_formats import ONNX, TFLITE, format_of
-from halimede.api.processing import keeps_range
-from halimede.inference.model import ModelError
+from halimede.api.processing import has_unscaled_pixels
+from halimede.inference.file_metadata import call_reader
 
-#: the modules with a function ``graph_input`` of a path
-READERS = {ONNX: "halimede.inference.runtimes.onnx_graph", TFLITE: "halimede.inference.runtimes.tflite"}
 #: operators that pass values on as they are, of ONNX and of TensorFlow Lite
 MOVING = frozenset({
     "Cast", "Concat", "DepthToSpace", "DequantizeLinear", "Flatten", "Gather", "Identity", "Pad", "QuantizeLinear",
@@ -35,9 +31,13 @@ WEIGHING = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """The only input of a file. ``floats``: it takes floats, or quantized numbers that end far below 255.
+    """The only input of a file.
 
-    ``operators``: the first ones that compute with its values.
+    Attributes:
+        name: as the file declares it.
+        floats: the input takes floats, or quantized numbers whose highest value is far below 255.
+        operators: names of the first operators that compute with the input's values.
+
     """
 
     name: str
@@ -46,26 +46,23 @@ class GraphInput:
 
     @property
     def scales(self) -> bool:
-        """Whether the model changes the range of its values before it weighs them, as far as the file shows."""
+        """Whether the model may change the range of its input's values before it multiplies them by weights."""
         return not self.operators or not self.operators <= WEIGHING
 
 
 def graph_input(path: Path, file_format: str) -> GraphInput | None:
-    """Return the input of a file; None if it has not exactly one, or cannot be read so. The file was checked before."""
-    form = format_of(file_format)
-    if form not in READERS or not path.is_file():
-        return None
-    try:
-        graph: GraphInput | None = import_module(READERS[form]).graph_input(path)
-    except (ImportError, ModelError, OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
-        return None  # who opens the file reports it
+    """Return the only input of a file; None if there is none or several, or if the file or format cannot be read.
+
+    Errors are left to whoever opens the file.
+    """
+    graph: GraphInput | None = call_reader("graph_input", path, file_format)
     return graph
 
 
 def first_operators(nodes: Iterable[tuple[str, Collection[str], Collection[str]]], name: str) -> frozenset[str]:
-    """Return the operators that a tensor's values reach first, through those that only move them.
+    """Return the operators that compute with the values of the tensor ``name``, as they are or moved by MOVING ones.
 
-    ``nodes``: the operator, the inputs and the outputs of each, in the order of their computation.
+    ``nodes``: operator, inputs and outputs of each node, in the order of their computation.
     """
     reached, operators = {name}, set[str]()
     for operator, inputs, outputs in nodes:
@@ -78,11 +75,9 @@ def first_operators(nodes: Iterable[tuple[str, Collection[str], Collection[str]]
     return frozenset(operators)
 
 
-def unscaled(path: Path, spec: ModelSpec) -> str:
-    """Return a warning if pictures reach a model of floats as 0 to 255; empty if not, or if that is not certain."""
-    if not keeps_range(spec.preprocess):
-        return ""
-    graph = graph_input(path, spec.format)
+def scale_warning(path: Path, spec: ModelSpec) -> str:
+    """Return the warning that pictures reach a model of floats as 0 to 255; empty if they do not, or may not."""
+    graph = graph_input(path, spec.format) if has_unscaled_pixels(spec.preprocess) else None
     if graph is None or not graph.floats or graph.scales:
         return ""
     return (

@@ -19,13 +19,14 @@ from halimede.messages.file_facts import TrialReason
 if TYPE_CHECKING:
     from halimede.inference.decoding import Decoding
 
+#: a NumPy array; docstrings give its shape and element type
 Array: TypeAlias = NDArray[Any]
 
 
 class ModelError(HalimedeError):
-    """A model cannot be loaded or does not fit its declaration. The text has the cause and the remedy."""
+    """A model cannot be loaded or does not fit its spec. The text has the cause and the remedy."""
 
-    #: the cause in one word, for conditions
+    #: the cause in one word, for the conditions of a status
     reason = TrialReason.INVALID
 
 
@@ -40,11 +41,11 @@ class SampleError(HalimedeError):
 
 
 class Model(ABC):
-    """One loaded model.
+    """One loaded model: callers ``prepare`` each frame, ``predict`` batches of prepared samples, and ``close`` it.
 
     Attributes:
-        ours: no user code runs in it, so that a call that is known to be short never blocks on anything.
-        decoding: how the pictures that it prepares are decoded; None: whole.
+        ours: True: no user code runs in the model, so a call that was measured as short does not block.
+        decoding: the smaller scale at which JPEG frames are decoded for ``prepare``; None: they are decoded whole.
 
     """
 
@@ -60,25 +61,25 @@ class Model(ABC):
     def prepare(self, image: Array) -> Array:
         """Turn one decoded frame into the model's input, by the declared pre-processing.
 
-        Takes ``[height, width, channels]`` or ``[height, width]``, or any raw array when no step needs a picture. It
-        was decoded as ``decoding`` says, or whole. Returns one sample without batch axis, C-contiguous. Raises
-        SampleError when the frame does not fit.
+        ``image``: ``[height, width, channels]`` or ``[height, width]``, decoded whole or at the scale of ``decoding``;
+        or any raw array of numbers if no step needs a picture. Returns one sample without batch axis, C-contiguous.
+        Raises SampleError if the frame does not fit.
         """
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:  # noqa: ARG002  # most look at pixels alone
-        """Turn one decoded frame into the model's input, with its metadata: its camera, its capture time."""
+        """Do the same as ``prepare``; a model may also use the metadata of ``frame``: its camera, its capture time."""
         return self.prepare(image)
 
     @abstractmethod
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Answer prepared samples of equal dtype and shape: one prediction each, in order.
+        """Return one prediction for each prepared sample, in order. All samples have one dtype and one shape.
 
-        Raises SampleError if at least one sample cannot be answered; ``isolate`` finds out which.
+        Raises SampleError if any sample cannot be answered (``batching.isolate`` finds out which). Blocks.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Free the model's resources. It must not be called afterwards."""
+        """Free the model's memory. The model must not be used afterwards."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +89,7 @@ class Model(ABC):
 
 
 class WrappedModel(Model):
-    """Wraps another model, ``model``, and delegates all methods that a subclass does not override."""
+    """A ``Model`` that passes all calls on to another one, ``model``. Subclasses override some of them."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -96,21 +97,21 @@ class WrappedModel(Model):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the model."""
+        """The labels of the wrapped model."""
         return self.model.labels
 
     def prepare(self, image: Array) -> Array:
-        """Let the model prepare it."""
+        """Return the sample that the wrapped model prepares."""
         return self.model.prepare(image)
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Let the model prepare it."""
+        """Return the sample that the wrapped model prepares."""
         return self.model.prepare_frame(frame, image)
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Let the model answer."""
+        """Return the wrapped model's predictions."""
         return self.model.predict(batch)
 
     def close(self) -> None:
-        """Close the model."""
+        """Close the wrapped model."""
         self.model.close()

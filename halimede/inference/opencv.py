@@ -1,4 +1,7 @@
-"""Resizes by OpenCV: the only module that imports it, when a step first needs it. It gets arrays, never files."""
+"""Resizes pictures by OpenCV, for pre-processing whose method is linear or area.
+
+Only this module imports OpenCV, and only when a step first needs it. OpenCV gets arrays, never files.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ import numpy as np
 from halimede.errors import cause_of
 from halimede.inference.model import Array, ModelError
 
-#: element types that OpenCV resizes; arrays of others are converted to single precision
+#: element types that OpenCV resizes; arrays of others are converted to float32
 RESIZABLE = frozenset({"uint8", "uint16", "int16", "float32", "float64"})
-#: most channels that its method area takes
+#: most channels that OpenCV's method area takes; pictures of more are resized channel by channel
 MOST_CHANNELS = 4
 
 
 def opencv(method: str) -> Any:
-    """Return the module cv2. Raises ModelError if it cannot be imported."""
+    """Return the module cv2. Raises ModelError, which names the resize method, if it cannot be imported."""
     try:
         import cv2  # noqa: PLC0415  # 17 MB of memory, which most models do without
     except ImportError as error:
@@ -28,9 +31,9 @@ def opencv(method: str) -> Any:
 
 
 def resize_by_opencv(picture: Array, width: int, height: int, method: Literal["linear", "area"]) -> Array:
-    """Return ``[height, width, channels]`` of a picture, in its element type or in single precision.
+    """Return a picture ``[any, any, channels]`` as ``[height, width, channels]``, in its element type or in float32.
 
-    Raises ModelError without OpenCV.
+    Raises ModelError if OpenCV cannot be imported.
     """
     cv2 = opencv(method)
     source = np.ascontiguousarray(picture if picture.dtype.name in RESIZABLE else picture.astype(np.float32))

@@ -1,7 +1,7 @@
-"""Converts raw outputs of models, scores of classes and features, to Predictions. Boxes: ``detection``.
+"""Converts raw outputs of models, scores of classes and features, to Predictions; ``detection`` does so for boxes.
 
-Features are vectors of length 1. The closer their scalar product (cosine similarity) is to 1, the more similar are two
-of them. They are sent in half precision (float16, little endian), which changes that by less than 0.001.
+Features (embeddings) are vectors of length 1: the closer the scalar product of two of them is to 1, the more similar
+are their samples. They are sent in half precision (float16, little endian), which changes that by less than 0.001.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
 from halimede.messages import Prediction
 
+#: what turns a model's scores into probabilities; none: they are probabilities already
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
-#: limit of a message (messages.samples)
+#: most classes of a message (messages.samples)
 MAX_CLASSES = 100_000
-#: numbers of one vector: limit of a Track (messages.multiedge)
+#: most numbers of one vector: limit of a Track (messages.multiedge)
 MAX_LENGTH = 8192
+#: tolerance by which rounding may raise a probability above 1
+SCORE_SLACK = 1e-3
 
 
 def classify(scores: Array, labels: Sequence[str] = (), activation: Activation = "none") -> Prediction:
-    """Convert the scores of one sample, shape ``[classes]``: probabilities, the best one's label and its score.
+    """Return the probabilities of one sample's scores, ``[classes]``, with the best class and its probability.
 
     A single score, unless there is one label, is a two-class model's probability of the second class. Raises
     SampleError for NaN, infinity and a class without a label.
@@ -47,7 +50,7 @@ def classify(scores: Array, labels: Sequence[str] = (), activation: Activation =
 
 
 def activate(values: Array, activation: Activation) -> Array:
-    """Turn finite scores into probabilities, without overflow for any size."""
+    """Return probabilities of finite scores of any size, in the same shape; softmax runs over the last axis."""
     if activation == "softmax":
         with np.errstate(over="ignore"):  # the difference of scores may overflow: then the power is 0
             powers = np.exp(values - values.max(axis=-1, keepdims=True))
@@ -59,26 +62,29 @@ def activate(values: Array, activation: Activation) -> Array:
 
 
 def best_classes(prediction: Prediction, labels: Sequence[str], count: int) -> list[dict[str, str | float]]:
-    """Return the ``count`` best classes of a prediction, the best first, and the first among equals."""
+    """Return ``label`` and ``score`` of the ``count`` best classes of a prediction, the best first.
+
+    Of equal scores the lower index comes first. Raises SampleError for a class without a label.
+    """
     scores = np.asarray(prediction.probabilities or [])
     best = np.argsort(-scores, kind="stable")[:count].tolist()
     return [{"label": label_of(index, labels), "score": float(scores[index])} for index in best]
 
 
 class RowReader:
-    """Reads the one output ``name`` of a model, one row for each sample."""
+    """The half of a ``Reader`` (file_model) that divides the only output ``name`` by samples; subclasses ``read``."""
 
     def __init__(self, name: str) -> None:
         self.names: tuple[str, ...] = (name,)
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
-        """Divide the output by samples, one row each."""
+        """Return one row of the output for each sample, in order. Raises SampleError for a single number."""
         (output,) = outputs
         return [(row,) for row in rows_of(output)]
 
 
 class ClassReader(RowReader):
-    """Reads the only output of a classifier, ``[classes]`` at a time."""
+    """A ``Reader`` (file_model) of a classifier's only output, one sample's ``[classes]`` at a time."""
 
     def __init__(self, name: str, postprocess: Postprocess, labels: Sequence[str]) -> None:
         super().__init__(name)
@@ -87,7 +93,7 @@ class ClassReader(RowReader):
         self._labels = tuple(labels)
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
-        """Read one sample's part of the output. Raises SampleError."""
+        """Return the best class and all probabilities; ``value``: the best classes, if ``topK``. Raises SampleError."""
         prediction = classify(part[0], self._labels, self._activation)
         if self._top:
             prediction.value = best_classes(prediction, self._labels, self._top)
@@ -95,7 +101,10 @@ class ClassReader(RowReader):
 
 
 def rows_of(output: Array) -> Array:
-    """Return an output as one row for each sample: pooling leaves axes of length 1, as in [samples, classes, 1, 1]."""
+    """Return an output as ``[samples, numbers]``: axes of length 1, which pooling leaves at the end, are removed.
+
+    Raises SampleError for a single number.
+    """
     if output.ndim == 2 and output.shape[1]:
         return output
     if output.ndim == 0:
@@ -104,7 +113,7 @@ def rows_of(output: Array) -> Array:
 
 
 def label_of(index: int, labels: Sequence[str]) -> str:
-    """Return the name of a class; without labels its index as text."""
+    """Return the name of a class; without labels its index as text. Raises SampleError if ``labels`` is too short."""
     if not labels:
         return str(index)
     if not 0 <= index < len(labels):
@@ -113,22 +122,25 @@ def label_of(index: int, labels: Sequence[str]) -> str:
 
 
 class EmbeddingReader(RowReader):
-    """Reads the only output of an embedding model, one vector at a time."""
+    """A ``Reader`` (file_model) of an embedding model's only output, one vector at a time."""
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (others need it)
-        """Read one sample's part of the output. Raises SampleError."""
+        """Return the vector with length 1 as ``embeddings``. Raises SampleError."""
         return Prediction(embeddings=pack(unit(part[0])))
 
 
 class FeaturedClassReader:
-    """Reads a classifier's scores, and the features from which it computed them."""
+    """A ``Reader`` (file_model) of a classifier's scores and of the features from which it computed them.
+
+    ``features``: the name of the output of features.
+    """
 
     def __init__(self, classes: ClassReader, features: str) -> None:
         self.names: tuple[str, ...] = (*classes.names, features)
         self._classes = classes
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Divide the outputs by samples, ``[classes]`` and ``[features]`` each. Raises SampleError."""
+        """Return each sample's rows ``[classes]`` and ``[features]``, in order. Raises SampleError."""
         scores, features = outputs
         rows = rows_of(features)
         if len(rows) != count:
@@ -136,14 +148,14 @@ class FeaturedClassReader:
         return [(*part, row) for part, row in zip(self._classes.split([scores], count), rows, strict=False)]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's part of the outputs. Raises SampleError."""
+        """Return the prediction of ``ClassReader``, with the features as ``embeddings``. Raises SampleError."""
         prediction = self._classes.read(part[:1], geometry)
         prediction.embeddings = pack(unit(part[1]))
         return prediction
 
 
 def unit(values: Array) -> NDArray[np.float32]:
-    """Normalize a vector to length 1; a vector of zeros stays. Raises SampleError for other values than a vector."""
+    """Return a vector scaled to length 1; zeros stay zeros. Raises SampleError for other shapes, NaN and infinity."""
     vector = np.asarray(values, np.float64)
     if vector.ndim != 1 or not 0 < vector.size <= MAX_LENGTH:
         raise SampleError(
@@ -159,12 +171,12 @@ def unit(values: Array) -> NDArray[np.float32]:
 
 
 def pack(vectors: Array) -> bytes:
-    """Encode vectors, one after the other, as they are sent."""
+    """Encode vectors, ``[count, length]`` or one ``[length]``, as they are sent: float16, little endian, in order."""
     return np.ascontiguousarray(vectors, "<f2").tobytes()
 
 
 def unpack(data: bytes, count: int) -> NDArray[np.float32]:
-    """Decode ``count`` vectors of equal length: ``[count, length]``. Raises SampleError for invalid data."""
+    """Decode the bytes of ``pack`` as ``[count, length]`` vectors. Raises SampleError for invalid data."""
     if not count and not data:
         return np.zeros((0, 0), np.float32)
     if not data or not count or len(data) % (2 * count):

@@ -1,7 +1,8 @@
-"""The declared pre-processing: converts a decoded frame to a model's input, with one function for each step.
+"""The declared pre-processing: ``apply`` converts a decoded frame to a model's input, step by step.
 
-A new step is a class in ``halimede.api.processing`` and a function here, registered for it. Frames are
-``[height, width, channels]`` or ``[height, width]``; the result keeps its element type unless a step changes it.
+A new step is a class in ``halimede.api.processing`` and a function here, registered for it with ``run``. Frames are
+``[height, width, channels]`` or ``[height, width]``; the result keeps its element type unless a step changes it. Each
+function raises SampleError if it cannot process the array that the step before has made.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from halimede.api.processing import (
     Resize,
     ResizeMethod,
     Scale,
-    each_channel,
+    channel_values,
 )
-from halimede.inference.geometry import cut, fit_size, fitted
+from halimede.inference.geometry import crop_offset, fit_letterbox, scaled_size
 from halimede.inference.model import Array, SampleError
 from halimede.inference.opencv import resize_by_opencv
 
@@ -37,14 +38,14 @@ from halimede.inference.opencv import resize_by_opencv
 SCALING = (Scale, Normalize)
 #: ITU-R BT.601 luma of red, green and blue
 LUMA = np.array([0.299, 0.587, 0.114])
-#: element types whose sum of squares numpy computes fast: float32 and float64
+#: NumPy's letters of the element types whose sum of squares is fast: float32 and float64
 FAST_FLOATS = frozenset("fd")
 
 
 def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
-    """Apply steps in order. The result is C-contiguous; without steps it is the frame itself if that is contiguous.
+    """Return what the steps, in order, make of a frame: a C-contiguous array, without steps perhaps the frame itself.
 
-    Raises SampleError when a step cannot process its input.
+    Raises SampleError for an empty frame, for NaN, infinity or other values than numbers, and if a step does not fit.
     """
     if image.dtype.kind not in "uif":
         raise SampleError(f"the frame holds {image.dtype}: send whole or floating-point numbers")
@@ -55,15 +56,16 @@ def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
 
 
 def _run_all(steps: Sequence[ProcessingStep], image: Array) -> Array:
+    """Return what all steps make of a picture; scaling followed by the layout chw runs as one pass."""
     image = np.asarray(image)  # without the mapping to its frame
-    done, end = 0, len(steps) - 1
+    completed, end = 0, len(steps) - 1
     if end > 0 and isinstance(steps[end], Cast):
         end -= 1
     if end > 0 and isinstance(steps[end - 1], SCALING):
         last = steps[end]
         if isinstance(last, Layout) and last.order == "chw":
-            image, done = _planes(steps[:end], image), end + 1
-    for step in steps[done:]:
+            image, completed = _planes(steps[:end], image), end + 1
+    for step in steps[completed:]:
         image = run(step, image)
     return image
 
@@ -71,7 +73,8 @@ def _run_all(steps: Sequence[ProcessingStep], image: Array) -> Array:
 def check_finite(image: Array) -> None:
     """Raise SampleError for a frame with NaN or infinity, which a model would answer with a meaningless result.
 
-    A sum of squares is the fastest check: it is finite only if all values are. Squares of large values may not be.
+    The fastest check is a sum of squares: if it is finite, all values are. Otherwise each value is checked, because
+    squares of large finite values overflow.
     """
     if image.dtype.kind != "f":
         return
@@ -81,13 +84,13 @@ def check_finite(image: Array) -> None:
     finite = np.isfinite(image)
     if finite.all():
         return
-    wrong = np.argwhere(~finite)
-    text = f"the frame holds NaN or infinity {len(wrong)} times, first at {wrong[0].tolist()}"
+    positions = np.argwhere(~finite)
+    text = f"the frame holds NaN or infinity {len(positions)} times, first at {positions[0].tolist()}"
     raise SampleError(f"{text}: repair its source")
 
 
 def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:
-    """Return a frame of zeros that the steps accept; None if no step determines the size of the result."""
+    """Return a uint8 frame of zeros that the steps accept; None if no step determines the size of the result."""
     sized = [step for step in steps if isinstance(step, Resize | Letterbox | Crop)]
     if not sized:
         return None
@@ -101,7 +104,7 @@ def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:
 
 @singledispatch
 def run(step: ProcessingStep, image: Array) -> Array:  # noqa: ARG001 (the registered functions use it)
-    """Apply one step."""
+    """Return what one step makes of a picture. Raises SampleError. Each kind of step has its function below."""
     raise TypeError(f"pre-processing step {type(step).__name__} has no function here")
 
 
@@ -122,7 +125,7 @@ def grayscale(_: Grayscale, image: Array) -> Array:
 
 @run.register
 def channels(step: Channels, image: Array) -> Array:
-    """Return ``[height, width, 3]`` of one, three or four channels, which are RGB or gray."""
+    """Return ``[height, width, 3]`` of one gray channel, or of three or four RGB ones (alpha is left out)."""
     picture = _picture("channels", image)
     if picture.shape[2] == 1:
         return np.repeat(picture, 3, axis=2)
@@ -132,49 +135,35 @@ def channels(step: Channels, image: Array) -> Array:
 
 
 @run.register
-def resize(step: Resize, image: Array) -> Array:
-    """Resize by the step's method. Keeps axes, channels and element type."""
-    return _resized(_picture("resize", image), step.width, step.height, step.method).reshape(
-        step.height, step.width, *image.shape[2:]
-    )
-
-
-@run.register
-def fit(step: Fit, image: Array) -> Array:
-    """Resize with the picture's proportions, as ``resize`` does."""
-    picture = _picture("fit", image)
-    width, height = fit_size(step, picture.shape[1], picture.shape[0])
-    return _resized(picture, width, height, step.method).reshape(height, width, *image.shape[2:])
+def resize(step: Resize | Fit, image: Array) -> Array:
+    """Return the picture in the step's size, by the step's method. Axes, channels and element type stay."""
+    picture = _picture("fit" if isinstance(step, Fit) else "resize", image)
+    width, height = scaled_size(step, picture.shape[1], picture.shape[0])
+    return _resize_picture(picture, width, height, step.method).reshape(height, width, *image.shape[2:])
 
 
 @run.register
 def letterbox(step: Letterbox, image: Array) -> Array:
-    """Resize the whole picture into the middle of the given size; fill the margins with the fill value, if possible."""
+    """Return the whole picture, scaled, in the middle of the step's size, with the fill value in the margins."""
     picture = _picture("letterbox", image)
-    width, height, x0, y0 = fitted(step, picture.shape[1], picture.shape[0])
+    width, height, x0, y0 = fit_letterbox(step, picture.shape[1], picture.shape[0])
     whole = np.full((step.height, step.width, picture.shape[2]), _fill(step, image.dtype), image.dtype)
-    whole[y0 : y0 + height, x0 : x0 + width] = _resized(picture, width, height, step.method)
+    whole[y0 : y0 + height, x0 : x0 + width] = _resize_picture(picture, width, height, step.method)
     return whole.reshape(step.height, step.width, *image.shape[2:])
 
 
 @run.register
 def crop(step: Crop, image: Array) -> Array:
-    """Return a part of the picture, without a copy."""
+    """Return the step's rectangle of the picture, without a copy."""
     picture = _picture("crop", image)
-    x0, y0 = cut(step, picture.shape[1], picture.shape[0])
+    x0, y0 = crop_offset(step, picture.shape[1], picture.shape[0])
     return image[y0 : y0 + step.height, x0 : x0 + step.width]
 
 
 @run.register
-def scale(step: Scale, image: Array) -> Array:
-    """Return ``(x * factor - mean) / std`` in single precision; double stays double. Channels are the last axis."""
-    return _scaled(step, image, channel_axis=2)
-
-
-@run.register
-def normalize(step: Normalize, image: Array) -> Array:
-    """Scale with the factor 1/255."""
-    return _scaled(step, image, channel_axis=2)
+def scale(step: Scale | Normalize, image: Array) -> Array:
+    """Return ``(x * factor - mean) / std`` as float32; float64 stays. Channels are last. Normalize has 1/255."""
+    return _scale_values(step, image, channel_axis=2)
 
 
 @run.register
@@ -188,7 +177,7 @@ def layout(step: Layout, image: Array) -> Array:
 
 @run.register
 def cast(step: Cast, image: Array) -> Array:
-    """Change the element type. Whole numbers are truncated, not rounded, and clipped to the type's range."""
+    """Return the values in the step's element type; as whole numbers they are truncated and clipped to its range."""
     dtype = np.dtype(step.dtype)
     if dtype.kind in "ui":
         if not np.isfinite(image).all():
@@ -198,12 +187,15 @@ def cast(step: Cast, image: Array) -> Array:
 
 
 def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:
-    """Return the value of the margins, if possible."""
+    """Return the value of the margins, clipped to the range of the element type."""
     return _clip(np.array(step.fill), dtype) if dtype.kind in "ui" else step.fill
 
 
 def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
-    """Return ``[channels, height, width]``: the last step scales, in one pass to its element type and these axes."""
+    """Return ``[channels, height, width]`` of a picture, for steps of which the last one scales.
+
+    The scaling writes its element type and this order of axes in one pass.
+    """
     *before, scaling = steps
     assert isinstance(scaling, SCALING)  # noqa: S101  # by ``apply``
     box = before[-1] if before else None
@@ -211,34 +203,42 @@ def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
         image = run(step, image)
     if isinstance(box, Letterbox):
         return _letterboxed_planes(box, scaling, image)
-    return _scaled(scaling, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
+    return _scale_values(scaling, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
 
 
 def _letterboxed_planes(step: Letterbox, scaling: Scale | Normalize, image: Array) -> Array:
-    """Return the planes of a letterbox whose picture alone is scaled: the margins have one value a channel."""
+    """Return ``[channels, height, width]`` of a letterbox with scaled values.
+
+    Only the picture's pixels are scaled: the margins have one value a channel, which is computed once.
+    """
     picture = _picture("letterbox", image)
-    width, height, x0, y0 = fitted(step, picture.shape[1], picture.shape[0])
+    width, height, x0, y0 = fit_letterbox(step, picture.shape[1], picture.shape[0])
     whole = np.empty((picture.shape[2], step.height, step.width), _float_type(image))
-    resized = _resized(picture, width, height, step.method).transpose(2, 0, 1)
-    _scaled(scaling, resized, channel_axis=0, out=whole[:, y0 : y0 + height, x0 : x0 + width])
+    resized = _resize_picture(picture, width, height, step.method).transpose(2, 0, 1)
+    _scale_values(scaling, resized, channel_axis=0, out=whole[:, y0 : y0 + height, x0 : x0 + width])
     fill = np.full((picture.shape[2], 1, 1), _fill(step, image.dtype), image.dtype)
-    margin = _scaled(scaling, fill, channel_axis=0)
+    margin = _scale_values(scaling, fill, channel_axis=0)
     for region in (whole[:, :y0], whole[:, y0 + height :], whole[..., :x0], whole[..., x0 + width :]):
         region[...] = margin
     return whole
 
 
 def _float_type(image: Array) -> np.dtype[Any]:
+    """Return the element type of scaled values."""
     return np.dtype(np.float64 if image.dtype == np.float64 else np.float32)
 
 
-def _scaled(step: Scale | Normalize, image: Array, channel_axis: int, out: Array | None = None) -> Array:
-    """Scale in one pass to the new type and order of the axes, and the rest in place."""
+def _scale_values(step: Scale | Normalize, image: Array, channel_axis: int, out: Array | None = None) -> Array:
+    """Return ``(x * factor - mean) / std``, C-contiguous, or in ``out``. Raises SampleError.
+
+    One pass converts to the element type and to the order of axes, and the arithmetic is done in place.
+    ``channel_axis``: of an array with three axes, 0 or 2.
+    """
     factor = step.factor if isinstance(step, Scale) else 1 / 255
     dtype = _float_type(image)
     has_channels = image.ndim == 3
     count = image.shape[channel_axis] if has_channels else 1
-    mean, std = each_channel(step.mean), each_channel(step.std)
+    mean, std = channel_values(step.mean), channel_values(step.std)
     for name, values in (("mean", mean), ("std", std)):
         if len(values) > 1 and len(values) != count:
             channels_last = image if channel_axis else image.transpose(1, 2, 0)
@@ -260,7 +260,7 @@ def _scaled(step: Scale | Normalize, image: Array, channel_axis: int, out: Array
 
 
 def _picture(step: str, image: Array) -> Array:
-    """Return the frame with its channel axis."""
+    """Return the frame as ``[height, width, channels]``. Raises SampleError, which names the step, for other shapes."""
     if image.ndim == 2:
         return image[..., np.newaxis]
     if image.ndim != 3:
@@ -268,8 +268,12 @@ def _picture(step: str, image: Array) -> Array:
     return image
 
 
-def _resized(picture: Array, width: int, height: int, method: ResizeMethod) -> Array:
-    """Return ``[height, width, channels]`` by Pillow's bilinear filter, which averages when shrinking, or by OpenCV."""
+def _resize_picture(picture: Array, width: int, height: int, method: ResizeMethod) -> Array:
+    """Return a picture resized to ``[height, width, channels]``, in its element type.
+
+    The method antialias is Pillow's bilinear filter, which averages when it makes a picture smaller. OpenCV has the
+    other methods.
+    """
     if picture.shape[:2] == (height, width):
         return picture
     if method != "antialias":
@@ -283,19 +287,20 @@ def _resized(picture: Array, width: int, height: int, method: ResizeMethod) -> A
 
 
 def _resize_plane(plane: Array, width: int, height: int) -> Array:
+    """Return one channel, ``[height, width]``, resized by Pillow in its element type."""
     whole = Image.fromarray(np.ascontiguousarray(plane if plane.dtype == np.uint8 else plane.astype(np.float32)))
     return _like(np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR)), plane.dtype)
 
 
 def _like(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert computed values to the frame's element type, rounded if it holds whole numbers."""
+    """Return computed values in an element type; for whole numbers they are rounded and clipped."""
     if values.dtype == dtype:
         return values
     return _clip(np.rint(values), dtype) if dtype.kind in "ui" else values.astype(dtype)
 
 
 def _clip(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast to whole numbers without wrapping around."""
+    """Return values in an element type of whole numbers, clipped to its range."""
     bounds = np.iinfo(dtype)
     high: Any = bounds.max
     if values.dtype.kind == "f":
@@ -306,4 +311,5 @@ def _clip(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _misfit(step: str, image: Array, expected: str) -> SampleError:
+    """Return the error that a step cannot take an array of this shape."""
     return SampleError(f"the pre-processing step {step} wants {expected}, and is given {list(image.shape)}")

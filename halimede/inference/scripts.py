@@ -2,8 +2,8 @@
 
 The files are in the model's folder, so they come with its archive: one download, one digest, one rollout. A script is
 the user's code and runs with the rights of its process. It is called only where a model is called: in the model's
-thread, under its watchdog. Where the kernel has Landlock, that thread cannot write files. Each error is that of the
-sample, and names the field of the spec.
+thread, under its watchdog. Where the kernel has Landlock, that thread cannot write files. If a script fails on a
+sample, only that sample fails, and the error names the field of the spec.
 
 Files are compiled here and not imported: an import would write into the model's folder, and keep modules of models that
 are gone.
@@ -39,65 +39,75 @@ from halimede.messages import Prediction
 from halimede.messages.file_facts import TrialReason
 from halimede.system.landlock import forbid_writing
 
-#: bytes of a script
+#: most bytes of a script
 MAX_SCRIPT = 1024 * 1024
+#: most characters of an error
 MAX_ERROR = 512
+#: part of the error about a missing file
 PACK_FIX = "pack it into one archive (tar, tar.gz, zip) with the model"
+#: numbers in the names of the modules that are made of scripts
 _numbers = itertools.count()
-#: called with what runs, before a script is called, and with an empty text after it
+#: called with the field and the name of a script before it runs, and with an empty text after it
 Report = Callable[[str], None]
 
 
 class ScriptError(ModelError):
-    """A script cannot be loaded, or fails on a blank frame. The text names the field."""
+    """A script cannot be loaded, or fails on a blank frame. The text names the field of the spec."""
 
     reason = TrialReason.SCRIPT
 
 
 class ScriptSampleError(SampleError):
-    """A script failed on a sample."""
+    """A script failed on a sample. The text names the field of the spec."""
 
 
 class ScriptFunction:
-    """One function of a script. ``field`` is where the spec names it."""
+    """A function of a user's file that raises ScriptSampleError alone.
+
+    ``field``: where the spec names the function. ``path``: the file. ``name``: of the function ``call``. ``report``:
+    told when the function runs.
+    """
 
     def __init__(self, field: str, path: Path, name: str, call: Callable[..., Any], report: Report) -> None:
-        self.field = field
+        self._title = f"{field}: {name} of {path.name}"
         self._path = path
-        self._name = name
         self._call = call
         self._report = report
 
     def __call__(self, *arguments: object) -> Any:
-        """Call the function. Raises ScriptSampleError, whatever it raises."""
-        return _guarded(
-            lambda: self._call(*arguments), self.error, f"{self.field}: {self._title()}", self._path, self._report
-        )
+        """Return what the function returns. Raises ScriptSampleError in place of anything that the function raises."""
+        return _run_guarded(lambda: self._call(*arguments), self.error, self._title, self._path, self._report)
 
     def error(self, text: str) -> ScriptSampleError:
-        """Return the error of a sample."""
-        return ScriptSampleError(shorten_middle(f"{self.field}: {self._title()} {text}", MAX_ERROR))
-
-    def _title(self) -> str:
-        return f"{self._name} of {self._path.name}"
+        """Return the error with this text, after the field and the function's name, for a caller to raise."""
+        return ScriptSampleError(shorten_middle(f"{self._title} {text}", MAX_ERROR))
 
 
 class LoadedScript(Script, kw_only=True):
-    """A script as a step of pre-processing. ``keeps_size``: boxes are mapped back through it."""
+    """A step ``Script`` of pre-processing whose function is loaded.
+
+    Attributes:
+        call: the function; it gets the picture and returns another array.
+        keeps_size: the function must not change height and width, because boxes are mapped back to the frame.
+
+    """
 
     call: ScriptFunction
     keeps_size: bool
 
 
 class LoadedPostprocessScript(PostprocessScript, kw_only=True):
-    """A script that reads outputs."""
+    """A ``PostprocessScript`` whose function is loaded: ``call``, which ``ScriptReader`` calls."""
 
     call: ScriptFunction
 
 
 @preprocess.run.register
 def _(step: LoadedScript, image: Array) -> Array:
-    """Call the script with a plain array, read-only: if its batch fails, the script is called with it again."""
+    """Return the array that the script makes of a picture. Raises ScriptSampleError.
+
+    The script gets a plain read-only array, because it is called with the same one again if its batch fails.
+    """
     call, picture = step.call, np.asarray(image).view()
     picture.setflags(write=False)
     result = call(picture)
@@ -112,10 +122,10 @@ def _(step: LoadedScript, image: Array) -> Array:
 
 
 class ScriptReader:
-    """Reads the outputs ``names`` with a script.
+    """A ``Reader`` (file_model) of the outputs ``names`` that calls a script.
 
-    The script gets the outputs as the model returns them for one sample, with a first axis of 1, and the frame's height
-    and width. Its boxes are mapped back to the frame by the sample's geometry.
+    The script gets the outputs by name, as the model returns them for one sample (with a first axis of 1), and the
+    frame's height and width, or None. Its boxes are mapped back to the frame by the sample's geometry.
     """
 
     def __init__(self, names: Sequence[str], call: ScriptFunction, labels: Sequence[str]) -> None:
@@ -124,7 +134,7 @@ class ScriptReader:
         self._labels = tuple(labels)
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Divide the outputs by samples. Raises SampleError if their first axis does not count the samples."""
+        """Return each sample's part of the outputs, in order. Raises SampleError if a first axis is not ``count``."""
         if count == 1:
             return [tuple(outputs)]
         if any(not output.ndim or len(output) != count for output in outputs):
@@ -133,7 +143,7 @@ class ScriptReader:
         return [tuple(output[i : i + 1] for output in outputs) for i in range(count)]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's part of the outputs. Raises SampleError."""
+        """Return the script's answer as a Prediction, in pixels of the frame. Raises SampleError."""
         size = (geometry.y.frame, geometry.x.frame) if geometry else None
         answer = self._call(dict(zip(self.names, part, strict=True)), size)
         try:
@@ -144,16 +154,17 @@ class ScriptReader:
 
 
 def bind(spec: ModelSpec, model: Path, report: Report = lambda _: None) -> ModelSpec:
-    """Return a spec with its scripts, anchors and alphabet loaded from the folder of its model's file, or that file.
+    """Return a spec with its scripts, anchors (of SSD detectors) and alphabet (of readers of text) loaded.
 
-    A script that several fields name is loaded once. ``report`` is called with the field of each script that runs.
-    Raises ModelError.
+    ``model``: the model's file or folder; scripts and anchors are in its folder, the alphabet may be in the file. A
+    script that several fields name is loaded once. ``report``: told which script runs. Raises ModelError.
     """
     model = model.resolve()
     folder = model if model.is_dir() else model.parent
     modules: dict[str, ModuleType] = {}
 
     def load(field: str, script: Script | PostprocessScript) -> ScriptFunction:
+        """Return the function of a script that the spec names in ``field``. Raises ModelError."""
         path = folder / script.file
         if script.file not in modules:
             modules[script.file] = _load(field, path, report)
@@ -193,9 +204,9 @@ def _with_data(post: Postprocess, folder: Path, model: Path, file_format: str) -
 def confine(spec: ModelSpec) -> None:
     """Take the right to write files and to use TCP from the calling thread, if the model has scripts.
 
-    Call it in the thread that opens the model, and in those that call it: scripts run in no other. It has no effect
-    where the kernel has no Landlock. The runtime of the model's format is imported first, because the import of
-    TensorFlow needs a folder that it can write to.
+    Callers do so first in the thread that opens the model and in each thread that calls the model: scripts run in no
+    other thread. There is no effect where the kernel has no Landlock. The runtime of the model's format is imported
+    before, because the import of TensorFlow needs a folder that it can write to.
     """
     if next(scripts_of(spec.preprocess, spec.postprocess), None):
         with contextlib.suppress(ModelError):  # who opens the model reports it
@@ -204,7 +215,7 @@ def confine(spec: ModelSpec) -> None:
 
 
 def _load(field: str, path: Path, report: Report) -> ModuleType:
-    """Run a file as a module. Raises ModelError."""
+    """Run a file as a module and return the module. Raises ModelError, which names ``field``."""
     try:
         source = _read(path)
     except OSError as error:
@@ -224,7 +235,7 @@ def _load(field: str, path: Path, report: Report) -> ModuleType:
         raise ScriptError(f"{title} is not valid Python: {text}{line}") from error
     sys.modules[module.__name__] = module  # dataclasses look up the module of their annotations
     try:
-        _guarded(lambda: exec(code, vars(module)), lambda text: ScriptError(f"{title} {text}"), title, path, report)  # noqa: S102
+        _run_guarded(lambda: exec(code, vars(module)), lambda text: ScriptError(f"{title} {text}"), title, path, report)  # noqa: S102
     except ScriptError as error:
         if isinstance(error.__cause__, ImportError):  # only where the worker runs it is known what is installed
             raise ModelError(f"{error}: install it where the workers run") from error
@@ -235,16 +246,20 @@ def _load(field: str, path: Path, report: Report) -> ModuleType:
 
 
 def _read(path: Path) -> bytes:
+    """Return at most MAX_SCRIPT + 1 bytes of a regular file. Raises OSError."""
     if not path.is_file():  # opening a pipe would wait
         raise FileNotFoundError
     with path.open("rb") as file:
         return file.read(MAX_SCRIPT + 1)
 
 
-def _guarded(
+def _run_guarded(
     work: Callable[[], Any], error_of: Callable[[str], Exception], title: str, path: Path, report: Report
 ) -> Any:
-    """Run a user's code; any exception of it becomes the error of ``error_of``, which names the line."""
+    """Return what ``work``, a user's code in the file ``path``, returns.
+
+    Whatever it raises becomes the error that ``error_of`` makes of a text, which has the exception and the line.
+    """
     report(title)
     try:
         return work()
@@ -261,4 +276,5 @@ def _guarded(
 
 
 def _is_own(value: object, module: ModuleType) -> bool:
+    """Whether a value of a module is a function or a class that the module defines itself."""
     return callable(value) and getattr(value, "__module__", "") == module.__name__

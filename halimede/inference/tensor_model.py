@@ -1,8 +1,8 @@
 """A model file with its own inputs and outputs: tensors in and out, without pre- and post-processing.
 
-For clients that use a tensor protocol. Element types have the names of the Open Inference Protocol. Whether several
-requests may share one call is tested and not assumed: an open first axis may count words instead, and rows may depend
-on one another.
+For clients that use a tensor protocol. Element types have the names of the Open Inference Protocol. ``smoke`` tests
+whether several requests may share one call: an open first axis need not count samples (it may count words), and the
+rows of a batch may depend on one another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halimede.inference.runtimes.onnx import InferenceSession, run_bits
 from halimede.inference.session import RuntimeSession, failure, open_session
 from halimede.inference.tensor_ports import ZIPMAP
 
-#: ONNX Runtime's type: the protocol's, and its NumPy type; bfloat16 is sent as its 16 bits
+#: the protocol's name and the NumPy type of each of ONNX Runtime's types; bfloat16 is handled as its 16 bits
 TYPES: dict[str, tuple[str, type[Any]]] = {
     "tensor(bool)": ("BOOL", np.bool_),
     "tensor(uint8)": ("UINT8", np.uint8),
@@ -37,6 +37,7 @@ TYPES: dict[str, tuple[str, type[Any]]] = {
     "tensor(bfloat16)": ("BF16", np.uint16),
     "tensor(string)": ("BYTES", np.object_),
 }
+#: the datatype of bfloat16
 BF16 = "BF16"
 #: lengths that are tried for open axes: pictures need some pixels for a convolution to fit
 EXTENTS = (1, 8, 32, 224)
@@ -44,24 +45,45 @@ EXTENTS = (1, 8, 32, 224)
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output: -1 is an open axis; ``shape`` is None if the file declares none."""
+    """An input or output of a model file.
+
+    Attributes:
+        name: as the file declares it.
+        datatype: the element type's name in the Open Inference Protocol, such as ``FP32``.
+        dtype: its NumPy type.
+        shape: with -1 for an open axis; None: the file declares no shape.
+
+    """
 
     name: str
     datatype: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None
 
-    def takes(self, shape: Sequence[int]) -> bool:
-        """Whether an array of that shape fits."""
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape fits: each axis has the declared length, or is open."""
         if self.shape is None:
             return True
         return len(shape) == len(self.shape) and all(w in {-1, s} for w, s in zip(self.shape, shape, strict=True))
 
+    def closed_shape(self, rows: int, extent: int) -> list[int]:
+        """Return the shape with ``rows`` for an open first axis, and ``extent`` for each other open axis."""
+        if self.shape == ():
+            return []
+        first, *inner = self.shape or (rows,)
+        return [rows if first == -1 else first, *(extent if size == -1 else size for size in inner)]
+
 
 class TensorModel:
-    """An opened file. ``batched``: rows of different requests may be concatenated along the first axis.
+    """An opened model file that is called with tensors. Several threads may call ``run`` at a time.
 
-    ``call_s``: processor time of the calling thread for one small call; infinite before ``smoke`` has measured it.
+    Attributes:
+        inputs: by name, in the file's order.
+        outputs: by name, in the file's order; those that are no tensors are left out.
+        batched: rows of different requests may be concatenated along the first axis; False until ``smoke``.
+        call_s: seconds of processor time of the calling thread for one small call; infinite before ``smoke``, and if
+            no small call succeeds.
+
     """
 
     def __init__(self, session: RuntimeSession) -> None:
@@ -73,7 +95,7 @@ class TensorModel:
         self.call_s = float("inf")
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Return the named outputs, in that order. Raises SampleError."""
+        """Return the named outputs, in that order. ``feeds``: an array for each input. Blocks. Raises SampleError."""
         session = self._session  # another thread may call close()
         if session is None:
             raise SampleError("the model is closed")
@@ -90,17 +112,20 @@ class TensorModel:
 
         If no small input fits the open axes, nothing is run, and each request runs alone.
         """
-        self.batched = self._rows_stand_alone()
+        self.batched = self._are_rows_independent()
 
     def close(self) -> None:
-        """Free the session."""
+        """Free the model's memory; later calls raise SampleError."""
         self._session = None
 
-    def _rows_stand_alone(self) -> bool:
-        """Whether three rows in one call give the same as three calls. Also warms the model up, if it can be run."""
+    def _are_rows_independent(self) -> bool:
+        """Whether three rows in one call give the same as in two calls; also measures ``call_s``.
+
+        False if the shapes do not allow other numbers of rows, or if no small input fits.
+        """
         names = list(self.outputs)
         for extent in EXTENTS:
-            rows = {name: _some(port, extent) for name, port in self.inputs.items()}
+            rows = {name: _sample_rows(port, extent) for name, port in self.inputs.items()}
             try:
                 self.run(rows, names)
                 began = time.thread_time()
@@ -115,49 +140,51 @@ class TensorModel:
             except SampleError:
                 continue
             return all(
-                together.ndim and len(together) == 3 and _alike(together, np.concatenate(apart), self.outputs[name])
+                together.ndim and len(together) == 3 and _are_alike(together, np.concatenate(apart), self.outputs[name])
                 for name, together, *apart in zip(names, whole, first, last, strict=True)
             )
         return False
 
     def _may_be_batched(self) -> bool:
+        """Whether the first axis of all inputs and outputs is open."""
         return all(port.shape is not None and port.shape[:1] == (-1,) for port in self.inputs.values()) and all(
             port.shape is None or port.shape[:1] == (-1,) for port in self.outputs.values()
         )
 
 
 def open_tensors(path: Path | str, file_format: str = "onnx", *, threads: int = 1) -> TensorModel:
-    """Load a file and run it once. Raises ModelError."""
+    """Load a file and run it on small inputs. ``threads``: of one call; 0: one for each core. Raises ModelError."""
     model = TensorModel(open_session(Path(path), file_format, threads))
     model.smoke()
     return model
 
 
-def _ports(declared: Sequence[Any], what: str) -> list[Port]:
-    """Return the declared inputs or outputs. Outputs that are not tensors cannot be requested, and are left out."""
+def _ports(declared: Sequence[Any], side: str) -> list[Port]:
+    """Return the declared inputs or outputs (``side``: input or output) that are tensors.
+
+    Raises ModelError if there are none, or if an input is no tensor.
+    """
     ports = [port for port in declared if port.type in TYPES]
-    if (what == "input" and len(ports) < len(declared)) or not ports:
+    if (side == "input" and len(ports) < len(declared)) or not ports:
         listed = ", ".join(f"{port.name} {port.type}" for port in declared) or "none"
         hint = f" ({ZIPMAP})" if "seq(map" in listed else ""
-        raise ModelError(f"the model has {what}s that are no tensors, {listed}: export it with tensors alone{hint}")
+        raise ModelError(f"the model has {side}s that are no tensors, {listed}: export it with tensors alone{hint}")
     return [
-        Port(port.name, TYPES[port.type][0], np.dtype(TYPES[port.type][1]), _shape(port.shape, what)) for port in ports
+        Port(port.name, TYPES[port.type][0], np.dtype(TYPES[port.type][1]), _shape(port.shape, side)) for port in ports
     ]
 
 
-def _shape(declared: Sequence[Any], what: str) -> tuple[int, ...] | None:
+def _shape(declared: Sequence[Any], side: str) -> tuple[int, ...] | None:
+    """Return a declared shape as ``Port`` has it."""
     # an output without a declared shape cannot be distinguished from a scalar
-    if not declared and what == "output":
+    if not declared and side == "output":
         return None
     return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in declared)
 
 
-def _some(port: Port, extent: int) -> Array:
-    """Return three rows (or as many as the shape declares) that differ from one another."""
-    first, *inner = port.shape or (3,)
-    shape = [3 if first == -1 else first, *(extent if size == -1 else size for size in inner)]
-    if port.shape == ():
-        shape = []
+def _sample_rows(port: Port, extent: int) -> Array:
+    """Return three random rows (or as many as the shape declares); other open axes have the length ``extent``."""
+    shape = port.closed_shape(3, extent)
     random = np.random.default_rng(7)
     if port.datatype == "BYTES":
         return np.array(random.choice(["a", "b", "c"], shape), object)
@@ -168,8 +195,8 @@ def _some(port: Port, extent: int) -> Array:
     return np.asarray(random.integers(0, 2, shape)).astype(port.dtype)
 
 
-def _alike(together: Array, apart: Array, port: Port) -> bool:
-    """Whether results differ at most by the rounding of another order of additions."""
+def _are_alike(together: Array, apart: Array, port: Port) -> bool:
+    """Whether results of ``port`` differ at most by the rounding of another order of additions."""
     if together.shape != apart.shape:
         return False
     if port.datatype == BF16:
@@ -181,5 +208,5 @@ def _alike(together: Array, apart: Array, port: Port) -> bool:
 
 
 def as_float(bits: Array) -> Array:
-    """Convert bits of bfloat16 to single precision."""
+    """Return the float32 values of bfloat16 numbers that are given as uint16 bits."""
     return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,7 @@
-"""Selects the input and output of a model, and describes the input. Reads declarations only; runs nothing."""
+"""Selects the input and the outputs of a model by what its file declares and its spec says, without a run.
+
+A port is an input or output of a model file. ``FileModel`` and proposals use this module.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,33 @@ import numpy as np
 from halimede.api.processing import Boxes, Postprocess
 from halimede.inference.detection import BOX_COLUMNS
 from halimede.inference.model import Array, ModelError, SampleError
-from halimede.inference.session import Declared
+from halimede.inference.session import TYPE_NAMES, Declared
 
-DTYPES: dict[str, type[np.generic]] = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(uint8)": np.uint8,
-    "tensor(int8)": np.int8,
-    "tensor(uint16)": np.uint16,
-    "tensor(int16)": np.int16,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-}
-FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
-#: a row of fewer values is no picture
+#: element types that no pre-processing makes
+OTHER_TYPES = frozenset({"tensor(bool)", "tensor(uint32)", "tensor(uint64)"})
+#: the types of inputs that samples may have
+DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items() if name not in OTHER_TYPES}
+#: the types of outputs that hold scores
+FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)"})
+#: least side in pixels of a square picture that a model takes as one row of values
 LEAST_SIDE = 4
+#: numbers of channels by which an input is recognised as a picture
 CHANNELS = frozenset({1, 3, 4})
+#: part of errors: how scikit-learn's models are exported with tensors
 ZIPMAP = "scikit-learn: export with options={id(model): {'zipmap': False}}"
 
 
 @dataclass(frozen=True, slots=True)
 class PictureShape:
-    """A picture as a model's input: its size in pixels (0: open), and the order of its axes."""
+    """A picture as a model's input.
+
+    Attributes:
+        height: pixels; 0: the file leaves it open.
+        width: pixels; 0: the file leaves it open.
+        channels: 1, 3 or 4.
+        order: of the axes: ``chw`` (channels first), ``hwc``, ``flat`` (one row of values), or empty without channels.
+
+    """
 
     height: int
     width: int
@@ -45,7 +52,15 @@ class PictureShape:
 
 @dataclass(frozen=True, slots=True)
 class InputPort:
-    """The model's input. ``shape`` is that of one sample, None for an open axis; None as a whole: undeclared."""
+    """A model's only input.
+
+    Attributes:
+        name: as the file declares it.
+        dtype: the element type of samples.
+        shape: of one sample, without batch axis, with None for an open axis; None: the file declares no shape.
+        batched: the batch axis is open, so the model may take several samples in one call.
+
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -53,24 +68,28 @@ class InputPort:
     batched: bool
 
     def fit(self, sample: Array) -> Array:
-        """Convert a pre-processed sample to the declared type and axes of length 1. Raises SampleError."""
+        """Return a pre-processed sample in the input's element type, and with its axes of length 1.
+
+        Raises SampleError, with advice, if the type or the shape does not fit.
+        """
         declared, shape = self.shape, sample.shape
-        if sample.dtype == self.dtype and (declared is None or shape == declared or _takes(declared, shape)):
+        if sample.dtype == self.dtype and (declared is None or shape == declared or _accepts(declared, shape)):
             return sample
         if not np.can_cast(sample.dtype, self.dtype, "same_kind"):
             raise SampleError(f"{self._expected_shape(sample)}: add a cast step")
         sample = sample.astype(self.dtype, copy=False)
-        if self.shape is None or _takes(self.shape, sample.shape):
+        if self.shape is None or _accepts(self.shape, sample.shape):
             return sample
-        if None not in self.shape and _long(sample.shape) == _long(self.shape):
+        if None not in self.shape and _significant_axes(sample.shape) == _significant_axes(self.shape):
             return sample.reshape([size or 0 for size in self.shape])
         raise SampleError(f"{self._expected_shape(sample)}: {self._advice(sample)}")
 
     def zeros(self, count: int) -> Array:
-        """Return ``count`` samples of zeros. Only for a shape without open axes."""
+        """Return ``count`` samples of zeros, with the batch axis. The shape must have no open axes."""
         return np.zeros((count, *[size or 1 for size in self.shape or ()]), self.dtype)
 
     def _expected_shape(self, sample: Array) -> str:
+        """Return the text that compares the input's type and shape with those of a sample."""
         first = "N" if self.batched else "1"
         return (
             f"the model wants input {_text(first, self.shape or ())} {self.dtype}, "
@@ -78,6 +97,7 @@ class InputPort:
         )
 
     def _advice(self, sample: Array) -> str:
+        """Return which step would give a sample the input's shape, by the number of its values."""
         if self.shape is None or None in self.shape:
             return "add a resize or layout step"
         size = int(np.prod([size or 1 for size in self.shape]))
@@ -91,20 +111,20 @@ class InputPort:
 
 
 @lru_cache(maxsize=1024)  # called for each sample, with few different shapes
-def _takes(declared: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
+def _accepts(declared: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
     """Whether a shape fits the declared one, in which None allows any length of its axis."""
     return len(shape) == len(declared) and all(w in {None, s} for w, s in zip(declared, shape, strict=True))
 
 
 def choose_input(inputs: Sequence[Declared]) -> InputPort:
-    """Describe the only input of a model. Raises ModelError for a model that cannot take a sample."""
+    """Return the only input of a model. Raises ModelError for several, for no numbers, or for a fixed batch size."""
     if len(inputs) != 1:
         names = ", ".join(port.name for port in inputs) or "none"
         raise ModelError(f"the model has {len(inputs)} inputs ({names}): export it with one")
     (port,) = inputs
     if port.type not in DTYPES:
         raise ModelError(f"the model's input {port.name} is {port.type}: export it with a tensor of numbers")
-    dtype = np.dtype(DTYPES[port.type])
+    dtype = DTYPES[port.type]
     if not port.shape:
         return InputPort(port.name, dtype, None, batched=True)
     batch, *shape = (size if isinstance(size, int) and size > 0 else None for size in port.shape)
@@ -116,7 +136,10 @@ def choose_input(inputs: Sequence[Declared]) -> InputPort:
 
 
 def picture_shape(shape: Sequence[int | None] | None) -> PictureShape | None:
-    """Return how a picture has this shape, that of one sample; None if it is none."""
+    """Return the picture that an input of this shape takes; None if it takes none.
+
+    ``shape``: of one sample, with None for an open axis.
+    """
     sizes = [size or 0 for size in shape or ()]
     if len(sizes) == 3 and sizes[0] in CHANNELS:
         return PictureShape(sizes[1], sizes[2], sizes[0], "chw")
@@ -133,8 +156,11 @@ def picture_shape(shape: Sequence[int | None] | None) -> PictureShape | None:
 
 
 def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> list[str]:
-    """Return the names of the outputs to read: scores, and separate outputs: boxes and classes, or features."""
-    apart = []
+    """Return the names of the outputs to read: the scores first, then separate outputs of boxes or of features.
+
+    The separate ones are those that the spec names, in the order boxes, classes, offsets, landmarks, features.
+    Raises ModelError if an output does not exist, or if it is not clear which one has the scores.
+    """
     boxes = postprocess.boxes or Boxes()
     named = {
         "boxes.output": boxes.output,
@@ -143,30 +169,23 @@ def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels
         "boxes.landmarks": boxes.landmarks,
         "features": postprocess.features,
     }
-    for field, name in named.items():
-        if name and name not in {port.name for port in outputs}:
-            listed = ", ".join(f"{port.name} {port.type}" for port in outputs)
-            raise ModelError(f"the model has no output {name!r}: set spec.postprocess.{field} to one of {listed}")
-        if name:
-            apart.append(name)
-    candidates = [port for port in outputs if port.name not in apart]
-    return [choose_output(candidates, postprocess, labels), *apart]
+    separate = [_output(outputs, name, field).name for field, name in named.items() if name]
+    candidates = [port for port in outputs if port.name not in separate]
+    return [choose_output(candidates, postprocess, labels), *separate]
 
 
 def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> str:
-    """Return the name of the output to read: the one that the spec names, or the only one of floats for the task."""
-    listed = ", ".join(f"{port.name} {port.type}" for port in outputs)
+    """Return the name of the output with the scores: the one that the spec names, or the only one that fits the task.
+
+    Without a name it is the only output of floats, or of several the only one with as many columns as there are labels
+    (for boxes six). Raises ModelError, which lists the outputs.
+    """
+    listed = _output_list(outputs)
     if postprocess.output:
-        named = [port for port in outputs if port.name == postprocess.output]
-        if not named:
-            raise ModelError(
-                f"the model has no output {postprocess.output!r}: set spec.postprocess.output to one of {listed}"
-            )
-        if named[0].type not in FLOATS:
-            raise ModelError(
-                f"the output {named[0].name} is {named[0].type}, which holds no scores; there are {listed}"
-            )
-        return named[0].name
+        named = _output(outputs, postprocess.output, "output")
+        if named.type not in FLOATS:
+            raise ModelError(f"the output {named.name} is {named.type}, which holds no scores; there are {listed}")
+        return named.name
     floats = [port for port in outputs if port.type in FLOATS]
     if not floats:
         hint = f" ({ZIPMAP})" if any(port.type.startswith("seq") for port in outputs) else ""
@@ -182,10 +201,26 @@ def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels:
     )
 
 
-def _long(shape: Sequence[int | None]) -> list[int | None]:
+def _output(outputs: Sequence[Declared], name: str, field: str) -> Declared:
+    """Return the output of a name, which ``field`` of the post-processing has. Raises ModelError."""
+    for port in outputs:
+        if port.name == name:
+            return port
+    raise ModelError(
+        f"the model has no output {name!r}: set spec.postprocess.{field} to one of {_output_list(outputs)}"
+    )
+
+
+def _output_list(outputs: Sequence[Declared]) -> str:
+    """Return names and types of outputs, for errors."""
+    return ", ".join(f"{port.name} {port.type}" for port in outputs)
+
+
+def _significant_axes(shape: Sequence[int | None]) -> list[int | None]:
     """Return the axes that matter, without those of length 1."""
     return [size for size in shape if size != 1]
 
 
 def _text(first: str, shape: Sequence[int | None]) -> str:
+    """Return a shape as text, with ``first`` for the batch axis and ``?`` for open axes."""
     return "[" + ",".join([first, *("?" if size is None else str(size) for size in shape)]) + "]"

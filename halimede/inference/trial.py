@@ -1,13 +1,13 @@
-"""The child process that tries a model before use: ``python -m halimede.inference.trial``, for ``model_trial``.
+"""The child process that tries a model before use: ``python -m halimede.inference.trial``, for ``models.model_trial``.
 
-It reads one TrialJob from standard input and writes one Trial to standard output. In between it opens the model as a
-server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond its own needs
-once all libraries are loaded, processor time, and a timer that ends it in any case. It leaves no core dump and no large
-file, and ends with its parent. Where the kernel has Landlock, neither the model nor a script of it can write a file or
-use TCP.
+It reads one TrialJob (JSON) from standard input and writes one Trial (JSON) to standard output, which is a file. In
+between it opens the model as a server would, and answers a sample of zeros. Its limits: address space (RLIMIT_AS)
+beyond what it needs when all libraries are loaded, processor time, and a timer that ends the process in any case. It
+leaves no core dump and no large file, and ends with its parent. Where the kernel has Landlock, neither the model nor a
+script of it can write a file or use TCP.
 
-If it dies, its parent derives the reason from its exit code. While a script runs, standard output has a Trial that
-names it, so that the parent knows what did not return.
+If the process dies, its parent derives the reason from the exit code. While a script runs, standard output has a Trial
+that names the script, so that the parent knows what did not return.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from halimede.api.model_formats import format_of
 from halimede.api.processing import check_postprocess
 from halimede.errors import InvalidFieldError, shorten_middle
 from halimede.inference import preprocess
-from halimede.inference.file_model import fit
-from halimede.inference.graph_input import unscaled
+from halimede.inference.file_model import make_model
+from halimede.inference.graph_input import scale_warning
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.scripts import bind
 from halimede.inference.session import Declared, import_runtime, open_session
 from halimede.inference.tensor_model import Port, TensorModel
 from halimede.inference.tensor_ports import choose_input
-from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
+from halimede.messages.file_facts import MEMORY_PHRASES, TensorInfo, Trial, TrialJob, TrialReason, memory_text
 from halimede.system.landlock import forbid_writing
 from halimede.system.prctl import end_with_parent
-from halimede.system.process_limits import CLOCK_FACTOR, ProcessLimits, limit_process, memory
+from halimede.system.process_limits import CLOCK_FACTOR, ProcessLimits, limit_process, memory_statistic
 
-#: a trial yields the processor to workers
+#: the process's niceness: a trial yields the processor to workers
 NICE = 10
-#: bytes that it may write to any file; it writes only its answer
+#: most bytes of a file that the process writes; it writes only its answer
 MAX_WRITTEN = 1024 * 1024
 #: lengths that are tried for open axes: pictures need some pixels for a convolution to fit
 EXTENTS = (1, 32, 224)
-#: limits of the message
+#: limits of the message Trial: tensors of a side, axes of a tensor, characters of a name and of the message
 MAX_TENSORS, MAX_AXES, MAX_NAME, MAX_TEXT = 32, 16, 256, 4096
 
 
 def main() -> None:
-    """Try one model."""
+    """Read the job, try its model and write the answer; do nothing if the parent has ended already."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialJob)
     if not end_with_parent(job.parent):
         return
@@ -62,6 +62,7 @@ def main() -> None:
     os.nice(NICE)
 
     def write(trial: Trial) -> None:
+        """Replace the content of standard output."""
         os.ftruncate(answers, 0)
         os.pwrite(answers, msgspec.json.encode(trial), 0)
 
@@ -69,9 +70,10 @@ def main() -> None:
 
 
 def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
-    """Try a model within the limits of its job, which from then on apply to this process.
+    """Return the result of trying a model within the limits of its job, which from then on apply to this process.
 
-    ``report`` is called with the name of each script before it runs, and with an empty text after it.
+    ``report`` is called with the name of each script before it runs, and with an empty text after it. What is wrong
+    with the model is in the Trial; this function raises nothing for it.
     """
     try:
         spec = _spec(job)
@@ -82,53 +84,57 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
         check_postprocess(spec.postprocess)
         import_runtime(spec.format)  # libraries need more address space than models: they load before it is limited
     except (InvalidFieldError, ModelError) as error:
-        return _refused(TrialReason.INVALID, str(error))
-    began, before = time.monotonic(), memory("VmRSS")
+        return _refusal(TrialReason.INVALID, str(error))
+    began, before = time.monotonic(), memory_statistic("VmRSS")
     forbid_writing()
     limit_process(ProcessLimits(job.memory_bytes, job.seconds, job.seconds * CLOCK_FACTOR, MAX_WRITTEN))
     try:
         inputs, outputs = _try(Path(job.path), spec, report)
     except MemoryError:
-        return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
+        return _refusal(TrialReason.MEMORY, memory_text(job.memory_bytes))
     except (ModelError, SampleError, InvalidFieldError) as error:
-        if any(phrase in str(error) for phrase in MEMORY_WORDS):
-            return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
-        return _refused(error.reason if isinstance(error, ModelError) else TrialReason.INVALID, str(error))
+        if any(phrase in str(error) for phrase in MEMORY_PHRASES):
+            return _refusal(TrialReason.MEMORY, memory_text(job.memory_bytes))
+        return _refusal(error.reason if isinstance(error, ModelError) else TrialReason.INVALID, str(error))
     return Trial(
         ok=True,
-        warning=unscaled(Path(job.path), spec),
+        warning=scale_warning(Path(job.path), spec),
         inputs=inputs,
         outputs=outputs,
         seconds=time.monotonic() - began,
-        memory_bytes=max(0, memory("VmHWM") - before),
+        memory_bytes=max(0, memory_statistic("VmHWM") - before),
     )
 
 
 def _try(path: Path, spec: ModelSpec, report: Callable[[str], None]) -> tuple[list[TensorInfo], list[TensorInfo]]:
+    """Open and run the model, and return its inputs and outputs. Raises ModelError, SampleError, InvalidFieldError."""
     session = open_session(path, spec.format, threads=1)
     spec = bind(spec, path, report)
     model = TensorModel(session)
     _smoke(model, session.get_inputs(), spec)
     if spec.preprocess or spec.postprocess or spec.labels:
-        fit(session, spec)
-    return _infos(model.inputs), _infos(model.outputs)
+        make_model(session, spec)
+    return _tensor_infos(model.inputs), _tensor_infos(model.outputs)
 
 
 def _smoke(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> None:
-    """Answer one sample of zeros. If no input fits the open axes, that is not an error of the model."""
-    opened = any(-1 in (port.shape or ())[1:] for port in model.inputs.values())
+    """Answer one sample of zeros. Raises ModelError if the model fails on it, unless its axes are open.
+
+    With open axes nothing may fit, which is no error of the model; but too little memory is one.
+    """
+    has_open_axes = any(-1 in (port.shape or ())[1:] for port in model.inputs.values())
     for feeds in _feeds(model, declared, spec):
         try:
             model.run(feeds, list(model.outputs))
         except SampleError as error:
-            if not opened or any(phrase in str(error) for phrase in MEMORY_WORDS):
+            if not has_open_axes or any(phrase in str(error) for phrase in MEMORY_PHRASES):
                 raise ModelError(f"the model fails on a sample of zeros: {error}") from error
         else:
             return
 
 
 def _feeds(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> Iterator[dict[str, Array]]:
-    """Yield first samples, the most fitting first: of the size that the pre-processing produces, then small ones."""
+    """Yield samples of zeros by input, the most fitting first: what the pre-processing produces, then small ones."""
     for channels in (3, 1):
         frame = preprocess.blank(spec.preprocess, channels)
         if frame is not None:
@@ -140,14 +146,13 @@ def _feeds(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) ->
 
 
 def _zeros(port: Port, extent: int) -> Array:
-    first, *inner = port.shape or (1,)
-    shape = [1 if first == -1 else first, *(extent if size == -1 else size for size in inner)]
-    if port.datatype == "BYTES":
-        return np.full(shape if port.shape != () else [], "", object)
-    return np.zeros(shape if port.shape != () else [], port.dtype)
+    """Return one row of zeros or of empty texts; other open axes have the length ``extent``."""
+    shape = port.closed_shape(1, extent)
+    return np.full(shape, "", object) if port.datatype == "BYTES" else np.zeros(shape, port.dtype)
 
 
-def _infos(ports: dict[str, Port]) -> list[TensorInfo]:
+def _tensor_infos(ports: dict[str, Port]) -> list[TensorInfo]:
+    """Return inputs or outputs within the limits of the message."""
     return [
         TensorInfo(name=port.name[:MAX_NAME], datatype=port.datatype, shape=list(port.shape or ())[:MAX_AXES])
         for port in list(ports.values())[:MAX_TENSORS]
@@ -155,6 +160,7 @@ def _infos(ports: dict[str, Port]) -> list[TensorInfo]:
 
 
 def _spec(job: TrialJob) -> ModelSpec:
+    """Return the spec in a job, completed by its path. Raises InvalidFieldError."""
     try:
         spec: Any = msgspec.json.decode(job.spec)
     except msgspec.DecodeError as error:
@@ -164,7 +170,8 @@ def _spec(job: TrialJob) -> ModelSpec:
     return convert(spec, ModelSpec, "spec")
 
 
-def _refused(reason: TrialReason, message: str) -> Trial:
+def _refusal(reason: TrialReason, message: str) -> Trial:
+    """Return the result of a failed trial, with its message shortened."""
     return Trial(reason=reason, message=shorten_middle(message, MAX_TEXT))
 
 

@@ -1,4 +1,4 @@
-"""Converts what a user's code returns for a sample, of an estimator or of a script, to a Prediction."""
+"""Converts what a user's estimator or script returns for a sample to a Prediction: ``as_prediction``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from halimede.inference.postprocess import classify, label_of
 from halimede.messages import Box, Prediction
 from halimede.messages.samples import MAX_LABEL_TEXT
 
+#: entries of a dict that become fields of the Prediction
 FIELDS = ("label", "score", "probabilities", "boxes", "landmarks", "lines")
+#: numbers of entries of a box, without and with label
 BOX_LENGTHS = {5, 6}
+#: tolerance of a sum of probabilities
 SUM_SLACK = 0.01
 
 
 def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
-    """Convert one answer. Raises SampleError for NaN in a score, or for values that JSON cannot represent.
+    """Return the answer to one sample as a Prediction. ``labels``: names of the classes; empty: not declared.
+
+    Raises SampleError for None, bytes, NaN or infinity, invalid boxes, and what JSON cannot represent.
 
     | returned | becomes |
     |---|---|
@@ -48,6 +53,7 @@ def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
 
 
 def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
+    """Return the prediction of a dict; without any of FIELDS the dict is its value. Raises SampleError."""
     if not any(name in value for name in FIELDS):
         return Prediction(value=value)
     fields = {name: value[name] for name in FIELDS if value.get(name) is not None}
@@ -59,7 +65,7 @@ def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
     if isinstance(fields.get("lines"), list):
         fields["lines"] = [{"text": line} if isinstance(line, str) else line for line in fields["lines"]]
     probabilities = fields.get("probabilities")
-    if isinstance(probabilities, list) and _numbers(probabilities):
+    if isinstance(probabilities, list) and _are_numbers(probabilities):
         # the estimator's own label and score override those derived from its probabilities
         read = classify(np.asarray(probabilities), labels)
         fields = {"label": read.label, "score": read.score, **fields}
@@ -68,29 +74,32 @@ def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
 
 
 def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:
+    """Return the prediction of a list: boxes, probabilities, or else the list as value. Raises SampleError."""
     if not value:
         return Prediction(boxes=[])
-    if len(value) == 1 and isinstance(value[0], list) and _probabilities(value[0], whole=True):
+    if len(value) == 1 and isinstance(value[0], list) and _are_probabilities(value[0], whole=True):
         return classify(np.asarray(value[0]), labels)
-    if all(isinstance(row, list) and len(row) in BOX_LENGTHS and _numbers(row[:5]) for row in value):
+    if all(isinstance(row, list) and len(row) in BOX_LENGTHS and _are_numbers(row[:5]) for row in value):
         return Prediction(boxes=_boxes(value, labels))
-    if not _numbers(value):
+    if not _are_numbers(value):
         return Prediction(value=value)
     if len(value) == 1 and isinstance(value[0], int):
         return Prediction(label=label_of(value[0], labels))  # a classifier's answer to a batch of one
     if not np.isfinite(value).all():
         raise SampleError("the user's code returned NaN or infinity")
-    return classify(np.asarray(value), labels) if _probabilities(value) else Prediction(value=value)
+    return classify(np.asarray(value), labels) if _are_probabilities(value) else Prediction(value=value)
 
 
 def _boxes(rows: list[Any], labels: Sequence[str]) -> list[Box]:
+    """Return the boxes in rows, which may be anything. Raises SampleError."""
     if len(rows) > MAX_BOXES:
         raise SampleError(f"the user's code returned {len(rows)} boxes, more than {MAX_BOXES}: return the best of them")
     return [_box(row, labels) for row in rows]
 
 
 def _box(row: Any, labels: Sequence[str]) -> Box:
-    if not (isinstance(row, list) and len(row) in BOX_LENGTHS and _numbers(row[:5])):
+    """Return the box in ``[x1, y1, x2, y2, score]`` or with a label. Raises SampleError for anything else."""
+    if not (isinstance(row, list) and len(row) in BOX_LENGTHS and _are_numbers(row[:5])):
         raise SampleError(f"the user's code returned {row!r:.80} as a box: return [x1, y1, x2, y2, score, label]")
     if not np.isfinite(row[:5]).all():
         raise SampleError("the user's code returned a box with NaN or infinity")
@@ -111,19 +120,23 @@ def _box(row: Any, labels: Sequence[str]) -> Box:
     return Box(x1, y1, x2, y2, score, label)
 
 
-def _numbers(row: list[Any]) -> bool:
+def _are_numbers(row: list[Any]) -> bool:
+    """Whether all items are numbers, and none is a bool."""
     return all(isinstance(item, int | float) and not isinstance(item, bool) for item in row)
 
 
-def _probabilities(row: list[Any], *, whole: bool = False) -> bool:
-    """Whether numbers are in 0..1; ``whole``: their sum must be 1, which distinguishes one row from one box."""
-    if not _numbers(row) or not all(0 <= item <= 1 for item in row):
+def _are_probabilities(row: list[Any], *, whole: bool = False) -> bool:
+    """Whether all items are numbers in 0..1.
+
+    ``whole``: a row that is as long as a box must also sum to 1, which distinguishes probabilities from a box.
+    """
+    if not _are_numbers(row) or not all(0 <= item <= 1 for item in row):
         return False
     return not whole or len(row) not in BOX_LENGTHS or abs(sum(row) - 1) <= SUM_SLACK
 
 
 def _plain(answer: Any) -> Any:
-    """Convert an answer to lists, dicts, text and numbers, and check that it can be encoded."""
+    """Return an answer as lists, dicts, text and numbers. Raises SampleError if it cannot be encoded as JSON."""
     if isinstance(answer, bytes | bytearray | memoryview):
         raise SampleError("the user's code returned bytes: return text, numbers, lists or dicts of them")
     try:
@@ -135,6 +148,7 @@ def _plain(answer: Any) -> Any:
 
 
 def _from_numpy(item: Any) -> Any:
+    """Return a NumPy array or number as plain Python; msgspec calls it. Raises NotImplementedError for other types."""
     if isinstance(item, np.ndarray):
         return item.tolist()
     if isinstance(item, np.generic):
@@ -143,7 +157,7 @@ def _from_numpy(item: Any) -> Any:
 
 
 def _convert(fields: dict[str, Any]) -> Prediction:
-    """Check the types of a Prediction's fields; its numbers must be finite."""
+    """Return the Prediction with these fields. Raises SampleError for wrong types, and for NaN and infinity."""
     try:
         return msgspec.convert(fields, Prediction)
     except msgspec.ValidationError as error:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from halimede.errors import HalimedeError
 from halimede.messages import Box, Prediction, Result
 
-#: reasons of answers that went as the mining rule decided, and the same for people by ``hard``
+#: reasons of answers for which only the mining rule decided
 EASY, HARD = "easy", "hard"
+#: these reasons for people, by ``hard``
 DETAILS = {False: "the mining rule found it easy: the small model's answer", True: "the mining rule found it hard"}
 
 
@@ -21,20 +22,21 @@ class Answer:
     """The final answer to one sample.
 
     Attributes:
-        label, score: the class and its probability; None if the model returns boxes or other values.
+        label, score: the class and its probability, 0 to 1; None if the model returns boxes or other values.
         prediction: the model's whole output: probabilities, boxes, or a user's own value.
-        by: origin of the answer: ``edge`` or ``cloud`` (any further tier).
+        by: who gave the answer: ``edge``, or ``cloud`` for any further tier.
         tier: that tier's name; with two models the same as ``by``.
-        worker, model: the worker that answered and its model's version, if known.
+        worker, model: the worker that answered, and the version of its model; empty: unknown.
         hard: the mining rule selected the sample for the next tier.
-        degraded: the next tier was not requested, or did not answer: the best available answer.
+        degraded: a hard sample that the next tier did not answer: this is the best available answer.
         reason: why this model answered, in one word: ``easy`` or ``hard`` by the mining rule, else what kept the
-            next tier from answering (``no-cloud``, ``deadline``, ``budget``, ...); ``detail`` the same for people.
-        hardness, cut: the numbers that the rule compared, if it compares numbers; hard from the cut on.
+            next tier from answering (``no-cloud``, ``deadline``, ``budget``, ...).
+        detail: the reason as a sentence for people; empty: there is none.
+        hardness, cut: the numbers that the rule compared; hard from the cut on. None: the rule compares no numbers.
         audit: an easy sample that was sent to the next tier as well, to measure the accuracy of easy ones.
         mixed: ``prediction`` is a calibrated mixture of the models' answers.
-        edge: the small model's prediction, if it is not the answer.
-        ms: milliseconds from acceptance to answer, ``edge_ms`` of them in the small model and ``offload_ms`` with
+        edge: the small model's prediction, if another model gave the answer; else None.
+        ms, edge_ms, offload_ms: milliseconds from acceptance to answer; of these in the small model, and waiting for
             further tiers.
         id: the sample's id, 32 hexadecimal digits.
 
@@ -63,17 +65,17 @@ class Answer:
 
     @property
     def probabilities(self) -> list[float] | None:
-        """Probabilities of all classes, in the order of the model's labels."""
+        """Probabilities of all classes, in the order of the model's labels; None if the model gives none."""
         return self.prediction.probabilities
 
     @property
     def boxes(self) -> list[Box] | None:
-        """The boxes of a detector."""
+        """The boxes of a detector, in pixels of the sample; None if the model is no detector."""
         return self.prediction.boxes
 
 
 def answer_of(result: Result, detail: str) -> Answer:
-    """Return the user's form of a final result."""
+    """Return the user's form of a final result. ``detail``: why the next tier did not answer; empty: it did."""
     return Answer(
         label=result.label,
         score=result.score,

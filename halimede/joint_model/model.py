@@ -1,4 +1,7 @@
-"""``halimede.JointModel``: its constructors. ``predict_api.py`` has its methods; see docs/joint-model.md."""
+"""``halimede.JointModel`` with its three constructors: from models, from manifests, and as an edge of a service.
+
+Its methods are those of ``Predictor`` (``predict_api``). docs/joint-model.md describes it for users.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ from halimede.api.processing import DecodeMode
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import InvalidFieldError
 from halimede.joint_model.predict_api import TIMEOUT_S, Predictor
-from halimede.joint_model.tiers import DEFAULT, Rule, Tier, TierPlan, chain, edge_of, from_manifests, stage
+from halimede.joint_model.tiers import DEFAULT_MINING, Rule, Tier, TierPlan, chain, edge_of, from_manifests, stage
 from halimede.names import check_label, check_name
 from halimede.worker.settings import BROKER, Fusion, MiningMode
 
-#: milliseconds that a hard sample may wait for the next tier: in this process, and over a bus
+#: default milliseconds that a hard sample may wait for the next tier: in this process, and over a bus
 HERE_MS, BUS_MS = 30_000.0, 2_000.0
 
-_Given = str | os.PathLike[str] | object
+#: a model: the path of a file, or an object with ``predict``
+ModelSource = str | os.PathLike[str] | object
 
 
 class JointModel(Predictor):
@@ -31,11 +35,11 @@ class JointModel(Predictor):
 
     def __init__(
         self,
-        edge: _Given | Tier,
-        cloud: _Given | Tier | None = None,
+        edge: ModelSource | Tier,
+        cloud: ModelSource | Tier | None = None,
         *,
-        tiers: Sequence[_Given | Tier] = (),
-        mining: str = DEFAULT,
+        tiers: Sequence[ModelSource | Tier] = (),
+        mining: str = DEFAULT_MINING,
         parameters: Mapping[str, object] | None = None,
         mode: MiningMode = "inference-then-mining",
         calibration: str | os.PathLike[str] | None = None,
@@ -54,8 +58,8 @@ class JointModel(Predictor):
         A model is the path of an ONNX file, an estimator (an object or class with ``predict``), a fitted scikit-learn
         classifier, or a ``Tier`` with its own rule and processing. ``tiers`` are between ``edge`` and ``cloud``;
         without a cloud the edge answers alone. ``mining`` to ``fusion`` define when the next tier is requested, as in a
-        service's edgeWorker; ``labels`` to ``postprocess`` apply to all models, as in a Model. ``deadline_ms`` is how
-        long a hard sample may wait for the next tier, ``timeout_s`` how long any call waits.
+        service's edgeWorker; ``labels`` to ``postprocess`` apply to all models, as in a Model. ``deadline_ms`` (1 to
+        600000) is how long a hard sample may wait for the next tier, ``timeout_s`` how long any call waits.
 
         Raises InvalidFieldError, naming the argument.
         """
@@ -65,18 +69,12 @@ class JointModel(Predictor):
         )  # fmt: skip
         if isinstance(tiers, str | os.PathLike):
             raise InvalidFieldError("tiers", str(tiers), "give a list of the models between edge and cloud")
-        given = [edge, *tiers, *([] if cloud is None else [cloud])]
+        models = [edge, *tiers, *([] if cloud is None else [cloud])]
         if cloud is None and tiers:
             raise InvalidFieldError("cloud", None, "name the last tier's model as cloud")
-        made = [
-            each
-            if isinstance(each, Tier)
-            else Tier(
-                model=each, rule=rule, labels=labels, decode=decode, preprocess=preprocess, postprocess=postprocess
-            )
-            for each in given
-        ]
-        super().__init__(chain(made, deadline_s=_deadline(deadline_ms)), None, timeout_s=timeout_s)
+        processing = {"labels": labels, "decode": decode, "preprocess": preprocess, "postprocess": postprocess}
+        stages = [_as_tier(model, rule, processing) for model in models]
+        super().__init__(chain(stages, deadline_s=_deadline(deadline_ms)), None, timeout_s=timeout_s)
 
     @classmethod
     def from_file(
@@ -86,22 +84,22 @@ class JointModel(Predictor):
 
         Raises InvalidFieldError, FetchError. Needs the extra ``cli`` for YAML.
         """
-        made = cls.__new__(cls)
-        Predictor.__init__(made, from_manifests([Path(manifest), *map(Path, more)]), None, timeout_s=timeout_s)
-        return made
+        joint_model = cls.__new__(cls)
+        Predictor.__init__(joint_model, from_manifests([Path(manifest), *map(Path, more)]), None, timeout_s=timeout_s)
+        return joint_model
 
     @classmethod
     def connect(
         cls,
         service: str,
         *,
-        edge: _Given | Tier | None = None,
+        edge: ModelSource | Tier | None = None,
         manifest: str | os.PathLike[str] | None = None,
         broker: str = "",
         credentials: str | os.PathLike[str] = "",
         namespace: str = "default",
         node: str = "sdk",
-        mining: str = DEFAULT,
+        mining: str = DEFAULT_MINING,
         parameters: Mapping[str, object] | None = None,
         calibration: str | os.PathLike[str] | None = None,
         target_upload_ratio: float | None = None,
@@ -138,34 +136,35 @@ class JointModel(Predictor):
                 mining=mining, parameters=parameters or {}, calibration=calibration,
                 target_upload_ratio=target_upload_ratio, audit_share=audit_share, fusion=fusion,
             )  # fmt: skip
-            tier = (
-                edge
-                if isinstance(edge, Tier)
-                else Tier(
-                    model=edge, rule=rule, labels=labels, decode=decode, preprocess=preprocess, postprocess=postprocess
-                )
-            )
             if next_tier:
                 check_label("next_tier", next_tier)
-            first = stage(replace(tier, name="edge"), "edge", last=False)
+            processing = {"labels": labels, "decode": decode, "preprocess": preprocess, "postprocess": postprocess}
+            first = stage(replace(_as_tier(edge, rule, processing), name="edge"), "edge", last=False)
             plan = TierPlan(
-                stages=(first,), service=service, namespace=namespace, tiers=bool(next_tier), next_tier=next_tier,
-                deadline_s=_deadline(BUS_MS if deadline_ms is None else deadline_ms),
+                stages=(first,), service=service, namespace=namespace, has_middle_tiers=bool(next_tier),
+                next_tier=next_tier, deadline_s=_deadline(BUS_MS if deadline_ms is None else deadline_ms),
             )  # fmt: skip
-        shown = str(credentials) or os.environ.get("HALIMEDE_CREDENTIALS", "")
+        credentials_path = str(credentials) or os.environ.get("HALIMEDE_CREDENTIALS", "")
         address = broker or os.environ.get("HALIMEDE_BROKER") or BROKER
-        made = cls.__new__(cls)
-        settings = MqttSettings.from_url(address, variable="broker", credentials=shown)
-        Predictor.__init__(made, plan, settings, timeout_s=timeout_s, node=node)
-        return made
+        joint_model = cls.__new__(cls)
+        settings = MqttSettings.from_url(address, variable="broker", credentials=credentials_path)
+        Predictor.__init__(joint_model, plan, settings, timeout_s=timeout_s, node=node)
+        return joint_model
 
 
-def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> Rule:
-    found = Path(calibration).expanduser().resolve() if calibration is not None else None
-    return Rule(parameters=dict(parameters), calibration=found, **told)
+def _as_tier(model: ModelSource | Tier, rule: Rule, processing: Mapping[str, Any]) -> Tier:
+    """Return a tier as it is, or the tier of a model with this rule and processing (``labels`` to ``postprocess``)."""
+    return model if isinstance(model, Tier) else Tier(model=model, rule=rule, **processing)
+
+
+def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **fields: Any) -> Rule:
+    """Return the rule of these arguments, with the absolute path of the calibration."""
+    path = Path(calibration).expanduser().resolve() if calibration is not None else None
+    return Rule(parameters=dict(parameters), calibration=path, **fields)
 
 
 def _deadline(ms: float) -> float:
+    """Return ``deadline_ms`` in seconds. Raises InvalidFieldError."""
     if not isinstance(ms, int | float) or not 1 <= ms <= 600_000:
         raise InvalidFieldError("deadline_ms", ms, "give 1 to 600000 milliseconds")
     return ms / 1000

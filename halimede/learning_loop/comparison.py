@@ -1,7 +1,6 @@
-"""Compares a candidate with the present model on a node: both answer the same held-out samples, in turns.
+"""Compares a candidate with the present model on a node: both answer the same held-out samples.
 
-The result is the gate's evidence. Whatever the candidate does, the comparison ends with evidence: an error of a model
-is part of it.
+The result is the gate's evidence. An error of the candidate is part of the evidence, and does not end the comparison.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
 
 #: timed answers of each model, and the ranks (from 0) between which their median lies with 97 % (binomial)
-RUNS, LOW, HIGH = 31, 9, 21
+TIMED_RUNS, LOW_RANK, HIGH_RANK = 31, 9, 21
 
 
 class AnsweringModel(Protocol):
-    """A model that is open."""
+    """An open model. ``halimede.inference.Model`` implements it."""
 
     def predict(self, samples: list[Array]) -> list[Prediction]:
         """Return an answer for each sample. May raise any error."""
@@ -35,7 +34,7 @@ class AnsweringModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A held-out sample: its label and stratum, and its pixels."""
+    """A held-out sample: ``sample`` has its label and stratum, ``pixels`` is the decoded frame."""
 
     sample: LabelledSample
     pixels: Array
@@ -43,7 +42,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSamples:
-    """Samples of the stream as it was, with their labels."""
+    """Samples of the stream as it was before the drift: decoded frames, and the label of each."""
 
     pixels: Sequence[Array] = ()
     labels: Sequence[str] = ()
@@ -56,50 +55,58 @@ def compare(
     stream: Strata,
     reference: ReferenceSamples = ReferenceSamples(),
 ) -> Evidence:
-    """Compare the model that ``open_candidate`` opens with the present one.
+    """Return the comparison of the model that ``open_candidate`` opens with the present model.
 
-    ``stream`` counts the samples of each stratum and period in which ``held_out`` were kept: each is a stratum of the
-    evidence, so that samples of earlier versions count, too. Errors of the present model are raised.
+    ``stream`` has the number of samples of the stream by stratum and period; a period is a time in which one version
+    divided the samples. Each pair is a stratum of the evidence, so that samples of earlier versions count as well. An
+    error of the candidate is in the evidence; an error of the present model is raised.
     """
     pixels = [entry.pixels for entry in held_out]
     try:
         candidate = open_candidate()
-        new, again = candidate.predict(pixels), candidate.predict(list(reference.pixels))
+        answers, reference_answers = candidate.predict(pixels), candidate.predict(list(reference.pixels))
     except Exception as error:  # noqa: BLE001 (a candidate may raise anything)
         return Evidence(error=shorten_middle(describe_exception(error), 1024))
-    old, before = present.predict(pixels), present.predict(list(reference.pixels))
+    present_answers = present.predict(pixels)
+    present_reference_answers = present.predict(list(reference.pixels))
     truth = [entry.sample.label for entry in held_out]
     total = sum(stream.values())
     groups: dict[str, list[int]] = {}
+    rows: dict[tuple[str, str], list[int]] = {}
     for i, entry in enumerate(held_out):
         groups.setdefault(f"class {entry.sample.label}", []).append(i)
         groups.setdefault(f"label by {entry.sample.by}", []).append(i)
-    rows: dict[tuple[str, str], list[int]] = {}
-    for i, entry in enumerate(held_out):
         rows.setdefault((entry.sample.period, entry.sample.stratum), []).append(i)
-    times = timed([candidate, present], pixels[0]) if pixels else (None, None)
+    times = measure_times([candidate, present], pixels[0]) if pixels else (None, None)
     return Evidence(
-        failed=sum(not _usable(mine) and _usable(other) for mine, other in zip(new, old, strict=True)),
+        failed=sum(
+            not _is_usable(mine) and _is_usable(other) for mine, other in zip(answers, present_answers, strict=True)
+        ),
         strata=[
             StratumCounts(
                 name=name,
                 share=count / total if total else 0.0,
-                counts=paired_counts(new, old, truth, rows.get((period, name), [])),
+                counts=paired_counts(answers, present_answers, truth, rows.get((period, name), [])),
             )
             for (period, name), count in stream.items()
         ],
-        groups={name: paired_counts(new, old, truth, of) for name, of in groups.items()},
-        reference=paired_counts(again, before, reference.labels, range(len(reference.labels))),
+        groups={name: paired_counts(answers, present_answers, truth, group) for name, group in groups.items()},
+        reference=paired_counts(
+            reference_answers, present_reference_answers, reference.labels, range(len(reference.labels))
+        ),
         candidate_ms=times[0],
         present_ms=times[1],
     )
 
 
 def paired_counts(
-    new: Sequence[Prediction], old: Sequence[Prediction], truth: Sequence[str], rows: Sequence[int]
+    answers: Sequence[Prediction], present_answers: Sequence[Prediction], truth: Sequence[str], rows: Sequence[int]
 ) -> PairedCounts:
-    """Count on which samples both models, one of them, or neither were right."""
-    right = [(new[i].label == truth[i], old[i].label == truth[i]) for i in rows]
+    """Return on how many samples both models, one of them, or neither gave the label in ``truth``.
+
+    ``rows`` are the indices of the samples to count.
+    """
+    right = [(answers[i].label == truth[i], present_answers[i].label == truth[i]) for i in rows]
     return PairedCounts(
         both=right.count((True, True)),
         candidate=right.count((True, False)),
@@ -108,20 +115,23 @@ def paired_counts(
     )
 
 
-def timed(models: Sequence[AnsweringModel], sample: Array) -> tuple[Estimate, ...]:
-    """Measure the median time of one answer of each model, in turns, with its interval by order statistics (ms).
+def measure_times(models: Sequence[AnsweringModel], sample: Array) -> tuple[Estimate, ...]:
+    """Return the median milliseconds of one answer of each model, measured in turns, with its interval.
 
-    It is processor time: a trainer computes while no other process needs the processor, so the clock shows the others.
+    It is processor time: a trainer runs only while no other process needs the processor, so that a clock would measure
+    the others as well.
     """
     durations: list[list[float]] = [[] for _ in models]
-    for _ in range(RUNS):
+    for _ in range(TIMED_RUNS):
         for model, times in zip(models, durations, strict=True):
             began = time.thread_time()
             model.predict([sample])
             times.append((time.thread_time() - began) * 1000)
-    return tuple(Estimate(statistics.median(times), sorted(times)[LOW], sorted(times)[HIGH]) for times in durations)
+    return tuple(
+        Estimate(statistics.median(times), sorted(times)[LOW_RANK], sorted(times)[HIGH_RANK]) for times in durations
+    )
 
 
-def _usable(prediction: Prediction) -> bool:
-    """Whether an answer has a label, and its numbers are finite."""
+def _is_usable(prediction: Prediction) -> bool:
+    """Whether an answer has a label, and its probabilities are finite."""
     return prediction.label is not None and bool(np.isfinite(prediction.probabilities or [0.0]).all())

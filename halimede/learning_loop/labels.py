@@ -1,9 +1,9 @@
-"""The labels of kept samples: the big model's answer where it is sure, and a person's.
+"""Settles the label of a stored sample: the big model's answer if it is sure, and the labels of persons.
 
 The big model is sure if its confidence, calibrated by temperature scaling, reaches a limit. A person's label counts
-more than the big model's. If the two differ, or two persons differ, the sample is contested: it is left out until one
-label has two persons for it. If too many samples are contested, something is wrong with a source of labels, and the
-loop stops with a condition. Pure.
+more than the big model's. If the two differ, or two persons differ, the sample is contested: it is left out until two
+persons have given it one label. If too many samples are contested, a source of labels is wrong, and the loop stops with
+a condition. Pure.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from halimede.calibration.temperature import calibrate
 from halimede.messages import Prediction
 from halimede.stats.agreement import wilson
 
+#: who gave a label: the big model, or persons
 LabelSource = Literal["cloud", "person"]
-#: persons that a contested label needs
+#: least persons that must agree on the label of a contested sample
 CONFIRMED = 2
-#: samples with two labels from which on their share is judged
+#: least samples with two labels for which the share of contested ones is judged
 LEAST_DOUBLY = 10
 
 
@@ -31,8 +32,8 @@ class LabelSettings(Struct, kw_only=True, frozen=True):
 
     Attributes:
         confidence: least calibrated confidence of the big model's answer; 1 or more: its answers do not count.
-        temperature: of the big model, from the calibration of the service.
-        most_contested: share of doubly labelled samples that may surely be contested.
+        temperature: of the big model, from the calibration of the service; 1: as is.
+        most_contested: largest share of contested samples, of those with labels from two sources.
 
     """
 
@@ -42,17 +43,22 @@ class LabelSettings(Struct, kw_only=True, frozen=True):
 
 
 class SettledLabel(Struct, kw_only=True, frozen=True):
-    """The label of a sample and its source; ``label`` None: there is none yet, or it is contested."""
+    """The label of a sample and its source."""
 
+    #: None: there is none yet, or it is contested
     label: str | None = None
     by: LabelSource = "cloud"
-    #: two sources gave a label
+    #: two sources (the big model and persons) gave a label
     doubly: bool = False
+    #: the sources differ, and no label is confirmed
     contested: bool = False
 
 
 def sure_label(cloud: Prediction | None, settings: LabelSettings) -> str | None:
-    """Return the big model's label if its calibrated confidence is enough; None also without class probabilities."""
+    """Return the big model's label if its calibrated confidence is enough, else None.
+
+    An answer without class probabilities, or with numbers that are not finite, is never sure.
+    """
     if cloud is None or cloud.label is None or not cloud.probabilities or len(cloud.probabilities) < 2:
         return None
     row = np.array([cloud.probabilities], np.float64)
@@ -63,7 +69,7 @@ def sure_label(cloud: Prediction | None, settings: LabelSettings) -> str | None:
 
 
 def settle(cloud: str | None, persons: Sequence[str]) -> SettledLabel:
-    """Return the label from the big model's sure one and those of persons, one for each person."""
+    """Return the label of a sample. ``cloud``: the big model's sure label, or None; ``persons``: one label of each."""
     if not persons:
         return SettledLabel(label=cloud)
     votes = Counter(persons)
@@ -76,10 +82,10 @@ def settle(cloud: str | None, persons: Sequence[str]) -> SettledLabel:
     return SettledLabel(by="person", doubly=True, contested=True)
 
 
-def too_contested(labels: Iterable[SettledLabel], settings: LabelSettings) -> str:
-    """Return why the labels cannot be trusted; empty: they can.
+def why_contested(labels: Iterable[SettledLabel], settings: LabelSettings) -> str:
+    """Return why the labels cannot be trusted; empty: they can, or too few samples have labels from two sources.
 
-    It takes the lower end of the share's interval, which means little for fewer than LEAST_DOUBLY samples.
+    The labels are not trusted if the lower end of the interval of the contested share is over the limit.
     """
     doubly = contested = 0
     for label in labels:

@@ -1,11 +1,11 @@
 """Makes a training set and a held-out set that resemble the whole stream, from hard and audited easy samples.
 
-Hard samples alone are a biased choice: a model that learns from them alone may lose what it answered well. Each stratum
-gets the weight (samples of the stream) / (samples kept), the inverse of the probability that one was kept (Horvitz and
-Thompson 1952; as a ratio: Hájek 1971). The counts of the service give the first number, so samples that the full store
-removed, or that have no sure label, are accounted for.
+A model that learns from hard samples alone may lose what it answered well. So each stratum (hard or easy) gets the
+weight (samples of the stream) / (stored samples), the inverse of the probability that a sample was stored (Horvitz and
+Thompson 1952; as a ratio: Hájek 1971). The worker counts the stream, so that samples which the full store removed, or
+which have no sure label, are accounted for.
 
-Trainers take no weights: ``resampled`` repeats samples in proportion to theirs. Pure and deterministic.
+Trainers take no weights: ``resample_indices`` repeats samples in proportion to their weights. Pure and deterministic.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from typing import Literal
 
 from msgspec import Struct
 
+#: whether the mining found a sample hard or easy
 StratumName = Literal["hard", "easy"]
-#: steps of the hash that splits groups
-STEPS = 1_000_000
+#: number of values of the hash that divides groups: the precision of a share
+HASH_STEPS = 1_000_000
 
 
 class LabelledSample(Struct, kw_only=True, frozen=True):
-    """A kept sample with its label.
+    """A stored sample with its label.
 
-    ``period`` is the time in which samples were kept by the same rule: the version of the model that found them hard or
-    easy, and the share of audits. ``group`` is what similar samples have in common, such as camera and ten seconds:
-    neighbouring frames show the same scene, so a group is never divided between training and judging.
+    Attributes:
+        id: the frame's id, hexadecimal.
+        label: the settled label.
+        stratum: whether the mining found it hard or easy.
+        period: names the time in which samples were stored by one rule: the version of the model that found them hard
+            or easy, and the share of audits.
+        group: what similar samples have in common, such as camera and ten seconds; empty: none are similar. All samples
+            of a group are either trained or held out, because neighbouring frames show the same scene.
+        by: the source of the label.
+
     """
 
     id: str
@@ -42,39 +50,41 @@ class LabelledSample(Struct, kw_only=True, frozen=True):
 
 
 class SampleSets(Struct, kw_only=True, frozen=True):
-    """The result: identifiers to train on, repeated by weight, and held-out samples, each once."""
+    """The division of labelled samples into samples to train on and held-out samples."""
 
+    #: ids of the samples to train on, repeated by their weights
     training: list[str]
     held_out: list[LabelledSample]
-    #: different samples in ``training``
+    #: number of different samples in ``training``
     distinct: int
 
 
-def held_out(group: str, share: float) -> bool:
-    """Whether a group is for judging: decided by its digest, so that it stays so in every round and on every node."""
+def is_held_out(group: str, share: float) -> bool:
+    """Whether a group is held out, for about ``share`` (0 to 1) of all groups.
+
+    Its digest decides, so that the answer is the same in every round and on every node.
+    """
     digest = hashlib.sha256(f"\n{group}".encode()).digest()
-    return int.from_bytes(digest[:8]) % STEPS < share * STEPS
+    return int.from_bytes(digest[:8]) % HASH_STEPS < share * HASH_STEPS
 
 
+#: number of samples of the stream by period and stratum
 Strata = Mapping[tuple[str, StratumName], int]
 
 
 def weights(stream: Strata, samples: Sequence[LabelledSample]) -> list[float]:
-    """Return each sample's weight: how many samples of the stream it stands for, at least 1.
-
-    ``stream`` counts the samples of each stratum in each period in which ``samples`` were kept.
-    """
+    """Return each sample's weight: how many samples of the stream it stands for, at least 1."""
     counts = Counter((sample.period, sample.stratum) for sample in samples)
-    of = {stratum: max(1.0, stream.get(stratum, 0) / count) for stratum, count in counts.items()}
-    return [of[sample.period, sample.stratum] for sample in samples]
+    stratum_weights = {stratum: max(1.0, stream.get(stratum, 0) / count) for stratum, count in counts.items()}
+    return [stratum_weights[sample.period, sample.stratum] for sample in samples]
 
 
-def resampled(of: Sequence[float], size: int, seed: int) -> list[int]:
-    """Return ``size`` indices in proportion to their weights, each within one of its exact share.
+def resample_indices(sample_weights: Sequence[float], size: int, seed: int) -> list[int]:
+    """Return ``size`` indices of samples, each as often as its share of all weights, give or take one.
 
-    Systematic sampling (Madow 1949): equal steps along the summed weights from a random start.
+    Systematic sampling (Madow 1949): equal steps along the summed weights from a random start. None without weights.
     """
-    ends = list(accumulate(of))
+    ends = list(accumulate(sample_weights))
     if not ends or ends[-1] <= 0 or size <= 0:
         return []
     step = ends[-1] / size
@@ -90,11 +100,10 @@ def split(
     seed: int,
     share: float = 0.3,
 ) -> SampleSets:
-    """Divide samples by their groups, and weight those of the training set to resemble the stream."""
-    judged = [sample for sample in samples if held_out(sample.group or sample.id, share)]
-    training = [sample for sample in samples if not held_out(sample.group or sample.id, share)]
-    of = weights(stream, training)
-    chosen = resampled(of, size, seed)
+    """Hold out about ``share`` of the groups, and resample the others to a training set of ``size`` like the stream."""
+    judged = [sample for sample in samples if is_held_out(sample.group or sample.id, share)]
+    training = [sample for sample in samples if not is_held_out(sample.group or sample.id, share)]
+    chosen = resample_indices(weights(stream, training), size, seed)
     return SampleSets(
         training=[training[i].id for i in chosen],
         held_out=judged,

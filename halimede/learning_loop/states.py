@@ -1,16 +1,20 @@
 """The state machine of the loop of one service, from collected samples to a rolled-out model.
 
     Collecting -> Labelling -> Training -> Judging -> Canary -> RolledOut -> Collecting
-                      |           |           |          |
-                      +-----------+-----------+----------+--> Withdrawn -> Collecting
+                      |           |           |          |          |
+                      +-----------+-----------+----------+----------+--> Withdrawn -> Collecting
 
-GM calls ``step`` with the state that the resource's status has, and with what nodes report. The new state goes to the
-status, and ``desired`` gives what should run for it: a training of this round, a comparison, or a canary. Both are
-level-triggered. If GM, a node or a worker restarts, nothing is lost and nothing is done twice, because reports carry
-the round that they belong to, and those of another round do not count.
+Nothing runs here and nothing waits: a state is a wait. Collecting waits for a trigger, Labelling for enough labels,
+Training for the aggregator's model, Judging for the trainers' comparison, Canary for audits of the live stream,
+RolledOut and Withdrawn for the nodes to follow. Whenever GM reconciles the resource, it calls ``step`` with the state
+that its status has and with what nodes have reported, and writes the new state to the status. ``desired_loop`` gives
+what should run in a state: a training of this round, a comparison, or a canary. There is one round at a time. Each
+state but Collecting has a deadline, after which the round ends with a reason; after a refusal the next round waits
+longer.
 
-Each state has a deadline, after which the round ends with a reason. The audits' estimate of the service's agreement
-before and after each round is in ``history``. Pure: the time is an argument.
+Both functions are level-triggered. If GM, a node or a worker restarts, nothing is lost and nothing is done twice: each
+report names its round or version, and a report of another one does not count. The audits' estimate of the service's
+agreement before and after each round is in ``history``. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -30,29 +34,43 @@ from halimede.learning_loop.triggers import TriggerFacts
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import z_of
 
+#: the states of a loop; the phase of its TrainingModel
 State = Literal["Collecting", "Labelling", "Training", "Judging", "Canary", "RolledOut", "Withdrawn"]
 
-#: reasons of a round's end, in addition to those of the gate, the canary and the triggers
+#: reasons of a round's end, in addition to those of the gate and the canary: labels cannot be trusted; the training
+#: failed; a state took longer than its limit; another version is in use; nodes refused or withdrew the canary
 CONTESTED = "LabelsContested"
 TRAINING_FAILED = "TrainingFailed"
 TIMED_OUT = "TimedOut"
 SUPERSEDED = "Superseded"
 CANARY_FAILED = "CanaryFailed"
-#: rounds in the status
+#: most rounds in the status
 HISTORY = 20
+#: confidence of the intervals in the status
 CONFIDENCE = 0.95
 #: refusals in a row after which a round needs no more samples than before
 MOST_GROWTH = 3
 
+#: a count; texts of limited length
 Number = Annotated[int, Meta(ge=0)]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
 
 
 class RoundRecord(Struct, rename="camel", kw_only=True, frozen=True):
-    """What a round did. ``before`` and ``after``: the audits' estimate of the service's agreement.
+    """What a round did, in the history of the loop.
 
-    ``after`` is None for a round without a roll-out, and until there are enough audits.
+    Attributes:
+        round: the number of the round.
+        trigger: why it began.
+        version: the candidate; empty: it had none.
+        outcome: its end.
+        reason, message: why it ended so, in one word and with numbers.
+        gain: the candidate's gain in accuracy on held-out samples; None: not measured.
+        before, after: the service's agreement with the big model by audits, before the round and after the roll-out;
+            None: too few audits, or no roll-out.
+        ended_s: when it ended, in seconds since 1970.
+
     """
 
     round: Number
@@ -71,21 +89,31 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     """The state of a loop, as the status has it. Times are in seconds since 1970 by GM's clock.
 
     Attributes:
+        state: the present state.
+        reason, message: why it was entered, or what it waits for.
         since_s: when this state began.
         round: number of the present or last round.
-        trigger: why it began; ``base``: the version of the model that it set out to better.
-        version: the candidate; ``tried``: it has been the Model's version in force in this round.
-        model: name of the Model that the loop edits; empty: it has left the last one.
-        service: name of the service whose samples all counts here are of; empty: none yet.
-        restore: the Model's settings of the roll-out when the round began, until it has them again.
-        begins_s: when the present kind of stream began, with the last drift: the samples to train and to judge on are
-            those since. ``begins`` and ``begins_easy``: labelled samples before that.
-        drifted: this drift has not ended since: a round after a refusal adds samples to those of the round before.
+        trigger: why the round began.
+        base: the version of the model when the round began; the candidate is to replace it.
+        version: the candidate; empty: there is none yet.
+        model: name of the Model that the loop edits; empty: none at present.
+        service: name of the service of which all counts here are; empty: none yet.
+        tried: the candidate was the Model's version in force in this round.
+        restore: the roll-out settings of the Model when the round began; None: the Model has them again.
+        drifted: the last drift has not ended: a round after a refusal adds samples to those of the round before.
+        begins_s: when the last drift began: only samples since then are trained and judged on.
+        begins, begins_easy: number of labelled samples of the service at that time, and of its labelled easy samples.
         used: labelled samples when the last training began.
-        refusals: rounds in a row without a roll-out; ``attempts``: candidates judged since the last roll-out.
-        served: the last command that a round began for.
-        window: counts of the service when this round began: the estimate before it is of the frames since. ``start``
-            and ``canary_start``: counts when the canary began, or the roll-out ended.
+        refusals: rounds in a row without a roll-out.
+        attempts: candidates that the gate has judged since the last roll-out.
+        checks: judgements of the present canary (in the status ``looks``).
+        served: number of the last command for which a round began.
+        gain: the candidate's gain in accuracy on held-out samples; None: not measured.
+        window: counts of the service when this round began.
+        start, canary_start: counts of the present version and of the canary when the canary began; after a roll-out,
+            ``start`` is when the version answered all frames.
+        candidates, rolled_out, refused: number of candidates of all rounds, by their end.
+        history: the last rounds, the latest last.
 
     """
 
@@ -120,8 +148,8 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     history: Annotated[list[RoundRecord], Meta(max_length=HISTORY)] = []
 
 
-def serving(loop: LoopState, service: str) -> LoopState:
-    """Return the state for a service: if it had another one, only its rounds and its commands count on."""
+def with_service(loop: LoopState, service: str) -> LoopState:
+    """Return the state for a service. If it is another service than before, only totals and history are kept."""
     if loop.service in {"", service}:
         return replace(loop, service=service)
     return LoopState(
@@ -137,7 +165,7 @@ def serving(loop: LoopState, service: str) -> LoopState:
 
 
 class TrainingReport(Struct, kw_only=True, frozen=True):
-    """The end of a training: the new version of the model, or an error."""
+    """The end of the training of a round: the new version of the model, or an error."""
 
     round: Number
     version: Short = ""
@@ -145,28 +173,33 @@ class TrainingReport(Struct, kw_only=True, frozen=True):
 
 
 class EvidenceReport(Struct, kw_only=True, frozen=True):
-    """The comparison of a version with the present one."""
+    """A node's comparison of a candidate (``version``) with the present version."""
 
     version: Short
     evidence: Evidence
 
 
 class LoopFacts(Struct, kw_only=True, frozen=True):
-    """What nodes report about a service.
+    """What nodes report about a service, and what its Model has. Empty texts and None: there is none.
 
     Attributes:
-        drifting: at least one edge worker reports drift.
-        present: the version that answers all frames but the canary's; ``canary``: the canary's, if there is one.
-        counts: of the frames that present versions answered, since the service began; ``canary_counts``: of those that
-            canaries answered.
-        labelled: labelled samples that the service ever had, and ``easy`` audited ones among them.
+        drifting: at least one edge worker reports that its samples differ from those of its calibration.
+        present: the version that answers the frames, except for those of a canary.
+        canary: the version of the canary.
+        counts: of the frames that present versions answered, since the service began.
+        canary_counts: of the frames that canaries answered, since the service began.
+        labelled: number of labelled samples since the service began.
+        easy: number of audited easy samples among the labelled ones.
         contested: why the labels cannot be trusted.
-        command: number of the last command to start a round.
+        command: number of the last command to begin a round.
+        training: the end of the last training.
+        evidence: the last comparison of a candidate.
         canary_error: why the nodes refused or withdrew the canary.
-        in_force: the candidate is the Model's version in force; ``undone``: why it no longer is, or cannot become it.
+        in_force: the candidate is the Model's version in force.
+        undone: why the candidate is no longer the version in force, or cannot become it.
         rollout: the Model's settings of the roll-out; None: the loop does not change them.
-        replaces: workers are pods, so a candidate answers all samples. Then ``counts`` are those of both versions, and
-            the samples that are answered while both are in use count for neither.
+        replaces: workers are pods, so that a candidate answers all samples in place of the present version. ``counts``
+            are then those of both versions; samples answered while both are in use count for neither.
 
     """
 
@@ -189,10 +222,16 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
 
 
 class DesiredLoop(Struct, kw_only=True, frozen=True):
-    """What should run: a training of ``train`` (a round; 0: none), a comparison of ``judge``, and a canary.
+    """What should run for a loop in its present state.
 
-    ``begins_s``: the training, or the comparison, uses the samples since then. ``audit_share``: at least this share of
-    the easy frames is audited; 0: as the service has it.
+    Attributes:
+        train: number of the round for which a model is trained; 0: none is.
+        begins_s: the training and the comparison use the samples since then, in seconds since 1970.
+        audit_share: least share of the easy frames that is audited, 0 to 1; 0: as the service has it.
+        judge: the version to compare with the present one; empty: none.
+        canary: the version to run as a canary; empty: none.
+        percent: share of the frames that the canary answers, 0 to 100.
+
     """
 
     train: Number = 0
@@ -203,8 +242,8 @@ class DesiredLoop(Struct, kw_only=True, frozen=True):
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
 
 
-def desired(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
-    """Return what should run in a state. The version that was rolled out is the Model's own business from then on."""
+def desired_loop(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
+    """Return what should run in the present state."""
     share = settings.audit_share
     if loop.state == "Labelling":
         return DesiredLoop(audit_share=share)
@@ -220,17 +259,20 @@ def desired(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
 
 
 def step(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
-    """Return the next state; the same one if nothing has changed. A clock that went back only delays."""
+    """Return the next state; an equal one if nothing has changed.
+
+    ``now_s`` is the time of GM's clock in seconds since 1970. If the clock is set back, deadlines are only later.
+    """
     if loop.state in {"Labelling", "Training", "Judging", "Canary"}:
-        failed = _interrupted(loop, facts)
-        if failed:
-            return _withdraw(loop, facts, *failed, now_s)
+        interruption = _interruption(loop, facts)
+        if interruption:
+            return _withdraw(loop, facts, *interruption, now_s)
     if loop.state == "RolledOut" and facts.undone:
         return _enter(loop, "Collecting", SUPERSEDED, facts.undone, now_s)
     if loop.state == "Canary" and facts.in_force:
         loop = replace(loop, tried=True)
     following = _STEPS[loop.state](loop, facts, settings, now_s)
-    limit = _limit(loop.state, settings)
+    limit = _longest_s(loop.state, settings)
     if following.state == loop.state and limit and now_s - loop.since_s >= limit:
         text = f"{loop.state} has taken longer than {limit:g} s"
         if loop.state in {"RolledOut", "Withdrawn"}:
@@ -239,8 +281,8 @@ def step(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float
     return following
 
 
-def _interrupted(loop: LoopState, facts: LoopFacts) -> tuple[str, str] | None:
-    """Return why a round cannot go on, whatever its state is."""
+def _interruption(loop: LoopState, facts: LoopFacts) -> tuple[str, str] | None:
+    """Return the reason and the message with which a round ends, whatever its state is; None: it goes on."""
     if facts.contested and loop.state != "Canary":
         return CONTESTED, facts.contested
     if facts.undone:
@@ -251,7 +293,8 @@ def _interrupted(loop: LoopState, facts: LoopFacts) -> tuple[str, str] | None:
     return None
 
 
-def _limit(state: State, settings: LoopSettings) -> float:
+def _longest_s(state: State, settings: LoopSettings) -> float:
+    """Return the most seconds of a state; 0: no limit."""
     limits = {
         "Labelling": settings.labelling_s,
         "Training": settings.training_s,
@@ -263,7 +306,8 @@ def _limit(state: State, settings: LoopSettings) -> float:
     return limits.get(state, 0.0)
 
 
-def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+def _step_collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    """Wait until the Model has its settings of before the round, then for a trigger, and begin the next round."""
     if loop.restore is not None:
         return loop if facts.rollout not in (None, loop.restore) else replace(loop, restore=None)
     if facts.contested:
@@ -271,7 +315,7 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
     if 0 < facts.labelled < max(loop.used, loop.begins):  # a node is gone, or the service was created again
         used, begins = (min(count, facts.labelled) for count in (loop.used, loop.begins))
         loop = replace(loop, used=used, begins=begins, begins_easy=min(loop.begins_easy, facts.easy))
-    why = triggers.due(
+    trigger = triggers.due_trigger(
         TriggerFacts(
             drifting=facts.drifting,
             labelled=max(0, facts.labelled - loop.used),
@@ -285,16 +329,14 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
     )
     if loop.drifted and not facts.drifting:
         loop = replace(loop, drifted=False)
-    if not why:
-        if loop.reason != CONTESTED:
-            return loop
-        return replace(loop, reason="", message="")
-    if why == triggers.DRIFT and not loop.drifted:
+    if not trigger:
+        return replace(loop, reason="", message="") if loop.reason == CONTESTED else loop
+    if trigger == triggers.DRIFT and not loop.drifted:
         loop = replace(loop, drifted=True, begins_s=now_s, begins=facts.labelled, begins_easy=facts.easy)
     return replace(
-        _enter(loop, "Labelling", why, "", now_s),
+        _enter(loop, "Labelling", trigger, "", now_s),
         round=loop.round + 1,
-        trigger=why,
+        trigger=trigger,
         base=facts.present,
         version="",
         tried=False,
@@ -305,7 +347,8 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
     )
 
 
-def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+def _step_labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    """Wait for enough labelled samples of the present stream, hard and easy ones."""
     # a store that was lost counts from 0 again
     new, easy = max(0, facts.labelled - loop.begins), max(0, facts.easy - loop.begins_easy)
     recent = facts.counts.since(loop.window)
@@ -313,9 +356,9 @@ def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s:
     # after a refusal the same number would show no more
     growth = 2 ** min(loop.refusals, MOST_GROWTH)
     needed = growth * min(settings.easy, max(settings.least_stratum, round(settings.easy * share)))
-    if share < gate.SMALL:
+    if share < gate.SMALL_SHARE:
         needed = 0
-    hard = settings.least_stratum if 1 - share >= gate.SMALL else 0
+    hard = settings.least_stratum if 1 - share >= gate.SMALL_SHARE else 0
     if new < settings.labelled * growth or easy < needed or new - easy < hard:
         text = f"{new} of {settings.labelled * growth} labelled samples, {easy} of {needed} audited easy ones"
         return replace(loop, message=text)
@@ -325,7 +368,8 @@ def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s:
     )
 
 
-def _training(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:
+def _step_training(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:
+    """Wait for the version that this round's training makes."""
     report = facts.training
     if report is None or report.round != loop.round:
         return loop
@@ -338,7 +382,8 @@ def _training(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s:
     )
 
 
-def _judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+def _step_judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    """Wait for the evidence on the candidate; the gate decides whether it becomes the canary."""
     report = facts.evidence
     if report is None or report.version != loop.version:
         return loop
@@ -355,12 +400,13 @@ def _judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: f
     )
 
 
-def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+def _step_canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    """Wait for audits of the canary; they decide whether it is rolled out or withdrawn."""
     if facts.canary_error:
         return _withdraw(loop, facts, CANARY_FAILED, facts.canary_error, now_s)
     if facts.replaces and facts.present != loop.version:
         return replace(loop, canary_start=facts.counts)
-    decision = canary.judge(*_compared(loop, facts), settings.canary, checks=loop.checks)
+    decision = canary.judge(*_compared_counts(loop, facts), settings.canary, checks=loop.checks)
     if decision.step == "withdraw":
         return _withdraw(loop, facts, decision.reason, decision.message, now_s)
     if decision.step == "wait":
@@ -371,19 +417,22 @@ def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: fl
         rolled_out=loop.rolled_out + 1,
         refusals=0,
         attempts=0,
-        history=[*loop.history, _record(ended, _before(loop, facts), "RolledOut")][-HISTORY:],
+        history=[*loop.history, _record(ended, _present_counts(loop, facts), "RolledOut")][-HISTORY:],
         start=VersionCounts(),
     )
 
 
-def _compared(loop: LoopState, facts: LoopFacts) -> tuple[VersionCounts, VersionCounts]:
-    """Return the counts of the candidate and of the present version: side by side, or one after the other."""
+def _compared_counts(loop: LoopState, facts: LoopFacts) -> tuple[VersionCounts, VersionCounts]:
+    """Return the counts of the candidate and of the present version.
+
+    They are of the same time; if pods replace the present version, the candidate's are of the time after.
+    """
     if facts.replaces:
-        return facts.counts.since(loop.canary_start), _before(loop, facts)
+        return facts.counts.since(loop.canary_start), _present_counts(loop, facts)
     return facts.canary_counts.since(loop.canary_start), facts.counts.since(loop.start)
 
 
-def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+def _step_rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
     """Wait until the version answers all frames, then until its audits give the estimate after the round."""
     if facts.present != loop.version:
         if facts.canary_error:
@@ -403,7 +452,7 @@ def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
     return _enter(changed, "Collecting", loop.reason, text, now_s)
 
 
-def _withdrawn(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:
+def _step_withdrawn(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:
     """Collect again once no node uses the candidate any more."""
     if loop.version and facts.canary == loop.version:
         return loop
@@ -411,16 +460,17 @@ def _withdrawn(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s
 
 
 def _withdraw(loop: LoopState, facts: LoopFacts, reason: str, message: str, now_s: float) -> LoopState:
+    """End a round without a roll-out."""
     ended = _enter(loop, "Withdrawn", reason, message, now_s)
     return replace(
         ended,
         refused=loop.refused + bool(loop.version),
         refusals=loop.refusals + 1,
-        history=[*loop.history, _record(ended, _before(loop, facts), "Withdrawn")][-HISTORY:],
+        history=[*loop.history, _record(ended, _present_counts(loop, facts), "Withdrawn")][-HISTORY:],
     )
 
 
-def _before(loop: LoopState, facts: LoopFacts) -> VersionCounts:
+def _present_counts(loop: LoopState, facts: LoopFacts) -> VersionCounts:
     """Return the counts of the present version since the round began."""
     return (loop.start if facts.replaces and loop.state == "Canary" else facts.counts).since(loop.window)
 
@@ -441,15 +491,16 @@ def _record(ended: LoopState, recent: VersionCounts, outcome: Literal["RolledOut
 
 
 def _enter(loop: LoopState, state: State, reason: str, message: str, now_s: float) -> LoopState:
+    """Return the loop in a new state that begins now."""
     return replace(loop, state=state, reason=reason, message=shorten_middle(message, 4096), since_s=now_s)
 
 
 _STEPS = {
-    "Collecting": _collecting,
-    "Labelling": _labelling,
-    "Training": _training,
-    "Judging": _judging,
-    "Canary": _canary,
-    "RolledOut": _rolled_out,
-    "Withdrawn": _withdrawn,
+    "Collecting": _step_collecting,
+    "Labelling": _step_labelling,
+    "Training": _step_training,
+    "Judging": _step_judging,
+    "Canary": _step_canary,
+    "RolledOut": _step_rolled_out,
+    "Withdrawn": _step_withdrawn,
 }

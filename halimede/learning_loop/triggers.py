@@ -1,7 +1,7 @@
-"""The triggers of a round: a command, drift, enough new samples, or a schedule.
+"""Decides whether a round of the learning loop begins: by a command, drift, enough new samples, or a schedule.
 
-After a refused candidate the next round waits: for twice as long as after the refusal before, and for new samples. The
-same samples would only make the same candidate again. A command starts a round at once. Pure.
+After a refused candidate the next round waits twice as long as after the refusal before. It also waits for new samples,
+since the same samples would make the same candidate. A command starts a round at once. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from msgspec import Meta, Struct
 
 from halimede.api.learning_loop import TriggerSettings
 
-#: why a round began
+#: the triggers, as a round's reason has them
 COMMAND, DRIFT, SAMPLES, SCHEDULE = "Command", "Drift", "EnoughSamples", "Schedule"
 #: refusals after which the pause grows no more
 MOST_DOUBLINGS = 6
 
+#: a count; a duration
 Number = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 
@@ -25,12 +26,13 @@ class TriggerFacts(Struct, kw_only=True, frozen=True):
     """What triggers depend on.
 
     Attributes:
-        drifting: at least one worker reports drift.
+        drifting: at least one worker reports that its samples differ from those of its calibration.
         labelled: new labelled samples since the last training began.
         trained: labelled samples of the present stream that the last training had.
         refusals: rounds in a row that ended without a roll-out.
         since_s: seconds since the last round ended, or since the loop began.
-        command: number of the last command; ``served``: of the last command that a round began for.
+        command: number of the last command to begin a round; 0: there was none.
+        served: number of the last command for which a round began.
 
     """
 
@@ -43,8 +45,8 @@ class TriggerFacts(Struct, kw_only=True, frozen=True):
     served: Number = 0
 
 
-def due(facts: TriggerFacts, settings: TriggerSettings) -> str:
-    """Return why a round begins now; empty: it does not."""
+def due_trigger(facts: TriggerFacts, settings: TriggerSettings) -> str:
+    """Return the trigger of a round that begins now; empty: none does."""
     if facts.command > facts.served:
         return COMMAND
     if facts.since_s < pause(facts.refusals, settings) or not facts.labelled:

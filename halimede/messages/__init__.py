@@ -1,4 +1,4 @@
-"""The bodies of messages: one type each. Control bodies are JSON, sample bodies msgpack; codec.py encodes both.
+"""The bodies of messages: one type each. Bodies of frames are msgpack, others JSON; ``halimede.codec`` encodes both.
 
 Field names in messages are camelCase, as in the Kubernetes API and in Sedna's own bodies. Unknown fields are skipped,
 so that a newer peer may add some. Times are RFC 3339 text in UTC for display only: nothing is ordered by them.
@@ -6,10 +6,7 @@ Durations are milliseconds. ``control`` has the bodies between GM, LCs and worke
 path, ``operator`` those for people and their tools.
 """
 
-from halimede.messages.base import (
-    Label,
-    ResourceBody,
-)
+from halimede.messages.base import Label, ResourceBody
 from halimede.messages.blobs import BlobAnswer, BlobChunk, BlobEntry, BlobOrder, BlobQuery, BlobRequest
 from halimede.messages.control import (
     DeadLetter,
@@ -62,8 +59,10 @@ from halimede.messages.samples import (
     Frame,
     HardSample,
     Load,
+    OccupancyEvent,
     PicturePoint,
     Prediction,
+    PresentObjects,
     Reply,
     Result,
     Span,
@@ -128,12 +127,14 @@ __all__ = [
     "NodeInfo",
     "NodeStatus",
     "NodeSummary",
+    "OccupancyEvent",
     "Output",
     "Peer",
     "PersonLabel",
     "PicturePoint",
     "Prediction",
     "Presence",
+    "PresentObjects",
     "Reply",
     "ResourceBody",
     "Result",

@@ -1,4 +1,8 @@
-"""Bodies of blob messages: files are identified by digest, and requested in pieces. Only a piece is msgpack."""
+"""Bodies of blob messages, with which nodes and clients fetch files over the broker.
+
+A file is identified by its digest, and a source (a process that has files) sends it in pieces. A piece is msgpack,
+other bodies are JSON. ``v`` is the version of a body's form.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +16,31 @@ from halimede.messages.base import Message, NonNegative, Short, Text
 MAX_CHUNK = 1024 * 1024
 DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 
+#: a SHA-256, hexadecimal
 Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, max_length=64)]
 
 
 class BlobRequest(Message, kw_only=True):
-    """Asks one source for a piece of a file. The correlation data identifies the answer."""
+    """Asks one source for a piece of a file. The correlation data identifies the answer, a ``BlobChunk``."""
 
     digest: Digest
+    # bytes of the file before the piece
     offset: NonNegative = 0
+    # most bytes of the piece
     length: Annotated[int, Meta(ge=1, le=MAX_CHUNK)]
 
 
 class BlobChunk(Message, kw_only=True, omit_defaults=False):
-    """A piece of a file, or the reason why there is none. ``data`` comes last, so that it is not copied.
+    """A piece of a file, or the reason why there is none.
 
-    ``size`` is that of the whole file. A piece may be shorter than requested; it is empty only at the end.
+    A piece may be shorter than requested; it is empty only at the end of the file.
     """
 
     v: Literal[1] = 1
     digest: Digest
+    # bytes of the file before the piece
     offset: NonNegative = 0
+    #: of the whole file
     size: NonNegative = 0
     #: ``NotFound``, ``Beyond`` (the offset is after the end of the file) or ``Unreadable``
     error: Short = ""
@@ -45,10 +54,13 @@ class BlobQuery(Message, kw_only=True):
 
 
 class BlobOrder(Message, kw_only=True):
-    """An operator's order to a source: ``keep`` a file (fetched from the client), ``list`` files, ``remove`` one."""
+    """An operator's order to a source. The source answers with a ``BlobAnswer``."""
 
+    # ``keep`` a file, which the source then fetches from the client; ``list`` the files; ``remove`` a file
     op: Literal["keep", "list", "remove"]
+    # ``keep`` and ``remove``: the SHA-256 of the file
     digest: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
+    # ``keep``: bytes of the file
     size: NonNegative = 0
     #: ``list``: only digests after this one
     after: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
@@ -62,10 +74,14 @@ class BlobEntry(Message, kw_only=True):
 
 
 class BlobAnswer(Message, kw_only=True):
-    """A source's answer to a query (``has``) or an order. With ``refused``, ``message`` has the reason."""
+    """A source's answer to a query (``has``) or an order."""
 
     outcome: Literal["has", "kept", "listed", "removed", "refused"]
+    # ``has``: bytes of the file
     size: NonNegative = 0
+    # ``listed``: the files, by digest
     blobs: Annotated[list[BlobEntry], Meta(max_length=1000)] = []
+    # ``listed``: there are more files after the last one
     truncated: bool = False
+    #: ``refused``: the reason
     message: Text = ""

@@ -1,7 +1,7 @@
-"""Counters of workers, each declared once: slot in the ledger, message field, metric name and text.
+"""The counters of workers, each declared once as a member of ``Count``.
 
-``Count`` is the declaration. The ledger, the metrics of workers and of GM, the status of a service and the sums over
-several workers are derived from it; ``TaskInfo`` contains the reported counters.
+From ``Count`` come a worker's ledger (the file in which its counters survive a restart), the metrics of workers and of
+GM, the status of a service, and the sums over several workers. ``TaskInfo`` is the message with the reported counters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from halimede.messages.base import Message, NonNegative, Short
 
 
 class ExportedBy(Flag):
-    """Exporters of a counter as a metric: workers of a role, the upload policy, a tier, or GM for each service."""
+    """Who exports a counter as a metric: workers of a role or a tier, the upload policy, or GM for each service."""
 
     EDGE_WORKER = auto()
     CLOUD_WORKER = auto()
@@ -24,16 +24,22 @@ class ExportedBy(Flag):
     SERVICE = auto()
 
 
+# the members, for short declarations below
 EDGE_WORKER, CLOUD_WORKER, UPLOAD_POLICY, TIER, SERVICE = ExportedBy
 
 
 @unique
 class Count(IntEnum):
-    """A counter of a worker: its slot in the ledger's file, its field in ``TaskInfo``, its meaning, its metric.
+    """A counter of a worker. Its value is its slot in the ledger's file, which never changes.
 
-    A slot never changes its number: a new counter takes the next free one. The order is that of a service's status. The
-    metric's name is without ``halimede_worker_`` or ``halimede_service_`` and ``_total``. Counters that GM exports for
-    a service (``SERVICE``) are in the service's status as well.
+    A new counter takes the next free slot. The order is that of a service's status.
+
+    Attributes:
+        field: the field of ``TaskInfo`` that reports it; empty: it is not reported.
+        text: what is counted, for people.
+        metric: the metric's name without ``halimede_worker_`` or ``halimede_service_`` and ``_total``.
+        exported_by: who exports the metric; a counter with ``SERVICE`` is in the service's status as well.
+
     """
 
     field: str
@@ -42,7 +48,7 @@ class Count(IntEnum):
     exported_by: ExportedBy
 
     def __new__(cls, slot: int, field: str, text: str, metric: str, exported_by: ExportedBy) -> Self:
-        """Make a member whose value is its slot."""
+        """Return the member of a slot: enum calls this with each tuple below."""
         self = int.__new__(cls, slot)
         self._value_ = slot
         self.field, self.text, self.metric, self.exported_by = field, text, metric, exported_by
@@ -193,8 +199,8 @@ class Count(IntEnum):
     DEFERRED = 20, "deferred", "Samples that a tier in between passed on to the next one.", "deferred_samples", TIER
 
     @property
-    def described(self) -> Meta:
-        """Return the description of its field in the contract."""
+    def meta(self) -> Meta:
+        """The annotation with the description of the counter's field in ``TaskInfo``."""
         return Meta(description=self.text)
 
 
@@ -203,49 +209,51 @@ Bucket = Annotated[str, Meta(pattern=r"^-?[0-9]{1,3}$(?!\n)")]
 
 
 class Histogram(Message, kw_only=True):
-    """A latency distribution that adds up across workers.
+    """A distribution of latencies. Histograms of several workers are added bucket by bucket.
 
     ``buckets[i]`` counts values v with 1.05**(i-1) < v <= 1.05**i milliseconds, so every quantile read from it is
-    within 5 % (DDSketch, Masson et al. 2019, arXiv 1908.10693). Index 0 holds everything up to 1 ms / 1.05**200.
+    within 5 %. The lowest index has all smaller values as well.
     """
+
+    # DDSketch, Masson et al. 2019, arXiv 1908.10693
 
     buckets: Annotated[dict[Bucket, NonNegative], Meta(max_length=512)] = {}
 
 
 class TaskInfo(Message, kw_only=True, omit_defaults=False):
-    """Counts of a worker, a node or a service since its start. The first five fields are the seed's."""
+    """Counts and latencies of a worker, a node or a service since its start: each field has its description."""
 
-    inference_number: Annotated[NonNegative, Count.ANSWERED.described] = 0
-    hard_example_number: Annotated[NonNegative, Count.HARD.described] = 0
+    inference_number: Annotated[NonNegative, Count.ANSWERED.meta] = 0
+    hard_example_number: Annotated[NonNegative, Count.HARD.meta] = 0
     upload_cloud_ratio: Annotated[float, Meta(ge=0, le=1, description="Share of samples that went to the cloud.")] = 0.0
     start_time: Annotated[Short, Meta(description="When the first worker started.")] = ""
     current_time: Annotated[Short, Meta(description="When this was counted.")] = ""
     update_time: Annotated[Short, Meta(description="The same under its other name.")] = ""
     edge_inference_number: Annotated[NonNegative, Meta(description="Samples that the edge answered.")] = 0
-    cloud_inference_number: Annotated[NonNegative, Count.CLOUD.described] = 0
-    degraded: Annotated[NonNegative, Count.DEGRADED.described] = 0
-    skipped: Annotated[NonNegative, Count.SKIPPED.described] = 0
-    lost: Annotated[NonNegative, Count.LOST.described] = 0
-    rejected: Annotated[NonNegative, Count.REJECTED.described] = 0
-    late: Annotated[NonNegative, Count.LATE.described] = 0
-    unasked: Annotated[NonNegative, Count.UNASKED.described] = 0
-    mining_errors: Annotated[NonNegative, Count.MINING_ERRORS.described] = 0
-    model_errors: Annotated[NonNegative, Count.MODEL_ERRORS.described] = 0
-    served: Annotated[NonNegative, Count.SERVED.described] = 0
-    batches: Annotated[NonNegative, Count.BATCHES.described] = 0
-    uploaded_bytes: Annotated[NonNegative, Count.UPLOADED_BYTES.described] = 0
-    withheld: Annotated[NonNegative, Count.WITHHELD.described] = 0
-    audited: Annotated[NonNegative, Count.AUDITED.described] = 0
-    audit_agreed: Annotated[NonNegative, Count.AUDIT_AGREED.described] = 0
-    overruled: Annotated[NonNegative, Count.OVERRULED.described] = 0
-    unreceived: Annotated[NonNegative, Count.UNRECEIVED.described] = 0
-    deferred: Annotated[NonNegative, Count.DEFERRED.described] = 0
-    labelled: Annotated[NonNegative, Count.LABELLED.described] = 0
-    labelled_easy: Annotated[NonNegative, Count.LABELLED_EASY.described] = 0
-    canary_answered: Annotated[NonNegative, Count.CANARY_ANSWERED.described] = 0
-    canary_hard: Annotated[NonNegative, Count.CANARY_HARD.described] = 0
-    canary_audited: Annotated[NonNegative, Count.CANARY_AUDITED.described] = 0
-    canary_agreed: Annotated[NonNegative, Count.CANARY_AGREED.described] = 0
+    cloud_inference_number: Annotated[NonNegative, Count.CLOUD.meta] = 0
+    degraded: Annotated[NonNegative, Count.DEGRADED.meta] = 0
+    skipped: Annotated[NonNegative, Count.SKIPPED.meta] = 0
+    lost: Annotated[NonNegative, Count.LOST.meta] = 0
+    rejected: Annotated[NonNegative, Count.REJECTED.meta] = 0
+    late: Annotated[NonNegative, Count.LATE.meta] = 0
+    unasked: Annotated[NonNegative, Count.UNASKED.meta] = 0
+    mining_errors: Annotated[NonNegative, Count.MINING_ERRORS.meta] = 0
+    model_errors: Annotated[NonNegative, Count.MODEL_ERRORS.meta] = 0
+    served: Annotated[NonNegative, Count.SERVED.meta] = 0
+    batches: Annotated[NonNegative, Count.BATCHES.meta] = 0
+    uploaded_bytes: Annotated[NonNegative, Count.UPLOADED_BYTES.meta] = 0
+    withheld: Annotated[NonNegative, Count.WITHHELD.meta] = 0
+    audited: Annotated[NonNegative, Count.AUDITED.meta] = 0
+    audit_agreed: Annotated[NonNegative, Count.AUDIT_AGREED.meta] = 0
+    overruled: Annotated[NonNegative, Count.OVERRULED.meta] = 0
+    unreceived: Annotated[NonNegative, Count.UNRECEIVED.meta] = 0
+    deferred: Annotated[NonNegative, Count.DEFERRED.meta] = 0
+    labelled: Annotated[NonNegative, Count.LABELLED.meta] = 0
+    labelled_easy: Annotated[NonNegative, Count.LABELLED_EASY.meta] = 0
+    canary_answered: Annotated[NonNegative, Count.CANARY_ANSWERED.meta] = 0
+    canary_hard: Annotated[NonNegative, Count.CANARY_HARD.meta] = 0
+    canary_audited: Annotated[NonNegative, Count.CANARY_AUDITED.meta] = 0
+    canary_agreed: Annotated[NonNegative, Count.CANARY_AGREED.meta] = 0
     drifting: Annotated[
         NonNegative, Meta(description="Workers whose samples are no longer like those that they were calibrated for.")
     ] = 0

@@ -1,7 +1,7 @@
-"""Facts of a node about a model, a dataset or its serving: measured there, shown in the status.
+"""What a node reports of a model's file, of a dataset, and of the model that a worker uses: shown in the status.
 
-A node reports them once for each state; GM forwards them unchanged. The messages of a trial, in which a child process
-checks a model's file, are here because the requesting process must not import a model runtime.
+A node reports these facts when they change; GM forwards them unchanged. The messages of a trial (a child process opens
+a model's file and answers first samples) are here because the process that requests it must not import a model runtime.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from halimede.messages.base import Message, Millis, NonNegative, Short, Text, Time
+from halimede.messages.base import Message, NonNegative, Short, Text, Time
 
+#: a SHA-256, hexadecimal; empty: unknown, or none
 Digest = Annotated[str, Meta(max_length=64)]
-#: texts of libraries' errors when memory is exhausted
-MEMORY_WORDS = ("bad_alloc", "bad allocation", "MemoryError", "Cannot allocate memory", "Failed to allocate memory")
+#: phrases of libraries' errors when memory is exhausted
+MEMORY_PHRASES = ("bad_alloc", "bad allocation", "MemoryError", "Cannot allocate memory", "Failed to allocate memory")
 
 
 class TensorInfo(Message, kw_only=True):
     """One input or output of a model, as its file declares it."""
 
-    name: Annotated[Short, Meta(description="The name of it.")]
+    name: Annotated[Short, Meta(description="The tensor's name.")]
     datatype: Annotated[Short, Meta(description="Element type in the words of the Open Inference Protocol: FP32, ...")]
     shape: Annotated[list[int], Meta(max_length=16, description="Extent of each axis; -1 where it is open.")] = []
 
@@ -31,11 +32,11 @@ class ModelFacts(Message, kw_only=True):
 
     digest: Annotated[Digest, Meta(description="SHA-256 of the content.")] = ""
     size: Annotated[NonNegative, Meta(description="Bytes of the content.")] = 0
-    since: Annotated[Time, Meta(description="When it came to be there.")] = ""
+    since: Annotated[Time, Meta(description="When the node got the file.")] = ""
     inputs: Annotated[list[TensorInfo], Meta(max_length=32, description="The model's inputs.")] = []
     outputs: Annotated[list[TensorInfo], Meta(max_length=32, description="The model's outputs.")] = []
-    done: Annotated[NonNegative, Meta(description="While it is on its way: bytes that are here.")] = 0
-    rate: Annotated[NonNegative, Meta(description="While it is on its way: bytes a second.")] = 0
+    done: Annotated[NonNegative, Meta(description="While the node downloads the file: bytes so far.")] = 0
+    rate: Annotated[NonNegative, Meta(description="While the node downloads the file: bytes a second.")] = 0
 
 
 class ClassCount(Message, kw_only=True):
@@ -70,23 +71,19 @@ class DatasetFacts(Message, kw_only=True):
 
 
 class ModelInUse(Message, kw_only=True):
-    """The model that a worker or server uses, and whether it accepted the latest desired one.
-
-    ``refused``: the digest that it did not accept; ``reason`` and ``message`` have the cause. ``mark`` identifies
-    the desired state that this report answers.
-    """
+    """The model that a worker or server uses, and whether it accepted the latest desired model."""
 
     digest: Annotated[Digest, Meta(description="SHA-256 of the model in use.")] = ""
     version: Annotated[Short, Meta(description="Its version.")] = ""
     canary_version: Annotated[Short, Meta(description="The version that a share of requests goes to.")] = ""
-    refused: Annotated[Digest, Meta(description="SHA-256 of the one that was not taken.")] = ""
-    reason: Annotated[Short, Meta(description="Why it was not, in one word.")] = ""
-    message: Annotated[Text, Meta(description="Why it was not, in words.")] = ""
-    mark: Annotated[Short, Meta(description="Which wish this is the answer to: the mark of the wish.")] = ""
+    refused: Annotated[Digest, Meta(description="SHA-256 of the desired model that was not accepted.")] = ""
+    reason: Annotated[Short, Meta(description="Why it was not accepted, in one word.")] = ""
+    message: Annotated[Text, Meta(description="Why it was not accepted, in words.")] = ""
+    mark: Annotated[Short, Meta(description="The mark of the desired state that this report answers.")] = ""
 
 
 class TrialReason(StrEnum):
-    """Why a model did not stand its trial: the ``reason`` of a condition."""
+    """Why a model failed its trial: the ``reason`` of a condition."""
 
     #: reading it could run foreign code, or access other files
     UNSAFE = "UnsafeModel"
@@ -94,8 +91,11 @@ class TrialReason(StrEnum):
     INVALID = "ModelInvalid"
     #: a script of its pre- or post-processing cannot be loaded, or fails on a first sample
     SCRIPT = "ScriptInvalid"
+    #: it needs more memory than the limit
     MEMORY = "TooMuchMemory"
+    #: it needs more processor time than the limit
     SLOW = "TooSlow"
+    #: the child process died
     CRASHED = "ModelCrashed"
     #: the trial had no result; a repetition may succeed
     FAILED = "TrialFailed"
@@ -111,34 +111,42 @@ NO_SAMPLES, SAMPLES_REPEATED = "NoSamples", "SamplesRepeated"
 
 
 class TrialJob(Message, kw_only=True):
-    """The model to try: its file, its spec as JSON, and the limits. ``parent``: the process that waits for it."""
+    """A model to try, and the limits of the child process that tries it."""
 
+    #: the path of the model's file
     path: str
+    #: the spec of its Model, as JSON
     spec: str
+    #: the id of the process that waits for the trial
     parent: NonNegative
+    #: most memory in addition to that of a process without a model
     memory_bytes: NonNegative
+    #: most seconds of processor time
     seconds: Annotated[float, Meta(gt=0)]
 
 
 class Trial(Message, kw_only=True):
-    """What came of it. ``ok``: nothing speaks against the model. ``skipped``: so it is since nothing was tried.
+    """The outcome of a trial."""
 
-    ``warning``: what is often a mistake of its user, and no reason to refuse the model.
-    """
-
+    #: there is no reason to refuse the model
     ok: bool = False
+    #: the model was not tried
     skipped: bool = False
+    #: why the model is refused, a ``TrialReason``; empty if ``ok``
     reason: Short = ""
+    #: the same in words
     message: Text = ""
+    #: a likely mistake of its user that is no reason to refuse the model
     warning: Text = ""
+    #: the declared inputs and outputs of the model
     inputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
     outputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
-    #: duration of opening it and answering its first samples
-    seconds: Millis = 0.0
+    #: seconds in which the model was opened and answered its first samples
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
     #: peak memory, in addition to that of a process without a model
     memory_bytes: NonNegative = 0
 
 
-def too_much(memory_bytes: int) -> str:
-    """Return the message that a model needs more memory than its limit."""
+def memory_text(memory_bytes: int) -> str:
+    """Return the message that a model needs more memory than its limit, ``memory_bytes``."""
     return f"the model wants more than {memory_bytes / 1024**2:.0f} MiB of memory: make it smaller or raise the limit"

@@ -1,4 +1,7 @@
-"""Bodies for operators and their tools: the status document, and the standalone API over the bus (JSON)."""
+"""Bodies for operators and their tools (JSON): the status of resources, and requests to GM and nodes over the bus.
+
+GM writes a ``Status`` for each resource. Without Kubernetes, ``ApiRequest`` is how clients apply and read resources.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ OVERLOAD = "Overload"
 
 
 class Condition(Message, kw_only=True, omit_defaults=False):
-    """One condition of a resource, in the form of the seeds and of Kubernetes. The current one is last."""
+    """A statement about a resource, in the form of the seeds and of Kubernetes. The current one is last in a list."""
 
     type: Annotated[Short, Meta(description="What is stated, such as Running or NameConflict.")]
     status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")] = "True"
@@ -35,7 +38,7 @@ class Metric(Message, kw_only=True):
 
 
 class NodeSummary(Message, kw_only=True):
-    """One node's share of a service, in the status document."""
+    """One node's share of a service."""
 
     node: Annotated[Name, Meta(description="The node's name.")]
     online: Annotated[bool, Meta(description="Whether its LC is connected.")]
@@ -50,7 +53,7 @@ class NodeSummary(Message, kw_only=True):
 
 
 class WorkerSummary(Message, kw_only=True):
-    """One worker of a service in which several have one role, in the status document."""
+    """One worker of a service in which several have one role."""
 
     name: Annotated[Name, Meta(description="What it is called within the service.")]
     role: Annotated[WorkerRole, Meta(description="Whether it is an edge worker, or one that others ask.")]
@@ -81,7 +84,7 @@ class ChosenModel(Message, kw_only=True):
 
 
 class TrainingStatus(Message, kw_only=True):
-    """The progress of a TrainingModel, and the version that came of it."""
+    """The progress of a TrainingModel, and the version of its Model that the training made."""
 
     run: Annotated[Short, Meta(description="Identifies the training: it changes with what begins it anew.")] = ""
     state: Annotated[Short, Meta(description="waiting, open, done, or failed.")] = "waiting"
@@ -105,7 +108,7 @@ class TrainingStatus(Message, kw_only=True):
 
 
 class Status(Message, kw_only=True, omit_defaults=False):
-    """GM's view of a resource. ``metrics`` have the seed's counts as text."""
+    """GM's view of a resource. Fields that begin with "Of a ..." have their default for other kinds."""
 
     phase: Annotated[Short, Meta(description="How it fares: Pending, Running, Degraded, Failed, ...")] = "Pending"
     observed_generation: Annotated[NonNegative, Meta(description="The generation of the spec that this is about.")] = 0
@@ -161,13 +164,13 @@ class Status(Message, kw_only=True, omit_defaults=False):
 
     @property
     def overload(self) -> str:
-        """Reason and message of the condition that the next tier takes too little; empty: it takes enough."""
+        """Reason and message of the present condition ``Overload``; empty: the next tier takes all hard samples."""
         present = (c for c in self.conditions if c.type == OVERLOAD and c.status == "True")
         return next((f"{condition.reason}: {condition.message}" for condition in present), "")
 
 
 class StatusDocument(Message, kw_only=True):
-    """GM's retained view of one resource, for monitoring."""
+    """The status of one resource, which GM publishes as a retained message for monitoring."""
 
     api_version: Short
     kind: Short
@@ -181,9 +184,12 @@ class StatusDocument(Message, kw_only=True):
 class Event(Message, kw_only=True):
     """An event of a resource or a node, stored in GM's event log."""
 
+    # orders the events of the log
     sequence: NonNegative = 0
+    # when it happened
     time: Short
     type: Literal["Normal", "Warning"] = "Normal"
+    # what happened, in one word
     reason: Short
     #: ``<namespace>/<plural>/<name>``, or ``node/<node>``
     about: Text
@@ -196,10 +202,15 @@ class NodeInfo(Message, kw_only=True):
     """A node as GM sees it."""
 
     name: Name
+    # its local controller is connected
     online: bool
+    # the number of its local controller's connection
     epoch: NonNegative = 0
+    # its version of halimede
     version: Short = ""
+    # processors of the node
     cpus: NonNegative = 0
+    # memory of the node
     memory_bytes: NonNegative = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
     #: services that it runs, or should run
@@ -210,6 +221,7 @@ class NodeInfo(Message, kw_only=True):
     drained: bool = False
     #: some resources that it holds and GM does not know, because GM has lost its store
     unknown: Annotated[list[Text], Meta(max_length=20)] = []
+    # address of its health and metrics
     http: Short = ""
     #: a problem that its local controller cannot solve, such as a full disk
     trouble: Text = ""
@@ -218,9 +230,9 @@ class NodeInfo(Message, kw_only=True):
 
 
 class ApiRequest(Message, kw_only=True):
-    """A client's request to the standalone GM. Fields that an operation does not use are left out.
+    """A client's request to the standalone GM, which answers with an ``ApiReply``.
 
-    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it, an outdated one is refused.
+    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it, an outdated version is refused.
     ``apply-dry-run`` is checked and answered as ``apply``, without the object, and changes nothing. ``get`` and
     ``delete`` need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes
     ``after``, ``before`` (0: no end) and ``about``; ``nodes`` takes ``name``, or nothing for all; ``delete-node``
@@ -240,53 +252,71 @@ class ApiRequest(Message, kw_only=True):
         "uncordon",
         "version",
     ]
+    # the kind of the resources in the plural, such as ``models``
     plural: Short = ""
+    # ``list``: empty for all namespaces
     namespace: Short = ""
+    # ``nodes``: empty for all nodes
     name: Short = ""
+    # the resource to apply
     object: ResourceBody | None = None
+    # only events after this sequence number
     after: NonNegative = 0
+    # only events before this sequence number; 0: no end
     before: NonNegative = 0
+    # only events about this, as in ``Event``; empty: all
     about: Text = ""
+    # most events of the reply
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
 
 class ApiError(Message, kw_only=True):
-    """Why a request was refused. ``field`` names the invalid field, if there is one."""
+    """Why a request was refused."""
 
     reason: Literal["Invalid", "NotFound", "Conflict", "NotAllowed", "Internal"]
+    # the reason in words, with what to do
     message: Text
+    #: the invalid field, such as ``spec.url``, if there is one
     field: Text = ""
 
 
 class ApiReply(Message, kw_only=True):
-    """The answer: ``error`` or the result. ``outcome`` of apply: created, configured or unchanged."""
+    """The answer to an ``ApiRequest``: an error, or the fields that belong to the operation."""
 
     error: ApiError | None = None
+    #: ``apply``: created, configured or unchanged
     outcome: Short = ""
+    # ``get`` and ``apply``: the resource
     object: ResourceBody | None = None
+    # ``list``: the resources
     items: Annotated[list[ResourceBody], Meta(max_length=10_000)] = []
     events: Annotated[list[Event], Meta(max_length=1000)] = []
     nodes: Annotated[list[NodeInfo], Meta(max_length=10_000)] = []
     #: the list was truncated at the size limit of a reply
     truncated: bool = False
+    # the result of other operations, such as ``version``
     value: Any = None
 
 
 class LogsRequest(Message, kw_only=True):
-    """Asks a node for the log of one of its workers, from byte ``offset`` (negative: from the end).
+    """Asks a node for a part of the log of one of its workers.
 
     The receiver checks the names, so that a request with an invalid name gets an answer.
     """
 
     namespace: Short
     worker: Short
+    #: where the part begins, in bytes; a negative number counts from the end
     offset: int = -65_536
+    # most bytes of the part
     limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 262_144
 
 
 class LogsReply(Message, kw_only=True):
-    """A part of a log. ``offset`` is the start of the next part; below the requested one if the log was rotated."""
+    """A part of a worker's log, or the reason why there is none."""
 
+    # why there is no text; empty: there is some, or the log has not grown
     error: Text = ""
     text: str = ""
+    #: the start of the next part; below the requested one if the log was rotated
     offset: NonNegative = 0

@@ -1,7 +1,8 @@
-"""Bodies of federated training: the round of an aggregator, and the state of a trainer (JSON).
+"""Bodies of federated training (JSON): the round of an aggregator, and the state of a trainer.
 
-Tensors are in none of them. A tensor file is identified by its digest, and its pieces travel as those of a blob
-(``BlobRequest``, ``BlobChunk``) on topics of the training job.
+A training job has one aggregator, which opens rounds and makes the next weights, and several trainers, which send
+updates (the difference that their training makes). Tensors are in files, which a digest identifies; their pieces travel
+as those of a blob (``BlobRequest``, ``BlobChunk``) on topics of the job.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from msgspec import Meta
 from halimede.messages.base import Finite, Message, Millis, Name, NonNegative, Short, Text, Uid
 from halimede.messages.blobs import Digest
 
-#: trainers of one job, and tensors of one model
+#: most trainers of one job, and most tensors of one model
 MOST_TRAINERS, MOST_TENSORS = 256, 4096
-#: reason of a worker of a training that gets less of a core than is promised: it takes part, slowly
+#: reason of a trainer that gets less processor time than its job promises: it takes part, slowly
 STARVED = "Starved"
 #: element types of tensors: plain numbers of little-endian machines
 Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+#: numbers by name, such as accuracy and loss
 Metrics = Annotated[dict[str, Finite], Meta(max_length=64)]
 #: JSON within a body
 Document = Annotated[str, Meta(max_length=65_536)]
 
 
 class TensorSpec(Message, kw_only=True):
-    """Name, element type and shape of one tensor. Names are those of the trainer, such as ``layer1.weight``."""
+    """Name, element type and shape of one tensor. The trainer gives the names, such as ``layer1.weight``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     dtype: Dtype
@@ -33,18 +35,16 @@ class TensorSpec(Message, kw_only=True):
 
 
 class TensorFile(Message, kw_only=True):
-    """A file of tensors, or the model made of them, that its publisher serves on the job's topics."""
+    """A file of tensors, or the model made of them, with its bytes. Its publisher serves it on the job's topics."""
 
     digest: Digest
     size: NonNegative
 
 
 class Compression(Message, kw_only=True, frozen=True):  # type: ignore[misc]  # a default of a field must be frozen
-    """How updates and changes of the weights are encoded: type of floats, and the share of values sent (1: all).
+    """How updates and changes of the weights are encoded. What is not sent is added to those of the next round."""
 
-    What is not sent in one round is added to the next update or change (error feedback: Karimireddy et al. 2019,
-    arXiv 1901.09847).
-    """
+    # error feedback: Karimireddy et al. 2019, arXiv 1901.09847
 
     dtype: Annotated[
         Literal["float32", "float16"], Meta(description="Element type of floats in updates and changes.")
@@ -56,43 +56,53 @@ class Compression(Message, kw_only=True, frozen=True):  # type: ignore[misc]  # 
 
     @property
     def is_lossy(self) -> bool:
-        """Whether an update leaves something out."""
+        """Whether an update differs from what the training made: fewer values, or less precise ones."""
         return self.top_k < 1 or self.dtype == "float16"
 
 
 class TrainingRound(Message, kw_only=True):
-    """The state of a job, retained: its current round, who is invited, and the weights that they begin with.
+    """The state of a job, retained: its current round, who is invited, and the weights that trainers begin with.
 
-    ``epoch`` counts the processes of the aggregator, ``number`` its rounds from 1 on. An update counts only if it names
-    both, and its trainer is in ``invited``. ``received`` and ``refused`` (with the reason) are the acknowledgements;
-    ``counted``: whose updates made the weights of this round from those of the round before.
-    ``change`` is there if weights are compressed: it makes ``weights`` of those with the digest ``base``. A trainer
-    that has these fetches the change, every other one fetches ``weights``.
-    ``seed`` is that of the round; ``parameters`` are for the trainers (``mu`` of FedProx).
+    An update counts only if it names ``epoch`` and ``number`` of the round, and its trainer is in ``invited``.
     """
 
+    # identifies the job
     job: Uid
+    #: counts the processes of the aggregator
     epoch: NonNegative
+    #: counts its rounds, from 1 on
     number: NonNegative
     state: Literal["waiting", "open", "done", "failed"] = "waiting"
+    # why the job waits or ended, in one word
     reason: Short = ""
+    # the same in words
     message: Text = ""
     #: name of the aggregator: the source of the weights
     source: Name
+    # the weights of the round
     weights: TensorFile | None = None
+    #: with compression: makes ``weights`` of those with the digest ``base``; a trainer without them fetches ``weights``
     change: TensorFile | None = None
     base: Short = ""
+    # the tensors of the weights
     specs: Annotated[list[TensorSpec], Meta(max_length=MOST_TENSORS)] = []
+    # names of the trainers that take part in the round
     invited: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
+    #: trainers whose updates arrived: the acknowledgement
     received: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
+    #: trainers whose updates were refused, with the reason
     refused: Annotated[dict[Name, Short], Meta(max_length=MOST_TRAINERS)] = {}
+    #: trainers whose updates made the weights of this round from those of the round before
     counted: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
     #: the weights are evaluated, and not trained
     only_evaluate: bool = False
     #: until the round ends, from the publication on
     remaining_ms: Millis = 0.0
+    # the seed of the round's random numbers
     seed: NonNegative = 0
+    #: for the trainers, such as ``mu`` of FedProx
     parameters: Metrics = {}
+    # how trainers encode their updates
     compression: Compression = Compression()
     #: of the latest weights that trainers have evaluated; ``evaluated``: their round
     metrics: Metrics = {}
@@ -104,41 +114,44 @@ class TrainingRound(Message, kw_only=True):
 
 
 class TrainingProgress(Message, kw_only=True):
-    """The progress of a training, in the report of one of its workers; GM sums it up in ``status.training``.
+    """The progress of a training, in the report of one of its workers; GM sums it up in ``status.training``."""
 
-    ``run`` identifies the training, ``state`` is that of the aggregator's round. ``bytes``: of tensors that the worker
-    has sent and received. ``model``: the exported model of a training that is done, which the worker serves.
-    ``samples`` are those of a trainer. A trainer of a learning loop that has compared the model with the present one
-    reports ``compared``, its digest, with the evidence for the gate and the model's calibration (both JSON).
-    """
-
+    #: identifies the training
     run: Annotated[str, Meta(max_length=80)] = ""
+    # the state of the aggregator's round
     state: Literal["waiting", "open", "done"] = "waiting"
+    # the present round, and how many there will be
     round: NonNegative = 0
     rounds: NonNegative = 0
+    # why the training ended, in one word
     reason: Short = ""
     #: of the latest evaluated weights; ``evaluated``: their round
     metrics: Metrics = {}
     evaluated: NonNegative = 0
+    # updates that did not count, by reason
     dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
+    #: of tensors that the worker has sent and received
     bytes: NonNegative = 0
+    #: the exported model of a training that is done, which the worker serves
     model: TensorFile | None = None
+    #: of the trainer
     samples: NonNegative = 0
+    #: in a learning loop: digest of the model that the trainer has compared with the present one. ``evidence`` is the
+    #: result for the gate, ``calibration`` the calibration of that model
     compared: Short = ""
+    # the result of that comparison for the gate, and the calibration of that model
     evidence: Document = ""
     calibration: Document = ""
 
 
 class TrainerState(Message, kw_only=True):
-    """One trainer of a job, retained and cleared by its will: its samples, and its update for a round.
+    """One trainer of a job: its samples, and its update for a round. The broker clears it when the trainer is gone."""
 
-    ``update`` is the file of the difference between its weights and those of the round ``epoch``, ``number``, as
-    ``Compression`` encodes it. ``evaluation`` are metrics of the round's weights on the trainer's held-out samples,
-    ``metrics`` those of its training.
-    """
-
+    # identifies the job
     job: Uid
+    # differs between two processes of one trainer
     life: Short
+    # samples to train on
     samples: NonNegative
     #: samples that are held out of the training
     held_out: NonNegative = 0
@@ -146,11 +159,16 @@ class TrainerState(Message, kw_only=True):
     specs: Annotated[list[TensorSpec], Meta(max_length=MOST_TENSORS)] = []
     #: shape of one sample
     shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**31)]], Meta(max_length=8)] = []
+    # the round of ``update``, ``metrics`` and ``evaluation``: numbers of its ``TrainingRound``
     epoch: NonNegative = 0
     number: NonNegative = 0
+    #: the difference between its weights and those of the round, as ``Compression`` encodes it
     update: TensorFile | None = None
+    #: of its training
     metrics: Metrics = {}
+    #: of the round's weights, on its held-out samples
     evaluation: Metrics = {}
-    #: why it does not take part, such as ``DatasetEmpty``
+    #: why it does not take part, in one word, such as ``DatasetEmpty``
     reason: Short = ""
+    # the same in words
     message: Text = ""

@@ -1,7 +1,7 @@
 """Hard example mining: selects samples that the small model should not answer alone.
 
-Algorithms receive predictions, or the sample itself if a service mines before inference. They use neither bus nor
-model, and an error in one makes its sample hard: it never prevents an answer.
+An algorithm receives the small model's prediction, or the sample itself if a service mines before inference. It uses
+neither bus nor model. An error in an algorithm makes its sample hard, and never prevents an answer.
 """
 
 from halimede.mining.miner import (

@@ -1,6 +1,7 @@
-"""Agreement of several small models: where they answer differently, the big model should answer.
+"""Agreement: hard when several small models answer differently.
 
-"Agreement-based cascading for efficient inference" (ABC, arXiv 2407.02348): it needs no training and no labels.
+From "Agreement-based cascading for efficient inference" (ABC, arXiv 2407.02348). The rule needs no training and no
+labels.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any
 
 from halimede.api.mining import AgreementParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import ByHardness, MiningError, just_over
+from halimede.mining.miner import BelowThreshold, MiningError
 from halimede.mining.registry import register
-from halimede.mining.scores import checked, ratio
+from halimede.mining.scores import unit_floats
 
 
 def has_votes(prediction: Prediction) -> bool:
-    """Whether a prediction has the votes of several models, as an ``EnsembleModel`` gives them."""
+    """Whether a prediction has the votes of several models: ``votes`` and ``scores`` in its value (EnsembleModel)."""
     value: Any = prediction.value
     if not isinstance(value, dict):
         return False
@@ -27,24 +28,20 @@ def has_votes(prediction: Prediction) -> bool:
 
 @register("Agreement")
 @dataclass(frozen=True, slots=True)
-class Agreement(AgreementParameters, ByHardness):
-    """Hard when the mean score of the majority < ``threshold_agreement``: another vote has the score 0."""
+class Agreement(AgreementParameters, BelowThreshold):
+    """Hard when the mean score of the majority's class is below ``threshold_agreement``.
 
-    @property
-    def cut(self) -> float:
-        """The hardness at the threshold."""
-        return just_over(-self.threshold_agreement)
+    A model that votes for another class counts with the score 0.
+    """
+
+    threshold_field = "threshold_agreement"
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """The negative mean score of the majority, from -1 (all are certain of one class) to 0."""
+        """Minus the mean score: -1 (all models are certain of one class) to 0. Raises MiningError without votes."""
         if not has_votes(prediction):
             raise MiningError("the answer has no votes: answer by an EnsembleModel, or use another rule")
         votes, scores = prediction.value["votes"], prediction.value["scores"]
-        numbers = checked("score", scores)
+        numbers = unit_floats("score", scores)
         sums = {label: math.fsum(n for n, vote in zip(numbers, votes, strict=True) if vote == label) for label in votes}
         majority = max(sums, key=lambda label: (votes.count(label), sums[label]))
         return -sums[majority] / len(votes)
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold_agreement": ratio(just_over(-cut))}

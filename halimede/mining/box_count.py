@@ -21,19 +21,20 @@ from halimede.mining.scores import empty_hardness, own_scores
 class BoxCount(BoxCountParameters, ByHardness):
     """Hard when the boxes with score >= ``score`` are ``threshold_count`` or more.
 
-    ``empty`` defines the result for a frame without any such box. Predictions without boxes raise MiningError.
+    ``empty`` (``hard``, ``easy`` or ``sample(p)``) decides for a frame without any such box. A prediction that is no
+    detection raises MiningError.
     """
 
     @property
     def cut(self) -> float:
-        """``threshold_count``."""
+        """``threshold_count``: the number of boxes from which a frame is hard."""
         return float(self.threshold_count)
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Boxes with score >= ``score``."""
+        """The number of boxes with score >= ``score``; without them a number beyond all others, by ``empty``."""
         count = sum([score >= self.score for score in own_scores(prediction)])
         return float(count) if count else empty_hardness(self.empty)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut, which must be a whole number."""
+        """Return the parameter for a cut, rounded up to a whole number from 1 on."""
         return {"threshold_count": str(math.ceil(min(max(cut, 1), MOST_BOXES)))}

@@ -1,7 +1,8 @@
-"""The result of `halimede calibrate` for a service's two models: the file of a calibration Model.
+"""The file that `halimede calibrate` writes for a service's two models: a calibration.
 
-It is JSON with numbers only, so reading it runs no code. Workers read it (rules, mixture, drift), and so do `halimede
-evaluate` and later calibrations.
+It has the fitted rule of mining, the mixture of answers, the regions to upload, and the samples at calibration time.
+Workers read it, and so do `halimede evaluate` and later calibrations. It is JSON of numbers and texts, so that reading
+it runs no code.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from msgspec import Meta, Struct
 
 from halimede.errors import InvalidFieldError
 
+#: most bytes of the file
 MAX_BYTES = 1024 * 1024
 #: most classes of boxes with features of their own, and most characters of their names
 MAX_REWARD_CLASSES, MAX_CLASS_NAME = 64, 256
-#: the measured share of uploads in ``CalibrationFile.figures``
+#: the measured share of uploads in ``CalibrationFile.metrics``
 UPLOAD_RATIO = "upload_ratio"
+#: what to do about an invalid file: the end of an error's text
 FORMAT_FIX = "give a file that `halimede calibrate` wrote"
 
 #: cells of the map of missed objects, across and down
 GRID = 8
 
+#: any finite number
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 #: numbers whose products and sums stay finite
 Bounded = Annotated[float, Meta(ge=-1e12, le=1e12)]
+#: a number over 0, and a share from 0 to 1
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -41,10 +46,15 @@ class Head(Struct, kw_only=True):
 
 
 class LearnedRule(Struct, kw_only=True):
-    """Learned deferral: how likely the next tier corrects an answer (``gain``) or spoils it (``loss``).
+    """The rule Learned for classes: a sample is hard if P(gain) - P(loss) is at or over ``cut``.
 
-    Both use ``learned.features_of`` a prediction; hardness is their difference, without ``loss`` gain alone.
-    ``embedding``: expected number of penultimate features, 0: none.
+    Attributes:
+        classes: number of the small model's classes.
+        embedding: number of the small model's penultimate features in its predictions; 0: none.
+        gain: probability that the next tier corrects an answer, from ``learned.features_of`` the prediction.
+        loss: probability that the next tier spoils a right answer, from the same features; None: 0.
+        cut: the hardness from which a sample is hard, -1 to 1.
+
     """
 
     classes: Annotated[int, Meta(ge=2, le=100_000)]
@@ -55,10 +65,15 @@ class LearnedRule(Struct, kw_only=True):
 
 
 class RewardRule(Struct, kw_only=True):
-    """Learned deferral of boxes or texts: the reward of an upload is bias + weights . features.
+    """The rule Learned for boxes or texts: the reward of an upload is bias + weights . features.
 
-    The features are ``reward.reward_features`` of a prediction, each bounded by ``lows`` and ``highs``, the range of
-    the calibration's samples. ``classes``: those with features of their own.
+    Attributes:
+        answers: the kind of predictions.
+        classes: of boxes, the classes with features of their own.
+        bias, weights: of the linear function; one weight for each of ``reward.reward_features``.
+        lows, highs: range of each feature in the calibration's samples; a feature beyond it counts as its end.
+        cut: the reward r from which a sample is hard, as r / (1 + |r|): -1 to 1.
+
     """
 
     answers: Literal["boxes", "texts"]
@@ -71,9 +86,13 @@ class RewardRule(Struct, kw_only=True):
 
 
 class MixtureRule(Struct, kw_only=True):
-    """How to combine two distributions: add weighted logarithms (or probabilities), and normalize to 1.
+    """How to combine two calibrated distributions of the same classes into one.
 
-    ``product`` is a logarithmic opinion pool, ``sum`` a linear one. Both take calibrated probabilities.
+    Attributes:
+        kind: ``product`` adds weighted logarithms (a logarithmic opinion pool), ``sum`` weighted probabilities (a
+            linear pool). The result is normalized to 1.
+        edge, cloud: weights of the small and of the big model's distribution.
+
     """
 
     kind: Literal["product", "sum"] = "product"
@@ -84,8 +103,11 @@ class MixtureRule(Struct, kw_only=True):
 class Reference(Struct, kw_only=True):
     """The samples at calibration time: drift is measured against them.
 
-    ``hardness``: its quantiles by the rule in use, at equal steps from 0 to 1. ``classes``: share of each answer of the
-    small model.
+    Attributes:
+        hardness: quantiles of the hardness by the selected rule, at equal steps from 0 to 1; empty: not recorded.
+        classes: the share of each class in the small model's answers.
+        samples: the number of samples.
+
     """
 
     hardness: list[Finite] = []
@@ -94,15 +116,17 @@ class Reference(Struct, kw_only=True):
 
 
 class RegionRule(Struct, kw_only=True, omit_defaults=True):
-    """Which regions of a hard frame are uploaded with ``upload: regions``, and how. The defaults are those of a service
-    without a calibration.
+    """Which regions of a hard frame are uploaded if the service has ``upload: regions``, and how.
+
+    The defaults are those of a service without a calibration.
 
     Attributes:
         sure: a box with a lower score is uncertain: the region around it is uploaded.
         padding: share of a box's width and height that is added on each side.
-        cells: regions in which the small model misses objects: cells of a grid of ``GRID`` x ``GRID``, by rows.
-        scale: by it the sides of the frame are multiplied before regions are cut out.
-        canvas: least sides of a packed picture of regions, as a share of the scaled frame's; 1: regions stay in place.
+        cells: cells in which the small model misses objects: numbers of a grid of ``GRID`` x ``GRID``, row by row.
+        scale: factor of the frame's sides before regions are cut out.
+        canvas: least sides of the picture that the regions are packed into, as a share of the scaled frame's sides; 1:
+            regions stay in place.
 
     """
 
@@ -114,12 +138,24 @@ class RegionRule(Struct, kw_only=True, omit_defaults=True):
 
 
 class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
-    """The whole result of a calibration. Digests are SHA-256 of the models' files, hexadecimal; ``edge_pixels``: of how
-    the small model's input is made of a picture (``halimede.api.processing.pixels_digest``); empty: not recorded.
+    """The whole content of a calibration. None and empty values: not fitted, or not recorded.
 
-    ``rule`` and ``parameters`` are those of the selected hard example mining. ``learned`` is Learned of classes,
-    ``reward`` that of boxes and texts. ``figures`` were measured on samples that nothing was fitted on, each with
-    ``<name>.low`` and ``<name>.high``, its 95 % interval.
+    Attributes:
+        v: version of the file's form.
+        service: the service's name.
+        labels: names of the classes of both models, in order.
+        temperature_edge, temperature_cloud: temperatures that calibrate the probabilities of each model; 1: as is.
+        rule, parameters: the selected hard example mining, as in a service's spec.
+        learned, reward: the rule Learned, of classes or of boxes and texts.
+        mixture: how the answers of both models to a hard sample are combined.
+        regions: which regions of a hard frame are uploaded.
+        reference: the samples, to measure drift against.
+        metrics: what was measured on samples that nothing was fitted on, each with its 95 % interval,
+            ``<name>.low`` and ``<name>.high``.
+        edge_digest, cloud_digest: SHA-256 of the models' files, hexadecimal.
+        edge_pixels: digest of how the small model's input is made of a picture
+            (``halimede.api.processing.pixels_digest``).
+
     """
 
     v: Literal[1] = 1
@@ -134,16 +170,16 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     mixture: MixtureRule | None = None
     regions: RegionRule | None = None
     reference: Reference | None = None
-    figures: dict[str, Finite] = {}
+    metrics: dict[str, Finite] = msgspec.field(default_factory=dict, name="figures")
     edge_digest: str = ""
     cloud_digest: str = ""
     edge_pixels: str = ""
 
 
 def read_artefact(path: Path, field: str = "calibration") -> CalibrationFile:
-    """Read a calibration; cached while the file stays the same.
+    """Return the calibration in a file; cached while the file stays the same.
 
-    Raises InvalidFieldError on ``field`` for a file that is unreadable, over 1 MiB or not a calibration.
+    Raises InvalidFieldError, which names ``field``, for a file that is unreadable, over 1 MiB or not a calibration.
     """
     try:
         about = path.stat()
@@ -157,7 +193,7 @@ def read_artefact(path: Path, field: str = "calibration") -> CalibrationFile:
 
 
 def write_artefact(artefact: CalibrationFile) -> bytes:
-    """Return the file's contents."""
+    """Return the content of a calibration's file: JSON."""
     return msgspec.json.format(msgspec.json.encode(artefact), indent=1) + b"\n"
 
 

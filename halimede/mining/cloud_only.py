@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 @register("CloudOnly")
 @dataclass(frozen=True, slots=True)
 class CloudOnly(CloudOnlyParameters):
-    """Every sample is hard. A budget has no cut to move: samples above it are answered here, degraded."""
+    """A ``Miner`` and ``PreInferenceMiner`` for which every sample is hard.
+
+    With a budget, the samples above it are answered by the small model, degraded, since there is no cut to move.
+    """
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it ignores the prediction)
-        """Whether the sample is hard."""
+        """Return True: each sample is hard."""
         return True
 
     def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it ignores the sample)
-        """Whether the sample is hard."""
+        """Return True: each sample is hard."""
         return True

@@ -6,29 +6,22 @@ from dataclasses import dataclass
 
 from halimede.api.mining import CrossEntropyParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import ByHardness, just_over
+from halimede.mining.miner import BelowThreshold
 from halimede.mining.registry import register
-from halimede.mining.scores import distribution, entropy, ratio
+from halimede.mining.scores import distribution, entropy
 
 
 @register("CrossEntropy")
 @dataclass(frozen=True, slots=True)
-class CrossEntropy(CrossEntropyParameters, ByHardness):
+class CrossEntropy(CrossEntropyParameters, BelowThreshold):
     """Hard when 1 + sum(p ln p) / ln K < ``threshold_cross_entropy``, for K class probabilities p.
 
     The left side is 1 for a certain answer and 0 for equal probabilities: one minus the entropy (Shannon 1948) over
     its maximum. p ln p is 0 where p is 0, its limit. A single p counts as p and 1 - p. Boxes raise MiningError.
     """
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``threshold_cross_entropy``."""
-        return just_over(-self.threshold_cross_entropy)
+    threshold_field = "threshold_cross_entropy"
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus (1 + sum(p ln p) / ln K): -1 to 0."""
+        """Minus (1 + sum(p ln p) / ln K): -1 (certain) to 0. Raises MiningError without class probabilities."""
         return entropy(distribution(prediction)) - 1
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold_cross_entropy": ratio(just_over(-cut))}

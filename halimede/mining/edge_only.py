@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 @register("EdgeOnly")
 @dataclass(frozen=True, slots=True)
 class EdgeOnly(EdgeOnlyParameters):
-    """Every sample is easy, and only audits are uploaded, not even samples that the small model fails on."""
+    """A ``Miner`` and ``PreInferenceMiner`` for which every sample is easy.
+
+    Only audits (easy samples, to measure the accuracy) are uploaded, and no sample that the small model fails on.
+    """
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it ignores the prediction)
-        """Whether the sample is hard."""
+        """Return False: no sample is hard."""
         return False
 
     def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it ignores the sample)
-        """Whether the sample is hard."""
+        """Return False: no sample is hard."""
         return False

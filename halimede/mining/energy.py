@@ -15,7 +15,7 @@ from halimede.mining.registry import register
 from halimede.mining.scores import distribution, raw_scores
 
 #: temperature for probabilities; at 1 their energy is constant
-HALF = 0.5
+PROBABILITY_TEMPERATURE = 0.5
 
 
 @register("Energy")
@@ -34,21 +34,21 @@ class Energy(EnergyParameters, ByHardness):
 
     @property
     def cut(self) -> float:
-        """``threshold_energy``."""
+        """``threshold_energy``: the energy from which a sample is hard."""
         return self.threshold_energy
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Energy: 0 to (1 - T) ln K for probabilities, any number for logits."""
+        """The energy: 0 to (1 - T) ln K for probabilities, any number for logits. Raises MiningError without them."""
         if self.logits:
-            warmth = self.temperature or 1.0
+            temperature = self.temperature or 1.0
             scores = raw_scores(prediction)
             top = max(scores)
-            return -top - warmth * math.log(math.fsum([math.exp((score - top) / warmth) for score in scores]))
-        warmth = self.temperature or HALF
+            return -top - temperature * math.log(math.fsum([math.exp((score - top) / temperature) for score in scores]))
+        temperature = self.temperature or PROBABILITY_TEMPERATURE
         values = distribution(prediction)
         top = max(values)  # factor it out of the sum, which would otherwise be 0 for many classes at a low temperature
-        return -math.log(top) - warmth * math.log(math.fsum([(p / top) ** (1 / warmth) for p in values]))
+        return -math.log(top) - temperature * math.log(math.fsum([(p / top) ** (1 / temperature) for p in values]))
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
+        """Return the parameter for a cut, within its range."""
         return {"threshold_energy": repr(min(max(cut, -MOST_ENERGY), MOST_ENERGY))}

@@ -25,13 +25,13 @@ class Entropy(EntropyParameters, ByHardness):
 
     @property
     def cut(self) -> float:
-        """``threshold_entropy``."""
+        """``threshold_entropy``: the entropy from which a sample is hard."""
         return self.threshold_entropy
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Entropy over its maximum."""
+        """The entropy over its maximum, 0 to 1. Raises MiningError without class probabilities."""
         return entropy(distribution(prediction))
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
+        """Return the parameter for a cut, bounded by 0 and 1."""
         return {"threshold_entropy": ratio(cut)}

@@ -1,10 +1,10 @@
-"""Learned deferral: uploads a sample if the next tier's answer is expected to be the better one.
+"""Learned: hard when a tiny second model expects the next tier's answer to be the better one.
 
-A confident small model may be wrong where the big one is right, and an unsure one may be unsure where the big model is
-no better: its own confidence does not show this. A second, tiny model learns it from labelled samples (Jitkrittum et
-al., "When does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764; post-hoc deferral).
-`halimede calibrate` fits it. It needs only the standard library, which is enough for a few dozen numbers. Boxes and
-texts have no class probabilities: their estimate is in ``halimede.mining.reward``.
+The confidence of a small model does not show where the big model is better: a confident answer may be wrong, and both
+models may be unsure of the same sample. The second model learns this from labelled samples (Jitkrittum et al., "When
+does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764; post-hoc deferral). `halimede
+calibrate` fits it, and only the standard library runs it. Boxes and texts have no class probabilities:
+``halimede.mining.reward`` estimates for them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from halimede.mining.registry import register
 from halimede.mining.reward import expected_reward, feature_count
 from halimede.mining.scores import distribution
 
-#: the best classes, whose probabilities are separate features
-TOP = 5
-#: most classes for features of each class: with more, their information is not worth the cost
+#: the number of best classes whose probabilities are separate features
+TOP_CLASSES = 5
+#: most classes for which each class has features of its own: with more, they are not worth the cost
 MAX_ONE_HOT = 256
 #: lower bound of probabilities before logarithms
-FLOOR = 1e-6
+MIN_PROBABILITY = 1e-6
 
 
 @register("Learned")
@@ -36,39 +36,40 @@ FLOOR = 1e-6
 class Learned(LearnedParameters, ByHardness):
     """Hard when P(cloud right and edge wrong) - P(edge right and cloud wrong) >= ``cut``, both as fitted.
 
-    For boxes and texts, when the expected reward of an upload is at or over ``cut``. ``calibration`` is the file of
-    `halimede calibrate`; with ``calibration`` in the service's spec it is the default. ``cut`` defaults to that of the
-    calibration. A prediction of another kind than those of the calibration raises MiningError.
+    Boxes and texts are hard when the expected reward of an upload is at or over ``cut``. ``calibration`` is the path of
+    a file of `halimede calibrate`; its default is the calibration of the service. The default of ``cut`` is the cut in
+    that file. Raises InvalidFieldError for a file without such a rule, and MiningError for a prediction of another kind
+    than those of the calibration.
     """
 
     _rule: LearnedRule | RewardRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        at = f"{FIELD}.parameters.calibration"
-        artefact = read_artefact(Path(self.calibration), at)
+        field_name = f"{FIELD}.parameters.calibration"
+        artefact = read_artefact(Path(self.calibration), field_name)
         rule = artefact.learned or artefact.reward
         if rule is None:
             fix = "it holds no learned rule: calibrate with --rule Learned"
-            raise InvalidFieldError(at, self.calibration, fix)
+            raise InvalidFieldError(field_name, self.calibration, fix)
         if reason := _describe_misfit(rule):
-            raise InvalidFieldError(at, self.calibration, f"its learned rule {reason}: {FORMAT_FIX}")
+            raise InvalidFieldError(field_name, self.calibration, f"its learned rule {reason}: {FORMAT_FIX}")
         self._rule = rule
         if math.isnan(self.cut):
             self.cut = rule.cut
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """The expected increase of the quality of the answers by the next tier, -1 to 1."""
+        """The expected gain of quality by the next tier's answer, -1 to 1. Raises MiningError."""
         if isinstance(self._rule, RewardRule):
             return expected_reward(self._rule, prediction)
         return expected_gain(self._rule, prediction)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
+        """Return the parameter for a cut, bounded by -1 and 1."""
         return {"cut": repr(min(max(cut, -1.0), 1.0))}
 
 
 def _describe_misfit(rule: LearnedRule | RewardRule) -> str:
-    """Return what a rule lacks that was read from a file; empty: nothing."""
+    """Return what is wrong with the numbers of a rule from a file; empty: nothing."""
     if isinstance(rule, LearnedRule):
         needed = width(rule.classes, rule.embedding)
         has_all = all(len(head.weights) == needed for head in (rule.gain, rule.loss) if head)
@@ -80,7 +81,10 @@ def _describe_misfit(rule: LearnedRule | RewardRule) -> str:
 
 
 def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:
-    """Return P(cloud right, edge wrong) - P(edge right, cloud wrong). Raises MiningError."""
+    """Return P(cloud right, edge wrong) - P(edge right, cloud wrong), -1 to 1.
+
+    Raises MiningError for a prediction with other features than those of the rule.
+    """
     features = features_of(prediction, rule.embedding)
     if len(features) != width(rule.classes, rule.embedding):
         raise MiningError(f"the prediction is not one of the {rule.classes} classes that the calibration is about")
@@ -88,24 +92,24 @@ def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:
 
 
 def width(classes: int, embedding: int = 0) -> int:
-    """Return the number of features."""
-    return 2 * TOP + 3 + (3 * classes if classes <= MAX_ONE_HOT else 0) + embedding
+    """Return the number of ``features_of`` a prediction of so many classes and penultimate features."""
+    return 2 * TOP_CLASSES + 3 + (3 * classes if classes <= MAX_ONE_HOT else 0) + embedding
 
 
 def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
-    """Return the features of a prediction. Raises MiningError.
+    """Return the ``width`` features of a classification. Raises MiningError without class probabilities.
 
-    The best probabilities in order and their logarithms, entropy, margin (and its square root), the class (alone, and
-    times the margin), the square root of each class's probability, and the model's penultimate features if it exports
-    them (``embedding`` of them).
+    They are: the best probabilities in order and their logarithms; entropy; margin (and its square root); the class
+    (alone, and times the margin); the square root of each class's probability; the ``embedding`` penultimate features
+    of the model (0: none).
     """
     probabilities = distribution(prediction)
     best = max(range(len(probabilities)), key=probabilities.__getitem__)
-    top = sorted(probabilities, reverse=True)[:TOP]
-    top += [0.0] * (TOP - len(top))
+    top = sorted(probabilities, reverse=True)[:TOP_CLASSES]
+    top += [0.0] * (TOP_CLASSES - len(top))
     entropy = -math.fsum(p * math.log(p) for p in probabilities if p > 0)
     margin = top[0] - top[1]
-    features = [*top, *(math.log(max(p, FLOOR)) for p in top), entropy, margin, math.sqrt(max(margin, 0.0))]
+    features = [*top, *(math.log(max(p, MIN_PROBABILITY)) for p in top), entropy, margin, math.sqrt(max(margin, 0.0))]
     if len(probabilities) <= MAX_ONE_HOT:
         for value in (1.0, margin):
             features += [value if index == best else 0.0 for index in range(len(probabilities))]
@@ -114,6 +118,7 @@ def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
 
 
 def _embedding(prediction: Prediction, length: int) -> list[float]:
+    """Return the penultimate features in a prediction. Raises MiningError if they are not ``length`` finite ones."""
     data = prediction.embeddings or b""
     if len(data) != 2 * length:
         raise MiningError(
@@ -127,5 +132,6 @@ def _embedding(prediction: Prediction, length: int) -> list[float]:
 
 
 def _probability(head: Head, features: list[float]) -> float:
+    """Return the probability that a logistic regression gives these features, without overflow."""
     odds = head.bias + math.fsum(map(float.__mul__, head.weights, features))
     return 1 / (1 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1 + math.exp(odds))

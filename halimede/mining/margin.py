@@ -6,30 +6,22 @@ from dataclasses import dataclass
 
 from halimede.api.mining import MarginParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import ByHardness, just_over
+from halimede.mining.miner import BelowThreshold
 from halimede.mining.registry import register
-from halimede.mining.scores import distribution, ratio
+from halimede.mining.scores import distribution
 
 
 @register("Margin")
 @dataclass(frozen=True, slots=True)
-class Margin(MarginParameters, ByHardness):
+class Margin(MarginParameters, BelowThreshold):
     """Hard when the highest class probability leads the second by less than ``threshold_margin``.
 
     A single p counts as p and 1 - p. Boxes raise MiningError.
     """
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``threshold_margin``."""
-        return just_over(-self.threshold_margin)
+    threshold_field = "threshold_margin"
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the lead."""
-        values = distribution(prediction)
-        values.sort()
-        return values[-2] - values[-1]
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold_margin": ratio(just_over(-cut))}
+        """Minus the lead: -1 to 0. Raises MiningError without class probabilities."""
+        second, first = sorted(distribution(prediction))[-2:]
+        return second - first

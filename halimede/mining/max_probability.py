@@ -10,28 +10,21 @@ from dataclasses import dataclass
 
 from halimede.api.mining import MaxProbabilityParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import ByHardness, just_over
+from halimede.mining.miner import BelowThreshold
 from halimede.mining.registry import register
-from halimede.mining.scores import ratio, top_score
+from halimede.mining.scores import top_score
 
 
 @register("MaxProbability")
 @dataclass(frozen=True, slots=True)
-class MaxProbability(MaxProbabilityParameters, ByHardness):
+class MaxProbability(MaxProbabilityParameters, BelowThreshold):
     """Hard when the highest class probability is below ``threshold_probability``.
 
-    A prediction with only a score is judged by that. Boxes raise MiningError.
+    A prediction with only a score is judged by its score. Boxes raise MiningError.
     """
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``threshold_probability``."""
-        return just_over(-self.threshold_probability)
+    threshold_field = "threshold_probability"
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the highest probability."""
+        """Minus the highest probability: -1 to 0. Raises MiningError without a score or class probabilities."""
         return -top_score(prediction)
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold_probability": ratio(just_over(-cut))}

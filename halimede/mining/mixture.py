@@ -1,7 +1,8 @@
-"""A calibrated mixture of two models' answers to one sample.
+"""Combines two models' answers to one hard sample into a calibrated mixture.
 
-If their errors differ, two answers contain more information than the better one (Kittler, Hatef, Duin and Matas, "On
-combining classifiers", PAMI 1998); otherwise calibration omits the mixture, and the cloud's answer counts.
+If the errors of both models differ, two answers contain more information than the better one (Kittler, Hatef, Duin and
+Matas, "On combining classifiers", PAMI 1998). Otherwise `halimede calibrate` fits no mixture, and the cloud's answer
+counts.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from halimede.mining.miner import MiningError
 from halimede.mining.scores import distribution
 from halimede.mining.two_thresholds import TWO_THRESHOLDS
 
-#: share of each distribution that is spread over all classes: no model alone can exclude a class
+#: share of each distribution that is spread over all classes, so that no model alone can exclude a class
 DOUBT = 1e-4
 
 
 def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Prediction:
     """Return the mixture of two answers; ``cloud`` itself if they cannot be mixed.
 
-    That is: without a fitted mixture, for boxes, for values without class probabilities, and for different classes,
-    also for the same ones in another order.
+    They cannot be mixed without a fitted mixture, without class probabilities, and if both models do not have the same
+    classes in the same order.
     """
     rule = artefact.mixture
     if rule is None:
@@ -37,38 +38,41 @@ def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Predi
     answers = [(edge, small), (cloud, big)]
     if artefact.rule == TWO_THRESHOLDS:  # it may give the class that is not the best
         answers = answers[1:]
-    if artefact.labels and not all(_named(artefact.labels, answer, classes) for answer, classes in answers):
+    if artefact.labels and not all(_has_names(artefact.labels, answer, classes) for answer, classes in answers):
         return cloud
-    mixed = pool(rule, tempered(small, artefact.temperature_edge), tempered(big, artefact.temperature_cloud))
+    mixed = pool(rule, temper(small, artefact.temperature_edge), temper(big, artefact.temperature_cloud))
     best = max(range(len(mixed)), key=mixed.__getitem__)
     label = cloud.label if big[best] == max(big) else artefact.labels[best] if artefact.labels else str(best)
     return Prediction(label=label, score=mixed[best], probabilities=mixed)
 
 
-def _named(labels: list[str], said: Prediction, classes: list[float]) -> bool:
-    """Whether the classes have these names in this order, as far as an answer shows: its label is its best class."""
-    return said.label is None or any(
-        name == said.label and p == max(classes) for name, p in zip(labels, classes, strict=True)
+def _has_names(labels: list[str], answer: Prediction, classes: list[float]) -> bool:
+    """Whether an answer fits these names of its ``classes`` (probabilities): its label is the name of its best one."""
+    return answer.label is None or any(
+        name == answer.label and p == max(classes) for name, p in zip(labels, classes, strict=True)
     )
 
 
 def pool(rule: MixtureRule, small: list[float], big: list[float]) -> list[float]:
-    """Combine two distributions of the same classes into one."""
+    """Return one distribution, with sum 1, of two of the same classes; all probabilities must be over 0."""
     if rule.kind == "sum":
         mixed = [rule.edge * p + rule.cloud * q for p, q in zip(small, big, strict=True)]
     else:
         logs = [rule.edge * math.log(p) + rule.cloud * math.log(q) for p, q in zip(small, big, strict=True)]
         highest = max(logs)
-        mixed = [math.exp(each - highest) for each in logs]
+        mixed = [math.exp(log - highest) for log in logs]
     total = math.fsum(mixed)
-    return [each / total for each in mixed]
+    return [value / total for value in mixed]
 
 
-def tempered(probabilities: list[float], temperature: float) -> list[float]:
-    """Make a distribution less certain (temperature over 1) or more (below 1): Guo et al., ICML 2017."""
+def temper(probabilities: list[float], temperature: float) -> list[float]:
+    """Return a distribution that is less certain (temperature over 1) or more (below 1): Guo et al., ICML 2017.
+
+    All probabilities of the result are over 0.
+    """
     spread = DOUBT / len(probabilities)
     logs = [math.log((1 - DOUBT) * p + spread) / temperature for p in probabilities]
     highest = max(logs)
-    powers = [math.exp(each - highest) for each in logs]
+    powers = [math.exp(log - highest) for log in logs]
     total = math.fsum(powers)
     return [max(power / total, sys.float_info.min) for power in powers]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from halimede.api.mining import RandomParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import ByHardness, just_over
+from halimede.mining.miner import BelowThreshold
 from halimede.mining.registry import register
-from halimede.mining.scores import ratio
 
 if TYPE_CHECKING:
     from halimede.mining.pre_inference import Image
@@ -18,34 +17,27 @@ if TYPE_CHECKING:
 
 @register("Random")
 @dataclass(slots=True)
-class Random(RandomParameters, ByHardness):
+class Random(RandomParameters, BelowThreshold):
     """Hard if a uniform random number from 0..1 is below ``random_ratio``; a ``seed`` makes runs repeatable.
 
-    It can judge samples before inference (mining-then-inference).
+    It is a ``PreInferenceByNumber`` as well: it can judge samples before inference (mining-then-inference).
     """
+
+    threshold_field = "random_ratio"
 
     _source: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._source = random.Random(self.seed)  # noqa: S311 (not a secret)
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``random_ratio``."""
-        return just_over(-self.random_ratio)
-
     def hardness(self, prediction: Prediction, /) -> float:  # noqa: ARG002 (it ignores the prediction)
         """Minus the random number: a new one at each call."""
         return -self._source.random()
 
     def foresee(self, image: Image, /) -> bool:
-        """Whether the sample is hard."""
+        """Whether the sample is hard: by a new random number at each call."""
         return self.foreseen(image) >= self.cut
 
     def foreseen(self, image: Image, /) -> float:  # noqa: ARG002 (it ignores the sample)
         """Minus the random number: a new one at each call."""
         return -self._source.random()
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"random_ratio": ratio(just_over(-cut))}

@@ -1,10 +1,10 @@
-"""Finds a mining algorithm by the name in a service's spec, and parses its parameters, which are all text.
+"""Finds a mining algorithm by the name in a service's spec, and creates it with the parameters there, which are text.
 
-A new algorithm is one new file in this package, or an entry point of the group ``halimede.mining`` in any installed
-distribution: a dataclass under ``@register("Name")`` that is callable with a prediction. Its fields are its parameters;
-their types define the allowed values. Those of this package inherit them from ``halimede.api.mining``. Names are
-case-insensitive, and listed as registered. A service may also name a user's class itself, without any registration:
-``module:Class`` or ``file.py:Class``.
+An algorithm is a dataclass that is callable with a prediction. Its fields are its parameters; their types define the
+allowed values (the algorithms of this package inherit them from ``halimede.api.mining``). A new algorithm is a file of
+this package with ``@register("Name")``, or an entry point of the group ``halimede.mining`` in any installed
+distribution (a plug-in). Names are case-insensitive. A service may also name a class of its user's, without any
+registration: ``module:Class`` or ``file.py:Class``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, cast
 
-from halimede.api.mining import FIELD, GROUP, instead, own_rule, read_parameters, rule_file
+from halimede.api.mining import FIELD, GROUP, name_fix, parse_own_rule, read_parameters, rule_file
 from halimede.errors import HalimedeError, InvalidFieldError, describe_exception
 from halimede.mining.miner import Miner
 from halimede.mining.pre_inference import check_mode
@@ -33,12 +33,15 @@ _algorithms: dict[str, tuple[str, type[Miner]]] = {}
 
 
 def register(name: str) -> Callable[[M], M]:
-    """Register a dataclass as the algorithm ``name``. Raises ValueError if the name is taken, in any case."""
+    """Register a dataclass as the algorithm ``name``: a decorator of its class.
+
+    Raises ValueError if the name is taken, in upper or lower case, and if the class is no dataclass.
+    """
 
     def add(algorithm: M) -> M:
-        taken = _algorithms.get(name.lower())
-        if taken:
-            raise ValueError(f"mining algorithm {name} is registered twice: {taken[1].__qualname__} holds the name")
+        holder = _algorithms.get(name.lower())
+        if holder:
+            raise ValueError(f"mining algorithm {name} is registered twice: {holder[1].__qualname__} holds the name")
         if not is_dataclass(algorithm):
             raise ValueError(f"mining algorithm {name} is no dataclass: its fields are what a spec may set")
         _algorithms[name.lower()] = (name, algorithm)
@@ -56,21 +59,23 @@ def names() -> tuple[str, ...]:
 
 
 def canonical(name: str) -> str:
-    """Return the name of an algorithm as it was registered; of a user's class with the whole path of its file."""
+    """Return the name of an algorithm as it was registered, whatever the case of ``name``; an unknown name as it is.
+
+    In the name of a user's class, ``file.py:Class``, the file gets its absolute path.
+    """
     if file := rule_file(name):
         return f"{Path(file).resolve()}{name.removeprefix(file)}"
-    return next((known for known in names() if known.lower() == name.lower()), name)
+    return next((registered for registered in names() if registered.lower() == name.lower()), name)
 
 
 def create(name: str, parameters: Mapping[str, str], calibration: Path | None = None, mode: str | None = None) -> Miner:
-    """Make the algorithm that a service's spec names.
+    """Return the algorithm that a service's spec names, with its parameters.
 
-    ``calibration`` is the file of `halimede calibrate`: an algorithm with a parameter of that name gets it, unless the
-    spec sets another one. ``mode`` is checked if it is given.
+    ``calibration`` is the path of a file of `halimede calibrate`: an algorithm with a parameter of that name gets it,
+    unless the spec sets another one. ``mode`` None: any mode.
 
-    Raises InvalidFieldError with the field below ``spec.edgeWorker.hardExampleMining``, its value and the allowed
-    values: for an unknown name, an unknown or missing parameter, a value of the wrong type or out of range, one that
-    the algorithm itself refuses, and an unsupported mode.
+    Raises InvalidFieldError, with the field below ``spec.edgeWorker.hardExampleMining`` and what is allowed, for an
+    unknown name, an unknown or missing parameter, an invalid value, and a mode that the algorithm does not support.
     """
     algorithm = _find(name)
     values = read_parameters(algorithm, parameters, str(calibration) if calibration else "")
@@ -87,61 +92,62 @@ def create(name: str, parameters: Mapping[str, str], calibration: Path | None = 
 
 
 def parameters_at(miner: Miner, cut: float) -> dict[str, str]:
-    """Return the parameters for a cut, or for the nearest possible one, in the form of a spec.
+    """Return the parameters in a spec with which a miner has a cut, or the nearest possible cut.
 
-    Raises InvalidFieldError for an algorithm that compares no numbers, or has no parameter for its cut.
+    Raises InvalidFieldError for a miner that compares no numbers, or has no parameter for its cut.
     """
-    given = getattr(miner, "parameters_at", None)
-    if given is None and is_dataclass(miner) and any(each.name == "cut" and each.init for each in fields(miner)):
+    method = getattr(miner, "parameters_at", None)
+    if method is None and is_dataclass(miner) and any(field.name == "cut" and field.init for field in fields(miner)):
         return {"cut": repr(float(cut))}
-    if given is None:
+    if method is None:
         fix = "use an algorithm whose threshold can be moved, such as Margin, Entropy or Threshold"
         raise InvalidFieldError(f"{FIELD}.name", type(miner).__name__, fix)
-    found: dict[str, str] = given(cut)
-    return found
+    parameters: dict[str, str] = method(cut)
+    return parameters
 
 
 def _find(name: str) -> type[Miner]:
+    """Return the class of an algorithm, built-in, plug-in or a user's. Raises InvalidFieldError."""
     if ":" in name:
-        return _own(name)
+        return _import_rule(name)
     import_siblings(__name__)
     failures = []
     if name.lower() not in _algorithms:
         # load plug-ins only now: they cost import time, and a broken one must not stop a service that does not use it
         failures = [text for point in entry_points(group=GROUP) if (text := _load(point))]
-    found = _algorithms.get(name.lower())
-    if found is None:
-        fix = instead(name, [known for known, _ in _algorithms.values()])
+    entry = _algorithms.get(name.lower())
+    if entry is None:
+        fix = name_fix(name, [registered for registered, _ in _algorithms.values()])
         raise InvalidFieldError(f"{FIELD}.name", name, "; ".join([fix, *failures]))
-    return found[1]
+    return entry[1]
 
 
-def _own(name: str) -> type[Miner]:
-    """Return the class of a user that a service names by its module or file. Raises InvalidFieldError."""
-    where, wanted = own_rule(name)
+def _import_rule(name: str) -> type[Miner]:
+    """Return a user's class that is named ``module:Class`` or ``file.py:Class``. Raises InvalidFieldError."""
+    source, class_name = parse_own_rule(name)
     try:
-        algorithm = getattr(_module(where), wanted, None)
+        algorithm = getattr(_import_module(source), class_name, None)
     except FileNotFoundError as error:
-        fix = f"there is no file {where} where the worker runs: copy it there, or put its folder on PYTHONPATH"
+        fix = f"there is no file {source} where the worker runs: copy it there, or put its folder on PYTHONPATH"
         raise InvalidFieldError(f"{FIELD}.name", name, fix) from error
     except Exception as error:
-        fix = f"{where} cannot be imported: {describe_exception(error)}: correct it, or put its folder on PYTHONPATH"
+        fix = f"{source} cannot be imported: {describe_exception(error)}: correct it, or put its folder on PYTHONPATH"
         raise InvalidFieldError(f"{FIELD}.name", name, fix) from error
     if not isinstance(algorithm, type) or not is_dataclass(algorithm):
-        fix = f"{where} has no dataclass {wanted}: write @dataclass above the class; its fields are the parameters"
+        fix = f"{source} has no dataclass {class_name}: write @dataclass above the class; its fields are the parameters"
         raise InvalidFieldError(f"{FIELD}.name", name, fix)
-    if not any("__call__" in vars(each) for each in algorithm.__mro__):
-        fix = f"{wanted} decides nothing: derive it from halimede.mining.ByHardness, or define __call__(prediction)"
+    if not any("__call__" in vars(base) for base in algorithm.__mro__):
+        fix = f"{class_name} decides nothing: derive it from halimede.mining.ByHardness, or define __call__(prediction)"
         raise InvalidFieldError(f"{FIELD}.name", name, fix)
     return cast("type[Miner]", algorithm)
 
 
 @cache
-def _module(where: str) -> ModuleType:
-    """Import a module, or a Python file as one of a name that no other has."""
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    path = Path(where).resolve(strict=True)
+def _import_module(source: str) -> ModuleType:
+    """Return a module by its name, or the module of a Python file, under a name of its own. Raises any error of it."""
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    path = Path(source).resolve(strict=True)
     name = f"mining_rule_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,9 +1,10 @@
-"""Learned deferral of boxes and of texts: an estimate of what the next tier's answer adds to the quality of the set.
+"""Estimates the reward of uploading a sample of boxes or texts: what the next tier's answer adds to the quality of all.
 
-The small model's answer is described by a few dozen numbers, and a linear function of them estimates the reward: for
-boxes the gain in mean average precision, for texts that of the share of right texts. Boxes that the small model almost
-missed show best what it did miss (Qiu et al., "Optimizing edge offloading decisions for object detection", SEC 2024,
-arXiv 2410.18919). It needs only the standard library; 25 boxes take about 0.1 ms.
+The features of the small model's answer are a few dozen numbers, and a linear function of them estimates the reward:
+of boxes the gain in mean average precision, of texts the gain in the share of right texts. Boxes that the small model
+almost missed show best what it did miss (Qiu et al., "Optimizing edge offloading decisions for object detection", SEC
+2024, arXiv 2410.18919). The rule Learned uses this module, and `halimede calibrate` fits the function. Only the
+standard library is needed; 25 boxes take about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ from collections.abc import Sequence
 from halimede.messages import Box, Prediction
 from halimede.mining.calibration_file import RewardRule
 from halimede.mining.miner import MiningError
-from halimede.mining.scores import checked, own_scores
+from halimede.mining.scores import own_scores, unit_floats
 
-#: boxes that are described, the best by score
+#: most boxes that features describe, the best by score
 MAX_BOXES = 25
-#: of these, the ones whose scores are separate features, and those whose pairs are compared
+#: the number of best boxes whose scores are separate features, and of those whose pairs are compared
 TOP_SCORES, PAIRED_BOXES = 8, 16
 #: scores above which boxes are counted
 SCORE_LEVELS = tuple(level / 10 for level in range(1, 10))
-#: bound of sides and positions, in pixels: beyond that of any frame
+#: bound of sides and positions, in pixels: larger than any frame
 MAX_PIXELS = 1e6
 #: intersection over union from which two boxes count as an overlapping pair
-OVERLAP = 0.1
+MIN_OVERLAP = 0.1
 #: lower bound of scores before logarithms
-FLOOR = 1e-6
+MIN_SCORE = 1e-6
+#: most characters of a text that features describe
 MAX_CHARACTERS = 1000
 
+#: x1, y1, x2, y2 in pixels, with x1 <= x2 and y1 <= y2
 Corners = tuple[float, float, float, float]
 
 
 def expected_reward(rule: RewardRule, prediction: Prediction) -> float:
-    """Return the estimated reward r of an upload as r / (1 + |r|), -1 to 1. Raises MiningError.
+    """Return the estimated reward r of an upload as r / (1 + |r|), -1 to 1.
 
-    Features outside of the range of the calibration's samples count as the end of that range.
+    Features outside of the range of the calibration's samples count as the end of that range. Raises MiningError for a
+    prediction that is not of the rule's kind.
     """
     reward = rule.bias
     features = reward_features(rule.answers, rule.classes, prediction)
@@ -46,7 +50,10 @@ def expected_reward(rule: RewardRule, prediction: Prediction) -> float:
 
 
 def reward_features(answers: str, classes: Sequence[str], prediction: Prediction) -> list[float]:
-    """Return the features of a prediction of this kind of ``answers``, boxes or texts. Raises MiningError."""
+    """Return the features of a prediction; ``answers`` is its kind, ``boxes`` or ``texts``.
+
+    Raises MiningError for a prediction of another kind.
+    """
     return box_features(prediction, classes) if answers == "boxes" else text_features(prediction)
 
 
@@ -57,11 +64,11 @@ def feature_count(rule: RewardRule) -> int:
 
 
 def box_features(prediction: Prediction, classes: Sequence[str]) -> list[float]:
-    """Return the features of a frame's boxes. Raises MiningError.
+    """Return the features of a frame's boxes. Raises MiningError without boxes, and for corners that are not finite.
 
-    The number of boxes, whether there are none, those above each level of scores, sums and order statistics of scores
-    and of uncertainty (4 s (1 - s)), sides in pixels, overlaps of pairs, and for each of ``classes`` the sums
-    of scores and of uncertainty. A box of another class is in all features but those of classes.
+    They are: the number of boxes; whether there are none; the number above each level of scores; sums and order
+    statistics of scores and of uncertainty (4 s (1 - s)); sides in pixels; overlaps of pairs; for each of ``classes``
+    the sums of scores and of uncertainty. Only the features of classes leave out boxes of other classes.
     """
     scores = own_scores(prediction)
     boxes = prediction.boxes or []
@@ -81,6 +88,7 @@ def box_features(prediction: Prediction, classes: Sequence[str]) -> list[float]:
 
 
 def _score_features(scores: list[float], doubts: list[float]) -> list[float]:
+    """Return counts above the levels, the top scores, and sums and order statistics. ``scores``: the highest first."""
     counts = [float(sum([score >= level for score in scores])) for level in SCORE_LEVELS]
     top = scores[:TOP_SCORES] + [0.0] * (TOP_SCORES - len(scores))
     number, total = len(scores), sum(scores)
@@ -100,7 +108,10 @@ def _size_features(corners: list[Corners], doubts: list[float]) -> list[float]:
 
 
 def _overlap_features(corners: list[Corners], scores: list[float]) -> list[float]:
-    """Return the largest intersection over union of two boxes, the number of overlapping pairs, and scores times it."""
+    """Return the largest overlap of two boxes, the number of overlapping pairs, and a sum over the boxes.
+
+    An overlap is intersection over union. The sum is of each box's score times its largest overlap.
+    """
     largest = [0.0] * len(corners)
     areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in corners]
     order = sorted(range(len(corners)), key=corners.__getitem__)  # from left to right, so that most pairs are skipped
@@ -116,7 +127,7 @@ def _overlap_features(corners: list[Corners], scores: list[float]) -> list[float
                 continue
             shared = (min(right, x2) - x1) * height
             overlap = shared / (areas[i] + areas[j] - shared) if shared > 0 else 0.0
-            pairs += overlap >= OVERLAP
+            pairs += overlap >= MIN_OVERLAP
             largest[i], largest[j] = max(largest[i], overlap), max(largest[j], overlap)
     return [max(largest, default=0.0), float(pairs), sum(map(float.__mul__, largest, scores))]
 
@@ -124,6 +135,7 @@ def _overlap_features(corners: list[Corners], scores: list[float]) -> list[float
 def _class_features(
     boxes: Sequence[Box], scores: list[float], doubts: list[float], classes: Sequence[str]
 ) -> list[float]:
+    """Return two numbers for each class: the sum of its boxes' scores, and of their uncertainty."""
     columns = {name: 2 * i for i, name in enumerate(classes)}
     sums = [0.0] * (2 * len(classes))
     for box, score, doubt in zip(boxes, scores, doubts, strict=True):
@@ -135,7 +147,10 @@ def _class_features(
 
 
 def _corners(box: Box) -> Corners:
-    """Return a box's corners within bounds; a side that ends before it begins has no length. Raises MiningError."""
+    """Return a box's corners, within MAX_PIXELS; a side that ends before it begins gets the length 0.
+
+    Raises MiningError for corners that are not finite.
+    """
     x1, y1, x2, y2 = box.x1, box.y1, box.x2, box.y2
     if not all(map(math.isfinite, (x1, y1, x2, y2))):
         raise MiningError(f"a box has the corners {x1}, {y1}, {x2}, {y2}, which are no pixels")
@@ -144,18 +159,19 @@ def _corners(box: Box) -> Corners:
 
 
 def text_features(prediction: Prediction) -> list[float]:
-    """Return the features of a read text: its scores, its length, and its kinds of characters. Raises MiningError.
+    """Return the features of a text that the small model read: its scores, its length, and its kinds of characters.
 
-    A text without a score of its own has the mean of its lines' scores.
+    A text without a score of its own has the mean of its lines' scores. Raises MiningError for boxes, and without any
+    score.
     """
     if prediction.boxes is not None:
         raise MiningError("the prediction is boxes, and the calibration is about texts: calibrate again")
     lines = prediction.lines or []
-    of_lines = checked("line score", [line.score for line in lines if line.score is not None])
+    line_scores = unit_floats("line score", [line.score for line in lines if line.score is not None])
     if prediction.score is not None:
-        score = checked("score", [prediction.score])[0]
-    elif of_lines:
-        score = sum(of_lines) / len(of_lines)
+        score = unit_floats("score", [prediction.score])[0]
+    elif line_scores:
+        score = sum(line_scores) / len(line_scores)
     else:
         raise MiningError("the prediction has no score: let the small model's script return one")
     text = (" ".join(line.text for line in lines) if prediction.label is None else prediction.label)[:MAX_CHARACTERS]
@@ -165,8 +181,8 @@ def text_features(prediction: Prediction) -> list[float]:
         score,
         score * score,
         math.sqrt(1 - score),
-        math.log(max(score, FLOOR)),
-        min(of_lines, default=score),
+        math.log(max(score, MIN_SCORE)),
+        min(line_scores, default=score),
         math.log1p(len(lines)),
         float(not text),
         float(len(text)),

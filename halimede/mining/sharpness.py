@@ -1,6 +1,6 @@
-"""Sharpness: blurred pictures are hard. It is the only rule that uses the picture itself.
+"""Sharpness: hard when a picture is blurred. It is the only rule that uses the picture itself.
 
-Small models fail first on blurred and dark pictures, and both can be measured without a model.
+Small models fail first on blurred pictures, and blur can be measured without a model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from halimede.api.mining import BEFORE, MOST_SHARPNESS, SharpnessParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import MiningError, just_over
+from halimede.mining.miner import BelowThreshold, MiningError
 from halimede.mining.registry import register
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @register("Sharpness")
 @dataclass(frozen=True, slots=True)
-class Sharpness(SharpnessParameters):
-    """Hard when the variance of the Laplacian of the grey picture is below ``threshold_sharpness``.
+class Sharpness(SharpnessParameters, BelowThreshold):
+    """A ``PreInferenceByNumber``: hard when the variance of the grey picture's Laplacian < ``threshold_sharpness``.
 
     The Laplacian is that of the four neighbours, [[0, 1, 0], [1, -4, 1], [0, 1, 0]], without the outermost pixels; grey
     is the mean of red, green and blue (a fourth channel is ignored), in the picture's own numbers: 0..255 for camera
@@ -30,30 +30,27 @@ class Sharpness(SharpnessParameters):
     than pictures.
     """
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``threshold_sharpness``."""
-        return just_over(-self.threshold_sharpness)
+    threshold_field = "threshold_sharpness"
+    largest_threshold = MOST_SHARPNESS
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it always raises)
         """Raise MiningError: a prediction does not show sharpness."""
         raise MiningError(f"Sharpness looks at the sample itself: set mode to {BEFORE}")
 
     def foresee(self, image: Image, /) -> bool:
-        """Whether the picture is blurred. Raises MiningError."""
+        """Whether the picture is blurred. Raises MiningError for other data."""
         return self.foreseen(image) >= self.cut
 
     def foreseen(self, image: Image, /) -> float:
-        """Minus the variance of the Laplacian. Raises MiningError."""
+        """Minus the variance of the Laplacian. Raises MiningError for data other than pictures."""
         return -variance_of_laplacian(image)
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold_sharpness": repr(min(max(just_over(-cut), 0.0), MOST_SHARPNESS))}
 
 
 def variance_of_laplacian(image: Image) -> float:
-    """Return the sharpness of a picture, ``[height, width]`` or ``[height, width, channels]``, from 3 x 3 pixels."""
+    """Return the sharpness of a picture ``(height, width[, channels])`` of 3 x 3 pixels or more.
+
+    Raises MiningError for another shape, and for elements that are no real numbers.
+    """
     import numpy as np  # noqa: PLC0415 (the other algorithms do not need it)
 
     picture: Any = np.asarray(image)

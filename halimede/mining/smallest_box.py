@@ -12,42 +12,36 @@ from dataclasses import dataclass
 
 from halimede.api.mining import MOST_SIDE, SmallestBoxParameters
 from halimede.messages import Box, Prediction
-from halimede.mining.miner import ByHardness, MiningError, just_over
+from halimede.mining.miner import BelowThreshold, MiningError
 from halimede.mining.registry import register
 from halimede.mining.scores import empty_hardness, own_scores
 
 
 @register("SmallestBox")
 @dataclass(frozen=True, slots=True)
-class SmallestBox(SmallestBoxParameters, ByHardness):
+class SmallestBox(SmallestBoxParameters, BelowThreshold):
     """Hard when sqrt(width * height) of the smallest box is below ``threshold_side``, in pixels of the frame.
 
-    Boxes with a score below ``score`` do not count; ``empty`` defines the result for a frame without other boxes.
-    Predictions without boxes raise MiningError.
+    Boxes with a score below ``score`` do not count; ``empty`` (``hard``, ``easy`` or ``sample(p)``) decides for a frame
+    without other boxes. A prediction that is no detection raises MiningError.
     """
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``threshold_side``."""
-        return just_over(-self.threshold_side)
+    threshold_field = "threshold_side"
+    largest_threshold = MOST_SIDE
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the side of a square with the area of the smallest box."""
+        """Minus the side of a square with the area of the smallest box; without boxes a number beyond, by ``empty``."""
         pairs = zip(prediction.boxes or (), own_scores(prediction), strict=True)
         sides = [side(box) for box, score in pairs if score >= self.score]
         return -min(*sides, MOST_SIDE) if sides else empty_hardness(self.empty)
 
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold_side": repr(min(max(just_over(-cut), 0.0), MOST_SIDE))}
-
 
 def side(box: Box) -> float:
-    """Return the side of a square with the box's area, in pixels. Raises MiningError if not a number."""
+    """Return the side of a square with the box's area, in pixels. Raises MiningError for corners without numbers."""
     try:
-        found = math.sqrt(abs((box.x2 - box.x1) * (box.y2 - box.y1)))
+        length = math.sqrt(abs((box.x2 - box.x1) * (box.y2 - box.y1)))
     except (TypeError, ValueError) as error:
         raise MiningError("a box has corners that are no numbers") from error
-    if math.isnan(found):
+    if math.isnan(length):
         raise MiningError("a box has corners that are NaN")
-    return found
+    return length

@@ -7,29 +7,23 @@ from dataclasses import dataclass
 
 from halimede.api.mining import ThresholdParameters
 from halimede.messages import Prediction
-from halimede.mining.miner import ByHardness, just_over
+from halimede.mining.miner import BelowThreshold
 from halimede.mining.registry import register
-from halimede.mining.scores import box_scores, empty_hardness, ratio
+from halimede.mining.scores import box_scores, empty_hardness
 
 
 @register("Threshold")
 @dataclass(frozen=True, slots=True)
-class Threshold(ThresholdParameters, ByHardness):
+class Threshold(ThresholdParameters, BelowThreshold):
     """Hard when the mean score of the boxes is below ``threshold``.
 
-    A classification counts as one box with its top score. ``empty`` defines the result for a frame without boxes.
+    A classification counts as one box with its top score. ``empty`` (``hard``, ``easy`` or ``sample(p)``) decides for a
+    frame without boxes.
     """
 
-    @property
-    def cut(self) -> float:
-        """Just over minus ``threshold``."""
-        return just_over(-self.threshold)
+    threshold_field = "threshold"
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the mean score."""
+        """Minus the mean score: -1 to 0; without boxes a number beyond that, by ``empty``."""
         scores = box_scores(prediction)
         return -math.fsum(scores) / len(scores) if scores else empty_hardness(self.empty)
-
-    def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter for a cut."""
-        return {"threshold": ratio(just_over(-cut))}

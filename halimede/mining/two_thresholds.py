@@ -1,7 +1,7 @@
-"""Two thresholds on a two-class model's probability: they answer on both sides, and upload what is between.
+"""TwoThresholds: hard when a two-class model's probability is between two thresholds.
 
-"Inference offloading for cost-sensitive binary classification at the edge" (Moothedath et al., arXiv 2509.15674). Where
-a miss costs more than a false alarm, the thresholds are not symmetric, and no rule on the confidence alone gives them.
+From "Inference offloading for cost-sensitive binary classification at the edge" (Moothedath et al., arXiv 2509.15674).
+If a miss costs more than a false alarm, the thresholds are not symmetric, and no rule on the confidence alone has them.
 `halimede calibrate --costs` computes them.
 """
 
@@ -17,31 +17,38 @@ from halimede.mining.miner import ByHardness, MiningError
 from halimede.mining.registry import register
 from halimede.mining.scores import top_score
 
+#: the name of the rule
 TWO_THRESHOLDS = "TwoThresholds"
 
 
 @register(TWO_THRESHOLDS)
 @dataclass(frozen=True, slots=True)
 class TwoThresholds(TwoThresholdsParameters, ByHardness):
-    """Hard when ``low`` <= p <= ``high``, for the probability p of the class ``positive``."""
+    """Hard when ``low`` <= p <= ``high``, for the probability p of the class ``positive``.
+
+    An easy sample gets the class of its side. A hard one that stays here is positive from ``answer`` on.
+    """
 
     @property
     def cut(self) -> float:
-        """The hardness at both thresholds."""
+        """0: the hardness at both thresholds."""
         return 0.0
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """The distance to the nearer threshold; negative outside of both."""
+        """The distance of p to the nearer threshold; negative outside of both. Raises MiningError for other classes."""
         p = self.probability(prediction)
         return min(p - self.low, self.high - p)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameters for a cut: both thresholds move to or from ``answer``, and never pass it."""
+        """Return the parameters for a cut: both thresholds move by it towards ``answer``, and never pass it.
+
+        A negative cut moves them apart, within 0 to 1.
+        """
         low, high = min(self.low + cut, self.between), max(self.high - cut, self.between)
         return {"low": repr(max(low, 0.0)), "high": repr(min(high, 1.0)), "answer": repr(self.between)}
 
     def probability(self, prediction: Prediction) -> float:
-        """Return the probability of the class ``positive``, by label and score. Raises MiningError."""
+        """Return the probability of the class ``positive``, by its label and score. Raises MiningError for others."""
         score = top_score(prediction)
         if prediction.label == self.positive:
             return score
@@ -53,7 +60,7 @@ class TwoThresholds(TwoThresholdsParameters, ByHardness):
         )
 
     def final_answer(self, prediction: Prediction) -> Prediction:
-        """Return a prediction with the class that the thresholds give; one that they cannot judge stays."""
+        """Return a prediction with the class that ``answer`` gives it; a prediction of other classes unchanged."""
         try:
             p = self.probability(prediction)
         except MiningError:
@@ -61,7 +68,7 @@ class TwoThresholds(TwoThresholdsParameters, ByHardness):
         return self.with_class(prediction, is_positive=p >= self.between)
 
     def with_class(self, prediction: Prediction, *, is_positive: bool) -> Prediction:
-        """Return a prediction of one of both classes as one of the other, with its score, if it is not of this one."""
+        """Return a prediction with the label ``positive`` or ``negative``, and the score of that label."""
         label = self.positive if is_positive else self.negative
         if label == prediction.label:
             return prediction

@@ -1,8 +1,8 @@
 """Downloads, verifies and caches all models and files that halimede uses; no other code does.
 
-``fetch`` turns a URL into a file of the node's content-addressed cache. It refuses what it cannot verify: a different
-digest, an empty or endless body, a folder. It connects only to addresses that the operator has allowed, and never shows
-a secret of a URL.
+``fetch`` turns a URL into a file of the node's cache, which names files by their SHA-256 digests. It refuses a content
+of another digest than the given one, an empty or endless body, and a folder. It connects only to addresses that the
+operator has allowed, and never shows a secret of a URL.
 """
 
 from halimede.models.address_policy import AddressPolicy

@@ -1,6 +1,6 @@
 """``python -m halimede.models``: bring one model to this machine, then exit. Init containers of worker pods run it.
 
-It retries temporary failures for a while, then exits; Kubernetes restarts it later.
+Temporary failures are retried for a while; then the process exits, and Kubernetes restarts it later.
 Exit code: 0 when the model is there, 1 after a temporary failure, 2 after one that a person must correct.
 """
 
@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -31,16 +31,19 @@ from halimede.models.external_data import DataFilesError, fetch_model
 from halimede.models.fetcher import fetch
 from halimede.models.materialize import deliver, deliver_folder, make_parent
 from halimede.models.source_registry import local_path, open_file
-from halimede.models.source_types import SourceRequest, Stream, TransferLimits, TransferRate
+from halimede.models.source_types import SourceRequest, Stream, TransferRate
 
-TEMPORARY, MISTAKE = 1, 2
+#: exit codes
+TEMPORARY_FAILURE, MISTAKE = 1, 2
 #: exit code of shells for a process that SIGTERM ended
 TERMINATED = 128 + signal.SIGTERM
-#: Kubernetes shows this file for a container that has ended
+#: the file whose content Kubernetes shows for a container that has ended
 TERMINATION_LOG = Path("/dev/termination-log")
-#: of that file
-MOST_BYTES = 4096
-MOST_PATIENCE_S = 86_400.0
+#: most bytes of that file
+MAX_LOG_BYTES = 4096
+#: most seconds of ``--patience``
+MAX_PATIENCE_S = 86_400.0
+#: the end of the help text
 EPILOG = """\
 environment for s3:// (as in Sedna's Secrets):
   S3_ENDPOINT_URL, S3_USE_HTTPS     host:port or URL of the store; 1 (default) or 0 for one without a scheme
@@ -54,11 +57,11 @@ exit code: 0: success, 1: a temporary failure, after --patience, 2: a mistake th
 """
 log = structlog.get_logger()
 #: seconds between two lines on a download's progress
-PROGRESS_S = 10.0
-#: the scheme of files on the bus
-BUS = "bus"
-#: a cache for one download, next to its target
-OWN_CACHE = ".halimede-models"
+PROGRESS_PERIOD_S = 10.0
+#: the scheme of files that other processes send through the broker
+BUS_SCHEME = "bus"
+#: the folder of a cache for one download, next to its target
+OWN_CACHE_NAME = ".halimede-models"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         help="private addresses from which to download: loopback, private, link-local, networks such as "
         f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
-    cli.add_argument("--unpack", action="store_true", help="of an archive (tar, tar.gz, zip), --out is its folder")
+    cli.add_argument("--unpack", action="store_true", help="unpack an archive (tar, tar.gz, zip) to the folder --out")
     cli.add_argument(
         "--own-code",
         action="store_true",
@@ -98,11 +101,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINATION_LOG) -> int:
-    """Run and return the exit code."""
+    """Run with the process's arguments (None) or the given ones, and return the exit code.
+
+    An error is one line on standard error and in ``termination_log``, if that exists.
+    """
     options = parser().parse_args(arguments)
     logging.configure(level="WARNING")
     try:
-        model = _requested(options)
+        model = _requested_model(options)
         if options.check:
             write_line(f"{asyncio.run(check(model))} is valid")
         else:
@@ -113,19 +119,20 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
         # outside of a container the file does not exist, and is not created
         with contextlib.suppress(OSError), termination_log.open("r+b") as file:
             file.truncate()
-            file.write(text.encode()[:MOST_BYTES])
-        return TEMPORARY if isinstance(error, FetchError) and error.temporary else MISTAKE
+            file.write(text.encode()[:MAX_LOG_BYTES])
+        return TEMPORARY_FAILURE if isinstance(error, FetchError) and error.temporary else MISTAKE
     return 0
 
 
 def write_line(text: str) -> None:
-    """Write a line to stderr."""
+    """Write a line to standard error, with the program's name."""
     print(f"halimede.models: {text}", file=sys.stderr, flush=True)
 
 
-def _requested(options: argparse.Namespace) -> RequestedModel:
-    if not 0 <= options.patience <= MOST_PATIENCE_S:
-        raise InvalidFieldError("--patience", options.patience, f"write seconds from 0 to {MOST_PATIENCE_S:.0f}")
+def _requested_model(options: argparse.Namespace) -> RequestedModel:
+    """Return what the options request. Raises InvalidFieldError."""
+    if not 0 <= options.patience <= MAX_PATIENCE_S:
+        raise InvalidFieldError("--patience", options.patience, f"write seconds from 0 to {MAX_PATIENCE_S:.0f}")
     if not options.check and not (options.cache and options.out):
         raise InvalidFieldError(
             "--out", options.out or "", "give --cache and --out, or --check for a file of the machine"
@@ -141,6 +148,7 @@ def _requested(options: argparse.Namespace) -> RequestedModel:
 
 
 def _folder(option: str, text: str) -> Path:
+    """Return the absolute path that an option has, with ``~`` expanded. Raises InvalidFieldError."""
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:
@@ -149,19 +157,24 @@ def _folder(option: str, text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class RequestedModel:
-    """A model: its URL, its digest (or empty), and the seconds for which temporary failures are retried.
+    """A model that is brought here or checked. Raises InvalidFieldError for a bad digest.
 
-    Without a policy, that of the environment applies. ``unpack``: an archive becomes the folder that is in it.
-    ``own_code``: as in the LC, a user's own code may use an ONNX file without its data files.
+    Attributes:
+        url: http(s)://, s3://bucket/key, file:// or an absolute path.
+        sha256: 64 hexadecimal digits; empty: the content is not verified.
+        patience_s: seconds for which temporary failures are retried.
+        policy: the addresses to download from.
+        unpack: an archive becomes the folder that is in it, and an ONNX file is fetched with its data files.
+        own_code: the worker runs its user's own code, which may use an ONNX file without its data files.
+
     """
 
     url: str
-    sha256: str = ""
-    patience_s: float = 120.0
-    limits: TransferLimits = field(default_factory=TransferLimits)
-    policy: AddressPolicy | None = None
-    unpack: bool = False
-    own_code: bool = False
+    sha256: str
+    patience_s: float
+    policy: AddressPolicy
+    unpack: bool
+    own_code: bool
 
     def __post_init__(self) -> None:
         if self.sha256 and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
@@ -169,41 +182,46 @@ class RequestedModel:
 
 
 async def bring(model: RequestedModel, cache: Path, out: Path) -> None:
-    """Bring a model through the node's cache to ``out``. Raises FetchError.
+    """Bring a model through the node's cache, in the folder ``cache``, to the path ``out``. Raises FetchError.
 
-    If the node's cache cannot be used, it uses one of its own: the worker must start, although a later download then
-    takes longer.
+    If the node's cache cannot be used, a cache next to ``out`` is used and removed afterwards: the worker starts, and
+    only later downloads take longer.
     """
-    own = out.parent / OWN_CACHE
-    using = cache
+    own_cache = out.parent / OWN_CACHE_NAME
+    used_cache = cache
 
     async def attempt() -> None:
-        nonlocal using
+        """Fetch and deliver the model once. Raises FetchError."""
+        nonlocal used_cache
         try:
-            fetched = await _fetch(model, Cache(using))
+            fetched = await _fetch(model, Cache(used_cache))
         except FetchError as error:
-            if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or using == own:
+            if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or used_cache == own_cache:
                 raise
             log.warning("download without the node's cache", reason=str(error))
             await in_thread(make_parent, out)  # before the cache in that folder creates it with private permissions
-            using = own
-            fetched = await _fetch(model, Cache(using))
-        await _deliver(model, Cache(using), fetched, out)
+            used_cache = own_cache
+            fetched = await _fetch(model, Cache(used_cache))
+        await _deliver(model, Cache(used_cache), fetched, out)
 
     try:
         await retry_temporary(attempt, model.patience_s)
     finally:
-        await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not exist
+        await in_thread(shutil.rmtree, own_cache, True)  # noqa: FBT003  # it may not exist
     write_line(f"{redact(model.url)} is at {out}")
 
 
 async def check(model: RequestedModel) -> Path:
-    """Return the path of a local model that exists and has the digest. Raises FetchError and InvalidFieldError."""
+    """Return the path of a local model after comparing its digest, or, without one, after reading its first bytes.
+
+    Raises FetchError, and InvalidFieldError if the URL is not local.
+    """
     path = local_path(model.url)
     if path is None:
         raise InvalidFieldError("--url", redact(model.url), "only a file of the node can be checked: /path or file://")
 
     async def attempt() -> None:
+        """Read the file once. Raises FetchError."""
         async with open_file(path, SourceRequest()) as stream:
             sha256, size = hashlib.sha256(), 0
             if stream.blocks is not None:
@@ -223,31 +241,32 @@ async def check(model: RequestedModel) -> Path:
 
 
 async def _deliver(model: RequestedModel, cache: Cache, fetched: Fetched, out: Path) -> None:
-    with cache.using(fetched.digest):
+    """Copy a fetched file, or the folder that it is unpacked to, to ``out``. Raises FetchError."""
+    with cache.pin(fetched.digest):
         source = await unpack(cache, fetched) if model.unpack else fetched.path
         await in_thread(deliver_folder if source.is_dir() else deliver, source, out)
 
 
 async def _fetch(model: RequestedModel, cache: Cache) -> Fetched:
+    """Return the model's file in the cache, and write lines about the progress. Raises FetchError."""
     loop = asyncio.get_running_loop()
     printed_at = loop.time()
-    speed = TransferRate(loop.time)
+    transfer_rate = TransferRate(loop.time)
 
-    def progress(done: int, total: int | None) -> None:
+    def progress(present: int, total: int | None) -> None:
+        """Write a line, at most one in PROGRESS_PERIOD_S seconds."""
         nonlocal printed_at
-        rate = speed.update(done)
-        if loop.time() - printed_at >= PROGRESS_S:
+        rate = transfer_rate.update(present)
+        if loop.time() - printed_at >= PROGRESS_PERIOD_S:
             printed_at = loop.time()
-            whole = f" of {total / 1e6:.0f}" if total else ""
-            write_line(f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s")
+            of_total = f" of {total / 1e6:.0f}" if total else ""
+            write_line(f"{present / 1e6:.0f}{of_total} MB downloaded, {rate / 1e6:.1f} MB/s")
 
     # an archive becomes a folder, and so do a model and its data files
     from_origin = fetch_model if model.unpack else fetch
-    openers = {BUS: _LeftToNode}
+    openers = {BUS_SCHEME: _LeftToNode}
     try:
-        return await from_origin(
-            model.url, model.sha256, cache, progress, limits=model.limits, policy=model.policy, openers=openers
-        )
+        return await from_origin(model.url, model.sha256, cache, progress, policy=model.policy, openers=openers)
     except DataFilesError as error:
         if error.temporary or not model.own_code:
             raise
@@ -256,7 +275,7 @@ async def _fetch(model: RequestedModel, cache: Cache) -> Fetched:
 
 
 class _LeftToNode(contextlib.AbstractAsyncContextManager[Stream]):
-    """Opens no ``bus://`` URL: on the bus is the node's local controller, which fetches the file to the cache."""
+    """The opener of ``bus://`` URLs, which always fails: the node's local controller fetches them to the cache."""
 
     def __init__(self, url: str, *_: object) -> None:
         self._url = url

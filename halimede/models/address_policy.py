@@ -1,9 +1,8 @@
 """Addresses that a download may connect to: public ones, and those that this machine's operator allows.
 
-The author of a Model chooses a URL, and this machine requests it from inside its own network. Without a rule, a
-manifest could read responses of a cloud's metadata service, of a router nearby, or of a port of this machine. Host
-names do not decide, because their owners may give them any address at any time: each address is checked at each
-connection.
+The author of a Model chooses a URL, and this machine requests it from inside its own network. Without a rule, authors
+could read responses of a cloud's metadata service, of a router nearby, or of a port of this machine. The address is
+checked at each connection, because the owner of a host name may give it another address at any time.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from halimede.models.errors import FetchError, FetchReason
 
 #: the environment variable with the operator's rules
 VARIABLE = "HALIMEDE_FETCH_ALLOW"
+#: a host name in small letters
 HOST = re.compile(r"(?!.*-(\.|$))([a-z0-9_][a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
-#: forms that C libraries read as an address although they do not look like one: 127.1, 2130706433, 0x7f.1, 0177.0.0.1
+#: texts that C libraries read as an address although they do not look like one: 127.1, 2130706433, 0x7f.1, 0177.0.0.1
 NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
-HOW = "write loopback, private, link-local, addresses such as 10.0.0.0/8, or names of hosts, separated by commas"
+#: the advice in the error about a text that ``parse`` cannot read
+FORM = "write loopback, private, link-local, addresses such as 10.0.0.0/8, or names of hosts, separated by commas"
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -45,15 +46,16 @@ METADATA = frozenset(
         ),
     )
 )
+#: IPv6 addresses that stand for IPv4 ones
 NAT64 = ip_network("64:ff9b::/96")
-#: including addresses that providers share among customers, and the deprecated site-local ones
+#: networks of private addresses, with those that providers share among customers, and the deprecated site-local ones
 PRIVATE = tuple(
     map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10"))
 )
 
 
 class AddressKind(StrEnum):
-    """The kind of an address, by the name that allows it."""
+    """The kind of an address. Operators allow the kinds in KIND_NAMES by their value."""
 
     LOOPBACK = "loopback"
     PRIVATE = "private"
@@ -63,15 +65,21 @@ class AddressKind(StrEnum):
     PUBLIC = "public"
 
 
-#: kinds that their name alone allows
+#: kinds that an operator can allow as a whole
 KIND_NAMES = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_LOCAL})
 
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """Allowed addresses in addition to public ones: kinds of addresses, networks, and host names.
+    """The addresses that are allowed in addition to public ones.
 
-    A named host may have a private or a loopback address. A metadata service is allowed only by its exact address.
+    A metadata service (which gives out a machine's credentials) is allowed only by its exact address in ``networks``.
+
+    Attributes:
+        kinds: all addresses of these kinds.
+        networks: all addresses in these networks.
+        hosts: names in small letters, each of which may have a private or a loopback address.
+
     """
 
     kinds: frozenset[AddressKind] = frozenset()
@@ -80,7 +88,7 @@ class AddressPolicy:
 
     @classmethod
     def parse(cls, text: str, field: str = VARIABLE) -> AddressPolicy:
-        """Read ``private,10.0.0.0/8,models.lan``. Raises InvalidFieldError."""
+        """Read a text such as ``private,10.0.0.0/8,models.lan``. Raises InvalidFieldError, which names ``field``."""
         kinds: set[AddressKind] = set()
         networks: set[Network] = set()
         hosts: set[str] = set()
@@ -94,12 +102,12 @@ class AddressPolicy:
             elif HOST.fullmatch(entry) and not NUMERIC.fullmatch(entry):
                 hosts.add(entry)
             else:
-                raise InvalidFieldError(field, entry, HOW)
+                raise InvalidFieldError(field, entry, FORM)
         return cls(frozenset(kinds), frozenset(networks), frozenset(hosts))
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> AddressPolicy:
-        """Read HALIMEDE_FETCH_ALLOW. Raises InvalidFieldError."""
+        """Read HALIMEDE_FETCH_ALLOW from ``environ``; None: from this process's. Raises InvalidFieldError."""
         return cls.parse((os.environ if environ is None else environ).get(VARIABLE, ""))
 
     def __str__(self) -> str:
@@ -107,7 +115,7 @@ class AddressPolicy:
         return ",".join(sorted([*self.kinds, *map(str, self.networks), *self.hosts]))
 
     def check_host(self, host: str, shown: str) -> None:
-        """Refuse text that is neither a host name nor a complete address. Raises FetchError."""
+        """Raise FetchError if ``host`` is neither a host name nor a complete address. ``shown``: the URL, for it."""
         if not host:
             raise FetchError(FetchReason.INVALID_URL, f"{shown} has no host")
         if NUMERIC.fullmatch(host.lower().rstrip(".")) and _address(host) is None:
@@ -115,26 +123,27 @@ class AddressPolicy:
             raise FetchError(FetchReason.FORBIDDEN_ADDRESS, text)
 
     def refusal(self, host: str, address: str) -> str:
-        """Return why a connection to an address is refused for ``host``, empty if it is allowed."""
-        target = _address(address)
-        if target is None:
+        """Return why a connection to ``address``, which the name ``host`` has, is refused; empty: it is allowed."""
+        written = _address(address)
+        if written is None:
             return f"{address} is not an address"
-        reached = _embedded(target)
-        return "" if self._allows(host.lower().rstrip("."), reached) else _why(reached)
+        target = _plain_address(written)
+        return "" if self._is_allowed(host.lower().rstrip("."), target) else _reason(target)
 
-    def _allows(self, host: str, address: Address) -> bool:
+    def _is_allowed(self, host: str, address: Address) -> bool:
+        """Whether a host in lower case, which has this address, may be connected to."""
         kind = kind_of(address)
         if kind is AddressKind.PUBLIC:
             return True
-        holding = [network for network in self.networks if address in network]
+        matching = [network for network in self.networks if address in network]
         if kind is AddressKind.METADATA:
-            return any(network.num_addresses == 1 for network in holding)
-        named = host in self.hosts and kind in {AddressKind.LOOPBACK, AddressKind.PRIVATE}
-        return bool(holding) or kind in self.kinds or named
+            return any(network.num_addresses == 1 for network in matching)
+        is_named = host in self.hosts and kind in {AddressKind.LOOPBACK, AddressKind.PRIVATE}
+        return bool(matching) or kind in self.kinds or is_named
 
 
 def kind_of(address: Address) -> AddressKind:
-    """Return the kind of an address. An address of no other kind that is not globally reachable is special."""
+    """Return the kind of an address: SPECIAL if it is of no other kind and not globally reachable."""
     if address in METADATA:
         return AddressKind.METADATA
     if address.is_loopback:
@@ -148,16 +157,17 @@ def kind_of(address: Address) -> AddressKind:
     return AddressKind.PUBLIC if address.is_global else AddressKind.SPECIAL
 
 
-def _why(address: Address) -> str:
+def _reason(address: Address) -> str:
+    """Return why an address is refused, and what an operator can do."""
     kind = kind_of(address)
     if kind is AddressKind.METADATA:
         return f"{address} is a metadata service, which serves a machine's credentials"
-    allow = kind if kind in KIND_NAMES else f"{address}"
-    what = "not a public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
-    return f"{address} is {what}: to allow it, set {VARIABLE}={allow} on that machine"
+    setting = kind if kind in KIND_NAMES else f"{address}"
+    kind_text = "not a public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
+    return f"{address} is {kind_text}: to allow it, set {VARIABLE}={setting} on that machine"
 
 
-def _embedded(address: Address) -> Address:
+def _plain_address(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 address stands for (mapped, NAT64, 6to4), or the address itself."""
     if isinstance(address, IPv4Address):
         return address
@@ -167,6 +177,7 @@ def _embedded(address: Address) -> Address:
 
 
 def _address(text: str) -> Address | None:
+    """Return the address in a text, without its zone; None if it is not one."""
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
@@ -174,6 +185,7 @@ def _address(text: str) -> Address | None:
 
 
 def _network(text: str) -> Network | None:
+    """Return the network (or the address, as a network of one) in a text; None if it is not one."""
     try:
         return ip_network(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The desired model of a running worker or server: a small file in its folder, written by its supervisor.
+"""The desired models of a running worker or server: a small JSON file in its folder, written by its supervisor.
 
-The file is the whole desired state and is replaced atomically. Its reader takes the step from the present state to the
-desired one, and reports its progress (``ModelInUse``). So the desired state survives both processes, and needs no
-broker.
+The file is the whole desired state and is replaced atomically. The worker reads it, takes the step from its present
+models to the desired ones, and reports its progress (``ModelInUse``). So the desired state survives both processes, and
+needs no broker.
 """
 
 from __future__ import annotations
@@ -23,19 +23,28 @@ from halimede.errors import InvalidFieldError
 from halimede.system.files import write_atomic
 
 #: seconds between two reads of the file
-LOOK_S = 0.25
-#: characters of a desired state's mark
-MARK_DIGITS = 16
-#: the URL of the spec, which must have one: the file is local, or an estimator needs none
+CHECK_PERIOD_S = 0.25
+#: characters of a desired model's fingerprint
+FINGERPRINT_DIGITS = 16
+#: the URL of a desired model's spec: a spec must have one, and the file is local already
 LOCAL_URL = "/"
 
 
 class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The desired model: its name, version, file, digest, and the Model's spec in JSON form.
+    """A model that a process should use.
 
-    ``canary_percent``: the share of requests that go to it while the version before answers the others; 100: all.
-    ``tried``: its trial in a child process has succeeded already. ``calibration``: its own calibration as JSON; empty:
-    the service's. ``audit_share``: least share of the easy samples to audit, for as long as this is desired.
+    Attributes:
+        name: of the Model resource.
+        path: of its file or unpacked folder on this node.
+        version: as reported; empty: not given.
+        digest: SHA-256 of its content in hexadecimal; empty: not known.
+        spec: the Model's spec as plain JSON; empty: plain ONNX.
+        canary_percent: the percentage of requests that go to this model, while the version before answers the others;
+            100: all of them.
+        tried: its trial in a child process has succeeded.
+        calibration: the model's own calibration as JSON; empty: that of the service.
+        audit_share: least fraction, 0..1, of the easy samples to audit while this model is desired.
+
     """
 
     name: str
@@ -49,20 +58,20 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
     audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     @property
-    def mark(self) -> str:
-        """A short digest of the desired state, by which reports refer to it."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:MARK_DIGITS]
+    def fingerprint(self) -> str:
+        """FINGERPRINT_DIGITS hexadecimal digits of the digest of all fields. Reports name the model by it."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:FINGERPRINT_DIGITS]
 
-    def same(self, other: DesiredModel) -> bool:
-        """Whether both have the same content, the same spec and the same calibration."""
-        content = self.digest == other.digest if self.digest and other.digest else self.path == other.path
-        return content and (self.spec, self.calibration) == (other.spec, other.calibration)
+    def matches(self, other: DesiredModel) -> bool:
+        """Whether both have the same content (by digest, else by path), the same spec and the same calibration."""
+        is_same_content = self.digest == other.digest if self.digest and other.digest else self.path == other.path
+        return is_same_content and (self.spec, self.calibration) == (other.spec, other.calibration)
 
 
 def spec_of(desired: DesiredModel, field: str) -> ModelSpec:
-    """Return the spec to open a desired model with, plain ONNX if it has none. Raises InvalidFieldError.
+    """Return the spec with which to open a desired model; plain ONNX if it has none. Raises InvalidFieldError.
 
-    ``field``: the name of the spec in the error.
+    ``field``: how errors name the spec.
     """
     spec = convert({"format": "onnx", **desired.spec, "url": LOCAL_URL}, ModelSpec, field)
     check_model(spec)
@@ -70,9 +79,13 @@ def spec_of(desired: DesiredModel, field: str) -> ModelSpec:
 
 
 class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All desired models of a process.
+    """All desired models of a process: the content of the file.
 
-    ``successor``: when the process is stopped, another one of the same worker starts and continues its sessions.
+    Attributes:
+        models: in any order, with different names.
+        successor: when this process is stopped, another process of the same worker starts and continues its sessions
+            with the broker.
+
     """
 
     models: list[DesiredModel] = []
@@ -85,15 +98,15 @@ class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, 
 
 
 def write(path: Path, desired: Desired) -> None:
-    """Replace the desired state. Raises OSError."""
+    """Replace the file of the desired state atomically; make its folder if needed. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, msgspec.json.encode(desired), shared=True)
 
 
 def read(path: Path, field: str) -> Desired | None:
-    """Return the desired state, None if the file does not exist. Raises InvalidFieldError if it cannot be read.
+    """Return the desired state; None if the file does not exist. Raises InvalidFieldError if it cannot be read.
 
-    ``field``: the name of the file in errors, as users write it.
+    ``field``: how errors name the file: the option or variable in which the user gives it.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Desired)
@@ -106,19 +119,23 @@ def read(path: Path, field: str) -> Desired | None:
 
 
 async def changes(path: Path, field: str) -> AsyncIterator[Desired]:
-    """Yield the desired state and each replacement of it, until cancelled. Raises InvalidFieldError: see ``read``."""
-    last: tuple[int, int] | None = None
+    """Yield the content of the file, and again whenever it is replaced, until cancelled; a missing file is awaited.
+
+    Raises InvalidFieldError if the file is not valid. ``field``: how errors name the file.
+    """
+    last_version: tuple[int, int] | None = None
     while True:
-        current = _stat(path)
-        if current is not None and current != last and (desired := read(path, field)) is not None:
-            last = current
+        version = _file_version(path)
+        if version is not None and version != last_version and (desired := read(path, field)) is not None:
+            last_version = version
             yield desired
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_PERIOD_S)
 
 
-def _stat(path: Path) -> tuple[int, int] | None:
+def _file_version(path: Path) -> tuple[int, int] | None:
+    """Return modification time and inode, which change with each replacement; None without a readable file."""
     try:
-        facts = path.stat()
+        file_status = path.stat()
     except OSError:  # missing, or not readable at this moment
         return None
-    return facts.st_mtime_ns, facts.st_ino
+    return file_status.st_mtime_ns, file_status.st_ino

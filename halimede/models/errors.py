@@ -17,7 +17,7 @@ from halimede.system.files import FULL
 T = TypeVar("T")
 log = structlog.get_logger()
 
-#: seconds between two attempts: the first pause, and the longest
+#: seconds between two attempts: at first, and at most
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 
 
@@ -50,12 +50,12 @@ class FetchReason(StrEnum):
 
 
 class FetchError(HalimedeError):
-    """A model could not be downloaded. The message contains no secret.
+    """A file could not be downloaded, uploaded, unpacked or delivered. The message contains no secret.
 
     Attributes:
         reason: the kind of failure.
-        temporary: whether the same request may succeed later without any change.
-        status: of the HTTP response, 0 if there was none.
+        temporary: the same request may succeed later without any change.
+        status: of the HTTP response; 0: there was none.
 
     """
 
@@ -67,7 +67,10 @@ class FetchError(HalimedeError):
 
 
 async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """Repeat an attempt for ``patience_s`` seconds while its FetchErrors are temporary; raise the last one."""
+    """Return what ``attempt`` returns; repeat it for ``patience_s`` seconds while its FetchErrors are temporary.
+
+    Raises the last FetchError.
+    """
     loop = asyncio.get_running_loop()
     deadline, backoff = loop.time() + patience_s, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
@@ -82,14 +85,17 @@ async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float
 
 
 def disk_error(what: str, error: OSError, reason: FetchReason = FetchReason.CACHE_FAILED) -> FetchError:
-    """Return the error that ``what`` cannot be written. A full disk has its own reason: a person must free space."""
+    """Return the FetchError that ``what`` (a path, or a description) cannot be used; temporary unless the disk is full.
+
+    ``reason``: of the error, unless the disk is full.
+    """
     if error.errno in FULL:
         return FetchError(FetchReason.DISK_FULL, f"{what} cannot be written: the disk is full: free some space")
     return FetchError(reason, f"{what} cannot be used: {cause_of(error)}", temporary=True)
 
 
 def redact(url: str) -> str:
-    """Return a URL without parts that may be secret: user and password, and the values of its query."""
+    """Return a URL for messages: ``***`` stands for user and password, and for the query. Paths stay as they are."""
     try:
         parts = urlsplit(url)
         if not parts.scheme:

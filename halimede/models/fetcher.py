@@ -1,4 +1,7 @@
-"""Brings one model to this node: from the cache, else from its origin; verifies it before it is cached."""
+"""Brings one file to this node's cache: from the cache itself, else from its origin, the place that its URL names.
+
+``fetch`` verifies the content before it is cached. ``probe`` only asks whether an origin answers.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,23 @@ from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import Cache, Fetched, UrlRecord, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error, redact
 from halimede.models.partial_download import PartialDownload
-from halimede.models.source_registry import asker, open_source
-from halimede.models.source_types import Requester, SourceOpener, SourceRequest, Stream, TransferLimits, not_slower
+from halimede.models.source_registry import open_source, requester_of
+from halimede.models.source_types import (
+    Requester,
+    SourceOpener,
+    SourceRequest,
+    Stream,
+    TransferLimits,
+    with_minimum_rate,
+)
 
 log = structlog.get_logger()
 
 #: failures of the content itself: a partial download of it cannot be continued
-UNUSABLE = frozenset({FetchReason.TOO_LARGE, FetchReason.EMPTY_FILE, FetchReason.DIGEST_MISMATCH})
+CONTENT_FAILURES = frozenset({FetchReason.TOO_LARGE, FetchReason.EMPTY_FILE, FetchReason.DIGEST_MISMATCH})
 
-#: called with the bytes present, and the total (None: the origin does not report it). The first call, before any byte
-#: has arrived, has the bytes that were present. If the origin starts again from 0, the count does as well
+#: called with the bytes that are present, and with those of the whole content (None: the origin does not report them).
+#: The first call, before any byte arrives, has those of an earlier download. The count may start again from 0
 Progress = Callable[[int, int | None], None]
 
 
@@ -38,24 +48,27 @@ async def fetch(
     policy: AddressPolicy | None = None,
     openers: Mapping[str, SourceOpener] | None = None,
 ) -> Fetched:
-    """Return the model of ``url`` as a file of ``cache``; raise FetchError.
+    """Return the content of ``url`` as a file of ``cache``. Raises FetchError, InvalidFieldError for a bad ``sha256``.
 
-    With ``sha256`` (64 hexadecimal digits) a cached file is used without a request to the origin. Without it, the
-    origin is asked whether the content has changed. If the origin cannot be reached, or no longer has the content, and
-    the cache has its earlier content, that is returned with ``fresh=False``: a node works on without its network. If
-    several tasks and processes of a node request one model at a time, it is downloaded once. Content that needed
-    credentials is an exception: another requester receives it, with a digest or not, only after an origin has sent it
-    to that requester as well.
+    With ``sha256`` (64 hexadecimal digits) a cached file is used without a request to the origin. If it is empty, the
+    origin is asked whether the content has changed. If the origin cannot be reached, or no longer has the content, the
+    earlier content in the cache is returned with ``fresh=False``: a node works on without its network.
 
-    The next call resumes a partial download, however it ended. ``policy`` has the addresses that may be connected to
-    (default: those of HALIMEDE_FETCH_ALLOW); ``openers`` open further schemes.
+    If several tasks and processes of a node request one content at a time, it is downloaded once. Content that needed
+    credentials is an exception: each requester receives it only after an origin has sent it to that requester.
+
+    ``progress``: told how much is present. ``limits``: None: the defaults. ``policy``: the addresses that may be
+    connected to; None: public ones and those of HALIMEDE_FETCH_ALLOW. ``openers``: of further schemes. A partial
+    download, however it ended, is resumed by the next call.
     """
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidFieldError("sha256", sha256, "write 64 lower-case hexadecimal digits")
     policy = AddressPolicy.from_environment() if policy is None else policy
-    download = _Download(url, asker(url), sha256, cache, progress, limits or TransferLimits(), policy, openers or {})
+    download = _Download(
+        url, requester_of(url), sha256, cache, progress, limits or TransferLimits(), policy, openers or {}
+    )
     try:
-        return await (download.named() if sha256 else download.latest())
+        return await (download.fetch_digest() if sha256 else download.fetch_latest())
     except OSError as error:
         raise disk_error(f"the model cache {cache.root}", error) from error
 
@@ -63,24 +76,26 @@ async def fetch(
 async def probe(
     url: str, *, policy: AddressPolicy | None = None, openers: Mapping[str, SourceOpener] | None = None
 ) -> None:
-    """Request a URL without reading its content; raise FetchError.
+    """Request a URL without reading its content. Raises FetchError if the origin does not have it.
 
-    An S3 URL that ends with / names a folder, which has no content of its own: only its store must answer.
+    An S3 URL that ends with / names a folder, which has no content of its own: there only the store has to answer.
     """
     policy = AddressPolicy.from_environment() if policy is None else policy
     try:
         async with open_source(url, SourceRequest(), TransferLimits(), policy, openers or {}):
             pass
     except FetchError as error:
-        folder = url.startswith("s3://") and url.endswith("/")
-        if not folder or error.reason is not FetchReason.NOT_FOUND:
+        is_folder = url.startswith("s3://") and url.endswith("/")
+        if not is_folder or error.reason is not FetchReason.NOT_FOUND:
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class _Download:
+    """One call of ``fetch``, with its parameters."""
+
     url: str
-    asker: Requester
+    requester: Requester
     sha256: str
     cache: Cache
     progress: Progress | None
@@ -90,42 +105,47 @@ class _Download:
 
     @property
     def name(self) -> str:
-        """The name of lock and partial file: equal if one requester's download serves the other as well."""
-        if self.sha256 and not self.asker.credentials:
+        """The name of the lock and of the partial file: the same for requesters that may share a download."""
+        if self.sha256 and not self.requester.credentials:
             return self.sha256
-        return hashlib.sha256(f"{self.asker.key}{self.sha256}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.requester.key}{self.sha256}".encode()).hexdigest()
 
-    async def named(self) -> Fetched:
-        """Return the content of the given digest."""
-        if fetched := await self._given():
+    async def fetch_digest(self) -> Fetched:
+        """Return the content with the given digest. Raises FetchError, OSError."""
+        if fetched := await self._find_cached():
             return fetched
         async with self.cache.lock(self.name, self.limits.total_s):
             # the previous holder of the lock may have downloaded it
-            return await self._given() or await self._from_origin("", None)
+            return await self._find_cached() or await self._fetch_from_origin("", None)
 
-    async def _given(self) -> Fetched | None:
-        return await self.cache.find(self.sha256) if self.cache.may_have(self.asker.key, self.sha256) else None
+    async def _find_cached(self) -> Fetched | None:
+        """Return the cached file of the given digest, None if it is not cached, or guarded from this requester."""
+        return await self.cache.find(self.sha256) if self.cache.may_have(self.requester.key, self.sha256) else None
 
-    async def latest(self) -> Fetched:
-        """Return the origin's present content, or its last cached content if the origin cannot be reached."""
+    async def fetch_latest(self) -> Fetched:
+        """Return the origin's present content, or its cached content if the origin cannot be reached or has none.
+
+        Raises FetchError, OSError.
+        """
         async with self.cache.lock(self.name, self.limits.total_s):
-            record = self.cache.recall(self.asker.key)
+            record = self.cache.recall(self.requester.key)
             cached = await self.cache.find(record.digest) if record else None
             try:
-                return await self._from_origin(record.validator if record and cached else "", cached)
+                return await self._fetch_from_origin(record.validator if record and cached else "", cached)
             except FetchError as error:
                 if not (cached and (error.temporary or error.reason is FetchReason.NOT_FOUND)):
                     raise
                 log.debug("cached model used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
-    async def _from_origin(self, if_none_match: str, cached: Fetched | None) -> Fetched:
-        part = PartialDownload(self.cache, self.name, self.asker.key, decided=bool(self.sha256))
+    async def _fetch_from_origin(self, if_none_match: str, cached: Fetched | None) -> Fetched:
+        """Download the content; return ``cached`` if its validator, ``if_none_match``, is still the origin's."""
+        part = PartialDownload(self.cache, self.name, self.requester.key, has_digest=bool(self.sha256))
         try:
             async with asyncio.timeout(self.limits.total_s), part:
                 if self.sha256 and part.digest == self.sha256:  # the last download ended with the complete content
                     fetched, validator = await self._commit(part), part.validator
-                elif (stream := await self._read(part, if_none_match)).blocks is None and cached:
+                elif (stream := await self._download(part, if_none_match)).blocks is None and cached:
                     part.discard()  # the start of other content, which the origin had in between
                     return cached
                 else:
@@ -133,14 +153,17 @@ class _Download:
         except TimeoutError:
             text = f"{redact(self.url)} was not complete after {self.limits.total_s:g} s"
             raise FetchError(FetchReason.TIMEOUT, text, temporary=True) from None
-        self.cache.grant(self.asker.key, fetched.digest)
+        self.cache.grant(self.requester.key, fetched.digest)
         if not self.sha256:  # also without a validator: then it is only used when the origin is unreachable
-            self.cache.remember(self.asker.key, UrlRecord(fetched.digest, validator))
+            self.cache.remember(self.requester.key, UrlRecord(fetched.digest, validator))
         log.debug("file fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched
 
-    async def _read(self, part: PartialDownload, if_none_match: str) -> Stream:
-        """Download the missing part; start again from the beginning, once, if the resumed content is different."""
+    async def _download(self, part: PartialDownload, if_none_match: str) -> Stream:
+        """Append the missing bytes to ``part`` and verify the digest; start again, once, if resumed bytes were wrong.
+
+        Returns the stream, read to its end. Raises FetchError.
+        """
         resumed = part.size
         try:
             stream = await self._append(part, SourceRequest(if_none_match, part.size, part.validator))
@@ -150,22 +173,23 @@ class _Download:
             if stream.blocks is not None:
                 self._verify(part)
         except FetchError as error:
-            if error.reason in UNUSABLE:
+            if error.reason in CONTENT_FAILURES:
                 part.discard()
             raise
         return stream
 
-    async def _append(self, part: PartialDownload, ask: SourceRequest) -> Stream:
+    async def _append(self, part: PartialDownload, request: SourceRequest) -> Stream:
+        """Append to ``part`` what the origin sends; return the stream, read to its end. Raises FetchError."""
         shown, limits, loop = redact(self.url), self.limits, asyncio.get_running_loop()
         too_large = FetchError(FetchReason.TOO_LARGE, f"{shown} is larger than the limit of {limits.max_bytes} bytes")
-        async with open_source(self.url, ask, limits, self.policy, self.openers) as stream:
+        async with open_source(self.url, request, limits, self.policy, self.openers) as stream:
             if stream.blocks is None:
                 return stream
             if stream.size is not None and stream.size > limits.max_bytes:
                 raise too_large
             await part.begin(stream.validator, stream.offset)
             self._report(part, stream)  # bytes that were present before this download
-            async for block in not_slower(stream.blocks, limits, shown, loop.time):
+            async for block in with_minimum_rate(stream.blocks, limits, shown, loop.time):
                 if part.size + len(block) > limits.max_bytes:
                     raise too_large
                 await part.write(block)
@@ -176,10 +200,12 @@ class _Download:
             return stream
 
     def _report(self, part: PartialDownload, stream: Stream) -> None:
+        """Tell ``progress``, if there is one, how much is present."""
         if self.progress:
             self.progress(part.size, stream.size)
 
     def _verify(self, part: PartialDownload) -> None:
+        """Raise FetchError for an empty file, and for another digest than the given one."""
         shown = redact(self.url)
         if part.size == 0:
             raise FetchError(FetchReason.EMPTY_FILE, f"{shown} is empty: a model file was expected")
@@ -188,6 +214,7 @@ class _Download:
             raise FetchError(FetchReason.DIGEST_MISMATCH, text)
 
     async def _commit(self, part: PartialDownload) -> Fetched:
-        if self.asker.credentials:
+        """Move the complete content into the cache, guarded if it needed credentials; return it there."""
+        if self.requester.credentials:
             await in_thread(self.cache.guard, part.digest)
         return await part.commit()

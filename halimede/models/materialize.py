@@ -1,7 +1,7 @@
 """Writes a cached model to a given path: atomically, readable by all, read-only.
 
-It shares blocks with the cache if the file system can (a reflink), but never the file itself: a hard link would have
-the cache's mode, and a process that may write to it would change the file of every other worker of the node.
+The copy shares disk blocks with the cache if the file system can do that (a reflink), but never the file itself: a hard
+link would have the cache's mode, and a process that may write to it would change the file of all workers of the node.
 """
 
 from __future__ import annotations
@@ -13,64 +13,66 @@ from pathlib import Path
 
 from halimede.errors import cause_of
 from halimede.models.errors import FetchError, FetchReason
-from halimede.system.files import replacing
+from halimede.system.files import replacement_file
 
 #: Linux ioctl: makes a file share another file's blocks
 FICLONE = 0x40049409
-READABLE, PASSABLE = 0o444, 0o755
+#: modes of delivered files and folders: every user may read them
+FILE_MODE, FOLDER_MODE = 0o444, 0o755
 
 
 def deliver(source: Path, target: Path) -> None:
-    """Copy a file of the cache to a path. Raises FetchError."""
+    """Copy a file of the cache to a path, and replace what is there. Blocks. Raises FetchError."""
     make_parent(target)
     try:
-        with replacing(target) as new:
+        with replacement_file(target) as new:
             _copy(source, new)
     except OSError as error:
-        raise _not_written(target, error) from error
+        raise _write_error(target, error) from error
 
 
 def deliver_folder(source: Path, target: Path) -> None:
-    """Copy an unpacked folder to a path; an existing folder is replaced. Raises FetchError."""
-    new = target.with_name(f".{target.name}.new")
+    """Copy an unpacked folder to a path; an existing folder is replaced. Blocks. Raises FetchError."""
+    new_folder = target.with_name(f".{target.name}.new")
     make_parent(target)
     try:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new_folder, ignore_errors=True)
         for folder, _, files in os.walk(source):
-            copy = new / Path(folder).relative_to(source)
-            copy.mkdir()
-            copy.chmod(PASSABLE)
+            copied_folder = new_folder / Path(folder).relative_to(source)
+            copied_folder.mkdir()
+            copied_folder.chmod(FOLDER_MODE)
             for name in files:
-                _copy(Path(folder, name), copy / name)
+                _copy(Path(folder, name), copied_folder / name)
         shutil.rmtree(target, ignore_errors=True)
-        new.replace(target)
+        new_folder.replace(target)
     except OSError as error:
-        shutil.rmtree(new, ignore_errors=True)
-        raise _not_written(target, error) from error
+        shutil.rmtree(new_folder, ignore_errors=True)
+        raise _write_error(target, error) from error
 
 
 def make_parent(target: Path) -> None:
-    """Make the parent folder of a file. Raises FetchError."""
+    """Make the folder of a file, and the folders above it, such that all users may enter them. Raises FetchError."""
     try:
         _make_folder(target.parent)
     except OSError as error:
-        raise _not_written(target, error) from error
+        raise _write_error(target, error) from error
 
 
 def _copy(source: Path, new: Path) -> None:
-    with source.open("rb") as origin, new.open("xb") as copy:
+    """Copy a file to a new one, read-only and on disk, sharing its blocks if possible. Raises OSError."""
+    with source.open("rb") as opened, new.open("xb") as copy:
         try:
-            fcntl.ioctl(copy.fileno(), FICLONE, origin.fileno())
+            fcntl.ioctl(copy.fileno(), FICLONE, opened.fileno())
         except OSError:  # another file system, or one without reflinks
-            shutil.copyfileobj(origin, copy, 1024 * 1024)
+            shutil.copyfileobj(opened, copy, 1024 * 1024)
         copy.flush()
         os.fsync(copy.fileno())
-        os.fchmod(copy.fileno(), READABLE)
+        os.fchmod(copy.fileno(), FILE_MODE)
 
 
-def _not_written(target: Path, error: OSError) -> FetchError:
-    text = f"{target} cannot be written: {cause_of(error)}"
-    return FetchError(FetchReason.NOT_WRITABLE, text, temporary=True)
+def _write_error(target: Path, error: OSError) -> FetchError:
+    """Return the error that a path cannot be written; it is temporary."""
+    return FetchError(FetchReason.NOT_WRITABLE, f"{target} cannot be written: {cause_of(error)}", temporary=True)
 
 
 def _make_folder(folder: Path) -> None:
@@ -78,4 +80,4 @@ def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        folder.chmod(PASSABLE)
+        folder.chmod(FOLDER_MODE)

@@ -1,8 +1,9 @@
-"""Tries a model before it is used: in a child process that may crash, with limits of memory and time.
+"""Tries a model before it is used, in a child process that may crash, with limits of memory and time: ``try_model``.
 
-The child (``python -m halimede.inference.trial``) reads the file, opens it and answers a first sample. Any failure that
-a hostile file causes becomes a reason. The caller needs neither NumPy nor a model runtime; if these are not installed,
-nothing is tried, and the result reports that. The child leads its own process group, which ends with the call.
+The child (``python -m halimede.inference.trial``) reads the file, opens it and answers a sample of zeros. Any failure
+that a hostile file causes becomes a ``Trial`` with a reason. The caller needs neither NumPy nor a model runtime; if
+these are not installed, nothing is tried, and the result says so. The child leads its own process group, which ends
+with the call.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ import msgspec
 from msgspec import Meta, Struct
 
 from halimede.api.model_formats import ONNX, ModelFormat, format_of
-from halimede.messages.file_facts import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+from halimede.messages.file_facts import MEMORY_PHRASES, Trial, TrialJob, TrialReason, memory_text
 from halimede.system.child_process import bare_environment, ended_within, memory_file
 from halimede.system.process_limits import CLOCK_FACTOR
 
 __all__ = ["Trial", "TrialLimits", "TrialReason", "not_installed", "try_model"]
 
-NEEDED = ("numpy", "onnxruntime", "PIL")
-#: seconds for the child to start and to answer, beyond its limit: normally it ends itself in time
-START_S = 30.0
-#: bytes of its output that are read
-MAX_OUTPUT = 1024 * 1024
-TAIL = 4096
-IMPORT_WORDS = ("ImportError", "ModuleNotFoundError")
+#: packages without which no model is tried
+NEEDED_PACKAGES = ("numpy", "onnxruntime", "PIL")
+#: seconds for the start of the child, which are added to its limit by the clock; at that limit it ends itself
+START_TIMEOUT_S = 30.0
+#: most bytes of the child's output that are read, and last bytes of its standard error
+MAX_OUTPUT_BYTES, ERROR_TAIL_BYTES = 1024 * 1024, 4096
+#: begins of the last line of a child that could not import halimede
+IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 
 
 class TrialLimits(Struct, kw_only=True, frozen=True):
-    """Limits of a model while it is opened and answers a first sample, beyond the needs of the process itself.
+    """Limits of a model while it is opened and answers a sample.
 
-    ``seconds``: of processor time. It may take four times that by the clock, because other processes go first.
+    Attributes:
+        memory_bytes: of address space, beyond what the process itself needs.
+        seconds: of processor time; by the clock, CLOCK_FACTOR times as many, because other processes go first.
+
     """
 
     memory_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
@@ -46,13 +51,14 @@ class TrialLimits(Struct, kw_only=True, frozen=True):
 
 
 async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimits()) -> Trial:  # noqa: B008 - frozen
-    """Open a model's file by its Model spec (JSON; ``{}`` for none) in a child process, and answer a first sample.
+    """Return the result of opening a model and answering a sample of zeros, in a child process.
 
-    Never raises because of the model. A spec of a format that only a user's estimator reads is skipped.
-    Cancelling ends the child.
+    ``path``: the model's file or folder. ``spec_json``: the Model's spec as JSON; ``{}``: plain ONNX. Raises nothing
+    because of the model. A format that only a user's estimator reads is skipped. Ends within the limits; cancelling
+    ends the child.
     """
-    form = format_of(_format(spec_json))
-    needed = [*NEEDED, *([form.package] if form and form.package else [])]
+    form = format_of(_format_name(spec_json))
+    needed = [*NEEDED_PACKAGES, *([form.package] if form and form.package else [])]
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         return Trial(ok=True, skipped=True, message=f"not tried: {', '.join(missing)} is not installed here")
     try:
@@ -60,64 +66,72 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
             job, output, errors = (files.enter_context(memory_file()) for _ in range(3))
             job.write(msgspec.json.encode(_job(path, spec_json, limits)))
             job.seek(0)
-            code = await ended_within(_start(job, output, errors), limits.seconds * CLOCK_FACTOR + START_S)
+            code = await ended_within(_start(job, output, errors), limits.seconds * CLOCK_FACTOR + START_TIMEOUT_S)
             output.seek(0)
-            errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
-            return verdict(code, output.read(MAX_OUTPUT), errors.read().decode(errors="replace"), limits)
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - ERROR_TAIL_BYTES))
+            return verdict(code, output.read(MAX_OUTPUT_BYTES), errors.read().decode(errors="replace"), limits)
     except OSError as error:
         return Trial(reason=TrialReason.FAILED, message=f"the trial process could not be started: {error}")
 
 
 def not_installed(form: ModelFormat) -> str:
-    """Return that the package of a format is missing here, and how to install it; empty if it is installed."""
+    """Return the message that the package of a format is missing here; empty if it is installed or none is needed."""
     if not form.package or importlib.util.find_spec(form.package) is not None:
         return ""
-    needs = f"the format {form.name} ({form.title}) needs the package {form.package}"
-    return f"{needs}, which is not installed here: run {form.install}"
+    need = f"the format {form.name} ({form.title}) needs the package {form.package}"
+    return f"{need}, which is not installed here: run {form.install}"
 
 
 def verdict(code: int | None, output: bytes, errors: str, limits: TrialLimits) -> Trial:
-    """Return the result of a trial by the child's exit code (None: it was killed), its output and its last stderr."""
-    result = _decoded(output)
+    """Return the result of a trial.
+
+    ``code``: the child's exit code, negative for a signal; None: it was killed at the deadline. ``output``: of the
+    child. ``errors``: the end of its standard error.
+    """
+    result = _read_trial(output)
     if code == 0 and result and (result.ok or result.reason):
         return result
-    # while a script runs, its name is there
-    what = (result and result.message) or "the model"
+    # the child reports each script of the model's processing before it runs: the message is then the script's name
+    subject = (result and result.message) or "the model"
     if code is None and result is None:  # it ends itself in time once it has begun: nothing is known of the model
         return Trial(reason=TrialReason.FAILED, message="the trial did not begin in time: this machine is busy")
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
         limit = f"{limits.seconds:g} s of processor time, {limits.seconds * CLOCK_FACTOR:g} s of the clock"
         return Trial(
-            reason=TrialReason.SLOW, message=f"{what} was not ready within {limit}: simplify it or raise the limit"
+            reason=TrialReason.SLOW, message=f"{subject} was not ready within {limit}: simplify it or raise the limit"
         )
     last = next((line.strip()[:300] for line in reversed(errors.splitlines()) if line.strip()), "")
-    if code == -signal.SIGKILL or any(phrase in errors for phrase in MEMORY_WORDS):
-        return Trial(reason=TrialReason.MEMORY, message=too_much(limits.memory_bytes))
-    if last.startswith(IMPORT_WORDS):
+    if code == -signal.SIGKILL or any(phrase in errors for phrase in MEMORY_PHRASES):
+        return Trial(reason=TrialReason.MEMORY, message=memory_text(limits.memory_bytes))
+    if last.startswith(IMPORT_ERRORS):
         return Trial(reason=TrialReason.FAILED, message=f"models cannot be tried here, repair the installation: {last}")
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return Trial(reason=TrialReason.CRASHED, message=f"{what} ended its process ({how}){last and f': {last}'}")
+    ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return Trial(reason=TrialReason.CRASHED, message=f"{subject} ended its process ({ending}){last and f': {last}'}")
 
 
-def _decoded(output: bytes) -> Trial | None:
+def _read_trial(output: bytes) -> Trial | None:
+    """Return the Trial in the child's output; None if it is not one."""
     try:
         return msgspec.json.decode(output, type=Trial)
     except msgspec.DecodeError:
         return None
 
 
-def _format(spec_json: str) -> str:
-    """Return the format of a spec; that of an unreadable one is left to the trial."""
+def _format_name(spec_json: str) -> str:
+    """Return the name of the format of a spec; ONNX for an unreadable spec, which the trial reports."""
     with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
         return msgspec.json.decode(spec_json, type=_Format).format
     return ONNX.name
 
 
 class _Format(Struct):
+    """The only field of a spec that is read here."""
+
     format: str = ONNX.name
 
 
 def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:
+    """Return what the child gets on its standard input."""
     return TrialJob(
         path=str(path.absolute()),
         spec=spec_json,
@@ -128,6 +142,7 @@ def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:
 
 
 def _start(job: BinaryIO, output: BinaryIO, errors: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start the child with these files as its standard input, output and error. Raises OSError."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "halimede.inference.trial"],
         stdin=job,

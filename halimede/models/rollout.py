@@ -1,7 +1,7 @@
-"""The rollout of a model: the current version, the canary on a share of the requests, and what was refused.
+"""The rollout of a model: the current version, the canary on a part of the requests, and the model that was refused.
 
-A worker or a server has one for each of its models. It decides and records. Its owner opens and closes versions, and
-chooses the version of a single request.
+The canary is a new version on trial. A worker or a server has one ``Rollout`` for each of its models. The rollout
+decides and records; its owner opens and closes versions, and chooses the version that answers a request.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from halimede.errors import shorten_middle
 from halimede.messages import ModelInUse
 from halimede.models.desired_state import DesiredModel
 
-#: requests that only the canary fails at, until it is withdrawn
-STRIKES = 3
-#: the reason for which such a canary is refused
+#: number of strikes (requests at which only the canary failed) after which the canary is withdrawn
+MAX_STRIKES = 3
+#: the reason with which a canary is refused after that
 CANARY_FAILED = "CanaryFailed"
 #: the percentage that makes a version the current one
 ALL_PERCENT = 100
-#: characters of a reported reason and message
+#: most characters of a reported reason and message
 MAX_REASON, MAX_MESSAGE = 256, 4096
 
-#: the step to a desired model: none (it was refused), open it, give the canary all requests or another share of them,
-#: or end the canary because the current version is the desired one
+#: the step to a desired model. keep: none, it was refused. load: open it. promote: give the canary all requests.
+#: share: give the canary another percentage. withdraw: end the canary, because the current version is the desired one
 Step = Literal["keep", "load", "promote", "share", "withdraw"]
 
 
 class OpenedVersion(Protocol):
-    """The properties of an opened version that a rollout uses.
+    """An opened version of a model, as far as a rollout uses it.
 
-    ``desired``: what it was opened for; None: it was not opened for a desired model. ``version`` and ``digest``: as
-    reported.
+    Attributes:
+        desired: the desired model that it was opened for; None: another origin, such as a setting.
+        version: as reported; may be empty.
+        digest: SHA-256 of the content, as reported; may be empty.
+
     """
 
     desired: DesiredModel | None
@@ -44,17 +47,27 @@ V = TypeVar("V", bound=OpenedVersion)
 class Rollout(Generic[V]):
     """Moves a model from one opened version to the next. Pure: no clock, no input or output.
 
-    ``percent`` of the requests go to ``canary``, 0 if there is none; all others go to ``current``. ``fingerprint``: of
-    the desired state that this is the result of.
+    Its owner calls ``step`` with the desired model, opens a version if that says so, calls ``use``, ``replace``,
+    ``withdraw`` or ``refuse``, closes the versions that they return, and then calls ``settle``.
+
+    Attributes:
+        current: the version that answers requests; None: no version is open.
+        canary: the version on trial; None: there is none.
+        percent: of the requests that go to the canary; 0 without one.
+        strikes: requests at which the canary failed and the current version did not.
+        refused: the desired model that was refused; None: none, or its spec could not be read.
+        refused_digest: of the refused model's content; empty: not known.
+        reason: why a model was refused, in one word; empty: none was.
+        message: why a model was refused, in a sentence; empty: none was.
+        fingerprint: of the desired model whose rollout has ended last; empty: of none.
+
     """
 
     def __init__(self, current: V | None = None) -> None:
         self.current = current
         self.canary: V | None = None
         self.percent = 0
-        #: requests that the canary failed at and the current version did not
         self.strikes = 0
-        #: the desired model that was refused, and why
         self.refused: DesiredModel | None = None
         self.refused_digest = ""
         self.reason = ""
@@ -63,33 +76,33 @@ class Rollout(Generic[V]):
 
     def step(self, desired: DesiredModel) -> Step:
         """Return the step from the present versions to the desired one."""
-        if _serves(self.current, desired):
+        if _has_opened(self.current, desired):
             return "withdraw"
-        if _serves(self.canary, desired):
+        if _has_opened(self.canary, desired):
             return "promote" if desired.canary_percent >= ALL_PERCENT else "share"
-        if self.refused and desired.same(self.refused):
+        if self.refused and desired.matches(self.refused):
             return "keep"
         return "load"
 
     def replace(self, new: V) -> list[V]:
-        """Make a version, newly opened or the canary, the only one; return the versions to close."""
-        leaving = [version for version in (self.current, self.canary) if version and version is not new]
+        """Make a version (a new one or the canary) the only one; return the versions to close."""
+        to_close = [version for version in (self.current, self.canary) if version and version is not new]
         self.current, self.canary, self.percent, self.strikes = new, None, 0, 0
-        return leaving
+        return to_close
 
     def try_out(self, new: V, percent: int) -> list[V]:
-        """Make a version the canary with a share of the requests, or change that share; return versions to close."""
+        """Make a version the canary for ``percent`` of the requests, or change ``percent``; return those to close."""
         if new is self.canary:
             self.percent = percent
             return []
-        leaving = self.withdraw()
+        to_close = self.withdraw()
         self.canary, self.percent = new, percent
-        return leaving
+        return to_close
 
     def use(self, new: V, percent: int) -> list[V]:
-        """Make a version the canary, or the only one (for all requests, or without another); return those to close.
+        """Make a version the canary, or the only one for 100 percent or if none is open; return the versions to close.
 
-        A refusal before is dropped: that model is no longer desired.
+        An earlier refusal is dropped, because its model is no longer desired.
         """
         self.forgive()
         if self.current and percent < ALL_PERCENT:
@@ -98,27 +111,30 @@ class Rollout(Generic[V]):
 
     def withdraw(self) -> list[V]:
         """End the canary, if there is one; return the versions to close."""
-        leaving = [self.canary] if self.canary else []
+        to_close = [self.canary] if self.canary else []
         self.canary, self.percent, self.strikes = None, 0, 0
-        return leaving
+        return to_close
 
     def strike(self, canary: V, message: str) -> bool:
-        """Count a request that only the canary failed at; return whether that ended it.
+        """Count a request at which only ``canary`` failed; return whether the canary was withdrawn for it.
 
-        After STRIKES of them it is withdrawn and refused with ``message``. A version that is no longer the canary is
-        not counted.
+        After MAX_STRIKES of these requests it is withdrawn and refused with ``message``; the caller closes it then. A
+        strike against a version that is no longer the canary does not count.
         """
         if canary is not self.canary:
             return False
         self.strikes += 1
-        if self.strikes < STRIKES:
+        if self.strikes < MAX_STRIKES:
             return False
         self.withdraw()
         self.refuse(CANARY_FAILED, message, canary.desired, canary.digest)
         return True
 
     def refuse(self, reason: str, message: str, desired: DesiredModel | None = None, digest: str = "") -> None:
-        """Record why a desired model is not used; ``desired`` None: it could not be read."""
+        """Record why a desired model is not used. ``desired``: the model; None: its spec could not be read.
+
+        ``digest``: of its content, for reports. Long texts are shortened.
+        """
         self.refused, self.refused_digest = desired, digest
         self.reason, self.message = reason[:MAX_REASON], shorten_middle(message, MAX_MESSAGE)
 
@@ -131,18 +147,18 @@ class Rollout(Generic[V]):
         self.refuse("", "")
 
     def settle(self, desired: DesiredModel) -> None:
-        """Record that the present versions are the result of ``desired``: used, or refused.
+        """Record that the rollout of ``desired`` has ended: the model is in use, or refused.
 
-        It may rename a version that is open already.
+        An open version of the same content takes over the version and, if it has none, the digest of ``desired``.
         """
-        for opened in (self.current, self.canary):
-            if opened and _serves(opened, desired):
-                opened.desired, opened.version = desired, desired.version
-                opened.digest = opened.digest or desired.digest
-        self.fingerprint = desired.mark
+        for version in (self.current, self.canary):
+            if version and _has_opened(version, desired):
+                version.desired, version.version = desired, desired.version
+                version.digest = version.digest or desired.digest
+        self.fingerprint = desired.fingerprint
 
     def in_use(self) -> ModelInUse:
-        """Return the report of the model in use."""
+        """Return the message with the present versions, the refusal and the fingerprint."""
         return ModelInUse(
             digest=self.current.digest if self.current else "",
             version=self.current.version if self.current else "",
@@ -154,6 +170,6 @@ class Rollout(Generic[V]):
         )
 
 
-def _serves(version: OpenedVersion | None, desired: DesiredModel) -> bool:
-    """Whether a version is the desired one, by its content and its spec."""
-    return version is not None and version.desired is not None and desired.same(version.desired)
+def _has_opened(version: OpenedVersion | None, desired: DesiredModel) -> bool:
+    """Whether a version was opened for a model that matches the desired one."""
+    return version is not None and version.desired is not None and desired.matches(version.desired)

@@ -1,4 +1,8 @@
-"""The stream of a source of models, the limits of a download, and the interface of additional sources."""
+"""What the fetcher and the sources of models exchange: the request, the limits, and the stream of blocks.
+
+``SourceOpener`` is the interface of a source that a caller adds. The origin is the place that a URL names. A validator
+is a text that changes with the origin's content, such as an ETag.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,16 @@ from halimede.models.errors import FetchError, FetchReason
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
-    """Limits of one download: seconds to connect, without a byte, and in all; bytes; bytes a second over a window.
+    """Limits of one download or upload.
 
-    The rate is the origin's: the time in which this node writes does not count.
+    Attributes:
+        connect_s: seconds until the connection is made.
+        inactivity_s: seconds without a byte.
+        total_s: seconds in all.
+        max_bytes: of the content.
+        min_rate: least bytes a second over ``rate_window_s`` seconds, without the time in which this node writes.
+        rate_window_s: seconds of waiting for the origin after which the rate is judged.
+
     """
 
     connect_s: float = 10.0
@@ -29,10 +40,13 @@ class TransferLimits:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """The requester of a URL: the cache does not share one requester's entries with another.
+    """Who requests a URL: one requester does not see what the cache has for another.
 
-    ``key`` contains everything that decides what the origin gives, and must not be stored: a URL with a secret, or a
-    URL with the store and its credentials. ``credentials``: whether there are any outside of the URL.
+    Attributes:
+        key: all that decides what the origin gives: the URL, and for S3 the store and the credentials. It may contain
+            a secret, so it must not be stored.
+        credentials: there are credentials outside of the URL.
+
     """
 
     key: str
@@ -41,10 +55,14 @@ class Requester:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """A request to an origin: the content unless ``if_none_match`` is its validator, starting at ``offset``.
+    """A request to an origin for its content, or for the part that is missing here.
 
-    ``if_range`` is that of the content whose first bytes are present. With an offset and without one, a digest verifies
-    the result.
+    Attributes:
+        if_none_match: send nothing if the content still has this validator; empty: send it in any case.
+        offset: the first byte to send, because those before are present.
+        if_range: the validator of the present bytes: if the content has another one, it is sent from its beginning.
+            Empty, with an offset: continue in any case, because a digest will verify the result.
+
     """
 
     if_none_match: str = ""
@@ -54,9 +72,15 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An open source. ``blocks`` is None if the origin reports no change since ``if_none_match``.
+    """An open source.
 
-    They start at ``offset``: the requested one, or 0 if the origin starts again. ``size`` is that of the whole content.
+    Attributes:
+        validator: of the content; empty: the origin gives none.
+        size: bytes of the whole content; None: the origin does not report them.
+        blocks: the content in pieces of any size; None: the origin's validator is still the request's
+            ``if_none_match``. Reading them may raise FetchError.
+        offset: where the blocks start: at the requested byte, or at 0 if the origin sends the whole content.
+
     """
 
     validator: str
@@ -66,53 +90,59 @@ class Stream:
 
 
 class SourceOpener(Protocol):
-    """Opens URLs of a scheme that the fetcher itself does not know. Such a URL names content that never changes.
-
-    ``offset`` bytes are present already; ``if_none_match`` is the validator of the cached content. It raises
-    FetchError, and obeys the limits.
-    """
+    """Opens URLs of a scheme that the fetcher itself does not know. Each URL must name content that never changes."""
 
     def __call__(
         self, url: str, if_none_match: str, limits: TransferLimits, offset: int, /
     ) -> AbstractAsyncContextManager[Stream]:
-        """Open a URL."""
+        """Return a context manager that opens a URL and closes it. It raises FetchError, and holds the limits.
+
+        ``if_none_match``: the validator of the cached content; empty: none. ``offset``: bytes that are present.
+        """
 
 
-#: seconds over which a rate is averaged, and seconds between two of its points
-SPAN_S, STEP_S = 10.0, 0.5
+#: seconds over which a rate is averaged, and seconds between two recorded points
+RATE_SPAN_S, RATE_STEP_S = 10.0, 0.5
 
 
 class TransferRate:
-    """Bytes a second over the last ten seconds of a transfer. A resumed part does not count."""
+    """The bytes a second of a transfer over its last RATE_SPAN_S seconds. ``clock`` returns seconds.
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    Bytes that were present when the transfer began do not count.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._points: deque[tuple[float, int]] = deque()
 
-    def update(self, done: int) -> float:
-        """Record the bytes present; return bytes a second, 0 until it is known."""
-        now = self._now()
-        if self._points and done < self._points[-1][1]:
+    def update(self, present: int) -> float:
+        """Record that ``present`` bytes of the content are here now; return bytes a second, 0 until it is known."""
+        now_s = self._clock()
+        if self._points and present < self._points[-1][1]:
             self._points.clear()  # the transfer started again
         if not self._points:
-            self._points.append((now, done))
+            self._points.append((now_s, present))
             return 0.0
-        first_at, first = self._points[0]
-        rate = (done - first) / (now - first_at) if now > first_at else 0.0
-        if now - self._points[-1][0] >= STEP_S:
-            self._points.append((now, done))
-            while now - self._points[1][0] > SPAN_S:
+        first_s, first_present = self._points[0]
+        rate = (present - first_present) / (now_s - first_s) if now_s > first_s else 0.0
+        if now_s - self._points[-1][0] >= RATE_STEP_S:
+            self._points.append((now_s, present))
+            while now_s - self._points[1][0] > RATE_SPAN_S:
                 self._points.popleft()
         return rate
 
 
-async def not_slower(
-    blocks: AsyncIterator[bytes], limits: TransferLimits, shown: str, now: Callable[[], float]
+async def with_minimum_rate(
+    blocks: AsyncIterator[bytes], limits: TransferLimits, shown: str, clock: Callable[[], float]
 ) -> AsyncIterator[bytes]:
-    """Yield blocks while they arrive at the minimum rate, over windows of the time spent waiting for them."""
-    waited, came = 0.0, 0
+    """Yield the given blocks while they arrive at ``limits.min_rate``. Raises FetchError (TOO_SLOW) when they do not.
+
+    The rate is judged whenever this node has waited ``limits.rate_window_s`` seconds for blocks. ``shown``: the URL as
+    errors show it. ``clock`` returns seconds.
+    """
+    waited_s, received = 0.0, 0
     while True:
-        began = now()
+        began = clock()
         try:
             async with asyncio.timeout(limits.rate_window_s) as window:
                 block = await anext(blocks, None)
@@ -122,11 +152,11 @@ async def not_slower(
             block = b""  # a keep-alive may hold the connection open without any data
         if block is None:
             return
-        waited += now() - began
-        came += len(block)
-        if waited >= limits.rate_window_s:
-            if came < waited * limits.min_rate or not block:
-                text = f"{shown} sends {came / waited:.0f} bytes a second, less than {limits.min_rate:g}"
+        waited_s += clock() - began
+        received += len(block)
+        if waited_s >= limits.rate_window_s:
+            if received < waited_s * limits.min_rate or not block:
+                text = f"{shown} sends {received / waited_s:.0f} bytes a second, less than {limits.min_rate:g}"
                 raise FetchError(FetchReason.TOO_SLOW, text, temporary=True)
-            waited, came = 0.0, 0
+            waited_s, received = 0.0, 0
         yield block

@@ -1,8 +1,8 @@
 """Uploads files to a store (results, weights, hard samples): to a folder, an S3 store, or an HTTP server by PUT.
 
-A file is hashed before it is sent and again while it is sent: either its first content arrives, or nothing. If a store
-can verify a SHA-256, it receives the digest; if it returns one, that is compared. A store accepts a whole file or keeps
-the earlier one: no reader sees a partial file. Secrets of a URL are never shown, nor errors of libraries, whose texts
+A file is hashed before it is sent and again while it is sent. If it changes meanwhile, the upload fails before its last
+block, so the store keeps the earlier file: no reader sees a partial file. A store that can verify a SHA-256 receives
+the digest; a digest that it returns is compared. Errors show neither secrets of a URL nor texts of libraries, which
 contain whole URLs.
 """
 
@@ -15,7 +15,6 @@ import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -26,33 +25,41 @@ from halimede.errors import cause_of, hide_secrets
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error, redact, retry_temporary
-from halimede.models.http_source import PASSING, REDIRECTS, Guard
-from halimede.models.s3_source import MISSING, Access, bucket_and_key, store_access
+from halimede.models.http_source import REDIRECTS, TEMPORARY_STATUSES, Guard
+from halimede.models.s3_source import NOT_INSTALLED, Access, bucket_and_key, store_access
 from halimede.models.source_registry import local_path
 from halimede.models.source_types import TransferLimits
-from halimede.system.files import replacing, sync_folder
+from halimede.system.files import replacement_file, sync_folder
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
     from obstore.store import S3Store
 
 log = structlog.get_logger()
-#: called with the bytes sent, and the total
+#: called with the bytes of all files that were sent, and their total
 Progress = Callable[[int, int], None]
 #: seconds for which temporary failures are retried
 PATIENCE_S = 120.0
+#: most files of a folder
 MAX_FILES = 100_000
-#: the least bytes of one part of a multipart upload, and the most parts (a store accepts 10,000)
-PART, MOST_PARTS = 8 * 1024**2, 9000
+#: least bytes of a part of a multipart upload, and most parts (a store accepts 10,000)
+MIN_PART_BYTES, MAX_PARTS = 8 * 1024**2, 9000
 #: parts that are sent at a time
-PARALLEL = 4
-DENIED = frozenset({401, 403})
-TOO_LARGE = 413
+PARALLEL_PARTS = 4
+#: HTTP statuses of a denied upload, and of a file that is too large
+DENIED_STATUSES, TOO_LARGE_STATUS = frozenset({401, 403}), 413
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """One file that is in the store. ``url`` shows no secret."""
+    """A file that is in the store.
+
+    Attributes:
+        url: where it is, without secrets.
+        size: in bytes.
+        sha256: its digest in hexadecimal.
+
+    """
 
     url: str
     size: int
@@ -68,29 +75,33 @@ async def upload(
     policy: AddressPolicy | None = None,
     patience_s: float = PATIENCE_S,
 ) -> list[Uploaded]:
-    """Send a file, or all files of a folder, and return those that arrived. Raises FetchError.
+    """Send a file, or all files of a folder one after the other, and return them when all are in the store.
 
-    A file becomes ``url`` itself, or a name below it if that ends with a slash; the files of a folder keep their paths
-    below ``url``. Links are not followed. ``policy`` checks the addresses that HTTP connects to; None: the caller has
-    chosen the URL. The limits apply to each file.
+    A file is stored as ``url`` itself, or below it by its own name if ``url`` ends with a slash. The files of a folder
+    keep their paths below ``url``; links are left out. ``limits``: of each file. ``policy``: the addresses that HTTP
+    may connect to; None: any. ``patience_s``: how long temporary failures of a file are retried. Raises FetchError for
+    the first file that cannot be sent; those before it are in the store.
     """
-    pairs = await in_thread(_pairs, path, url)
-    whole, before = sum(size for _, _, size in pairs), 0
-    done = []
-    for file, to, size in pairs:
+    targets = await in_thread(_targets, path, url)
+    total, sent_before = sum(size for _, _, size in targets), 0
+    uploads = []
+    for file, file_url, size in targets:
 
-        def report(sent: int, before: int = before) -> None:
+        def report(sent: int, sent_before: int = sent_before) -> None:
+            """Tell ``progress`` the bytes of all files, from those of this one."""
             if progress:
-                progress(before + sent, whole)
+                progress(sent_before + sent, total)
 
-        one = _Upload(file, to, limits or TransferLimits(), policy, report)
-        done.append(await retry_temporary(one.attempt, patience_s))
-        before += size
-    return done
+        attempt = _Upload(file, file_url, limits or TransferLimits(), policy, report).attempt
+        uploads.append(await retry_temporary(attempt, patience_s))
+        sent_before += size
+    return uploads
 
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
+    """One file on its way to ``url``. ``report`` is called with the number of its bytes that were sent."""
+
     file: Path
     url: str
     limits: TransferLimits
@@ -98,6 +109,7 @@ class _Upload:
     report: Callable[[int], None]
 
     async def attempt(self) -> Uploaded:
+        """Send the file once. Raises FetchError."""
         shown = redact(self.url)
         try:
             size, sha256 = await in_thread(_measure, self.file)
@@ -116,6 +128,7 @@ class _Upload:
         return Uploaded(shown, size, sha256)
 
     async def _put(self, sending: Sending) -> None:
+        """Send the file by the scheme of its URL. Raises FetchError."""
         if path := local_path(self.url):
             return await put_file(path, sending)
         match urlsplit(self.url).scheme:
@@ -127,14 +140,17 @@ class _Upload:
         raise FetchError(FetchReason.UNSUPPORTED_SCHEME, text)
 
     async def _blocks(self, sha256: str, silence: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """Yield the file again. Each block that is taken restarts the timeout; the last comes after verification."""
-        again, sent, loop = hashlib.sha256(), 0, asyncio.get_running_loop()
+        """Yield the file in blocks, the last one only if the whole file still has ``sha256``.
+
+        Each block that the store accepts restarts the timeout ``silence``.
+        """
+        digest, sent, loop = hashlib.sha256(), 0, asyncio.get_running_loop()
         with self.file.open("rb") as file:
             block = await in_thread(file.read, BLOCK)
             while block:
-                again.update(block)
+                digest.update(block)
                 following = await in_thread(file.read, BLOCK)
-                if not following and again.hexdigest() != sha256:
+                if not following and digest.hexdigest() != sha256:
                     raise FetchError(FetchReason.INTERRUPTED, f"{self.file} changed while it was sent", temporary=True)
                 yield block
                 silence.reschedule(loop.time() + self.limits.inactivity_s)
@@ -143,8 +159,8 @@ class _Upload:
                 block = following
 
 
-def _pairs(path: Path, url: str) -> list[tuple[Path, str, int]]:
-    """Return each file, its target URL, and its size."""
+def _targets(path: Path, url: str) -> list[tuple[Path, str, int]]:
+    """Return each file, the URL that it becomes, and its size in bytes. Raises FetchError."""
     if path.is_file():
         return [(path, _below(url, path.name) if urlsplit(url).path.endswith("/") else url, path.stat().st_size)]
     if not path.is_dir():
@@ -158,7 +174,7 @@ def _pairs(path: Path, url: str) -> list[tuple[Path, str, int]]:
 
 
 def _below(url: str, name: str) -> str:
-    """Return the URL of a name below another, before its query; S3 keys and paths are not escaped."""
+    """Return a URL with a name appended to its path, and escaped except in S3 keys and local paths."""
     parts = urlsplit(url)
     if parts.scheme in {"", "s3"}:
         return f"{url.rstrip('/')}/{name}"
@@ -166,6 +182,7 @@ def _below(url: str, name: str) -> str:
 
 
 def _measure(file: Path) -> tuple[int, str]:
+    """Return the size of a file in bytes, and its SHA-256 in hexadecimal."""
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
         return opened.tell(), sha256
@@ -173,7 +190,16 @@ def _measure(file: Path) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One file that is being sent: its blocks and properties. ``shown`` replaces the URL in errors."""
+    """A file that is being sent.
+
+    Attributes:
+        blocks: its content; the last block comes only if the whole content has the digest.
+        size: in bytes.
+        sha256: its digest in hexadecimal.
+        shown: the URL as errors show it.
+        limits: of the transfer.
+
+    """
 
     blocks: AsyncIterator[bytes]
     size: int
@@ -183,26 +209,24 @@ class Sending:
 
 
 async def put_file(path: Path, sending: Sending) -> None:
-    """Write a local file: first to a temporary name in the same folder. Raises FetchError."""
+    """Write a local file under a temporary name in its folder, then rename it. Raises FetchError."""
     try:
         await in_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True))
-        with replacing(path, shared=True) as new, new.open("xb", buffering=0) as file:
+        with replacement_file(path, shared=True) as new, new.open("xb") as file:
             async for block in sending.blocks:
-                await in_thread(_write, file, block)
+                await in_thread(file.write, block)
+            await in_thread(file.flush)
             await in_thread(os.fsync, file.fileno())
         await in_thread(sync_folder, path.parent)
     except OSError as error:
         raise disk_error(str(path), error, FetchReason.NOT_WRITABLE) from error
 
 
-def _write(file: FileIO, block: bytes) -> None:
-    remaining = memoryview(block)
-    while remaining:
-        remaining = remaining[file.write(remaining) :]
-
-
 async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> None:
-    """Send a file by PUT. Raises FetchError. Redirects are not followed: the body was already sent by then."""
+    """Send a file by PUT. ``policy``: the addresses to connect to; None: any. Raises FetchError.
+
+    A redirect is an error, because it comes when the body was already sent.
+    """
     import aiohttp  # noqa: PLC0415  # 14 MB that others do not need
     from yarl import URL  # noqa: PLC0415
 
@@ -222,29 +246,30 @@ async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> 
         ):
             if guard:
                 guard.expect(URL(url).raw_host or "", shown)
-            answer = session.put(url, data=sending.blocks, headers=headers, allow_redirects=False)
-            async with answer as response:
-                _judge(response, shown, digest)
+            async with session.put(url, data=sending.blocks, headers=headers, allow_redirects=False) as response:
+                _check_response(response, shown, digest)
     except (aiohttp.ClientError, ValueError) as error:
-        if guard and guard.refused_all:
-            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not allowed: {guard.refused}") from None
+        if guard and guard.has_refused_all:
+            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not allowed: {guard.refusal}") from None
         if isinstance(error, ValueError) and not isinstance(error, OSError):
             raise FetchError(FetchReason.INVALID_URL, f"{shown} is not a valid URL") from None
         text = f"{shown} cannot be reached, or the connection was lost ({hide_secrets(cause_of(error))})"
         raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
 
 
-def _judge(response: ClientResponse, shown: str, digest: str) -> None:
+def _check_response(response: ClientResponse, shown: str, digest: str) -> None:
+    """Raise FetchError if a server did not store the content of ``digest`` (SHA-256 in base 64)."""
     status = response.status
     if status in REDIRECTS:
         raise FetchError(FetchReason.HTTP_STATUS, f"{shown} redirects (HTTP status {status}): use the other address")
-    if status in DENIED:
+    if status in DENIED_STATUSES:
         raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} denied the upload (HTTP status {status})")
-    if status == TOO_LARGE:
+    if status == TOO_LARGE_STATUS:
         raise FetchError(FetchReason.TOO_LARGE, f"{shown} does not accept files of that size (HTTP status {status})")
     if not 200 <= status < 300:
-        passing = status in PASSING or status >= 500
-        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
+        is_temporary = status in TEMPORARY_STATUSES or status >= 500
+        text = f"{shown} answered with HTTP status {status}"
+        raise FetchError(FetchReason.HTTP_STATUS, text, temporary=is_temporary)
     repr_digest = response.headers.get("Repr-Digest", "")
     if "sha-256=:" in repr_digest and f"sha-256=:{digest}:" not in repr_digest:
         text = f"{shown} reports different content than was sent"
@@ -252,7 +277,10 @@ def _judge(response: ClientResponse, shown: str, digest: str) -> None:
 
 
 async def put_s3(url: str, sending: Sending) -> None:
-    """Send a file to an S3 store, in parts if it is large, each with its SHA-256. Raises FetchError."""
+    """Send a file to an S3 store, in parts if it is large, each with its SHA-256. Raises FetchError.
+
+    The environment has the address of the store and the credentials.
+    """
     bucket, key = bucket_and_key(url)
     access = store_access()
     shown = f"{sending.shown} at {access.endpoint or 'Amazon S3'}"
@@ -260,7 +288,7 @@ async def put_s3(url: str, sending: Sending) -> None:
         import obstore  # noqa: PLC0415  # not everybody has a store
         from obstore import exceptions  # noqa: PLC0415
     except ImportError:
-        raise FetchError(FetchReason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
+        raise FetchError(FetchReason.NOT_INSTALLED, f"{shown}: {NOT_INSTALLED}") from None
     try:
         store = _store(bucket, access, sending.limits)
         await obstore.put_async(
@@ -268,14 +296,14 @@ async def put_s3(url: str, sending: Sending) -> None:
             key,
             sending.blocks,
             attributes={"sha256": sending.sha256},
-            use_multipart=sending.size > PART,
-            chunk_size=max(PART, -(-sending.size // MOST_PARTS)),
-            max_concurrency=PARALLEL,
+            use_multipart=sending.size > MIN_PART_BYTES,
+            chunk_size=max(MIN_PART_BYTES, -(-sending.size // MAX_PARTS)),
+            max_concurrency=PARALLEL_PARTS,
         )
-        there = await obstore.head_async(store, key)
+        stored = await obstore.head_async(store, key)
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        how = "these credentials" if access.key_id else "no credentials"
-        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} denied the upload with {how}") from None
+        credentials = "these credentials" if access.key_id else "no credentials"
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} denied the upload with {credentials}") from None
     except FileNotFoundError:
         raise FetchError(FetchReason.NOT_FOUND, f"{shown}: there is no such bucket") from None
     except (exceptions.InvalidPathError, ValueError):
@@ -283,24 +311,18 @@ async def put_s3(url: str, sending: Sending) -> None:
     except exceptions.BaseError:  # its text has the whole request
         text = f"{shown} cannot be reached, or the connection was lost"
         raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
-    if there["size"] != sending.size:
-        text = f"{shown} has {there['size']} bytes of {sending.size}"
+    if stored["size"] != sending.size:
+        text = f"{shown} has {stored['size']} bytes of {sending.size}"
         raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
 
 
 def _store(bucket: str, access: Access, limits: TransferLimits) -> S3Store:
+    """Return obstore's client of a bucket. Raises ValueError, and obstore's errors."""
     from obstore.store import S3Store  # noqa: PLC0415
 
-    who = {"access_key_id": access.key_id, "secret_access_key": access.secret}
-    config = {
-        "region": access.region,
-        "checksum_algorithm": "sha256",
-        **({"endpoint": access.endpoint} if access.endpoint else {}),
-        **(who if access.key_id else {"skip_signature": "true"}),
-    }
     return S3Store(
         bucket,
-        config=config,  # type: ignore[arg-type]
+        config=access.config | {"checksum_algorithm": "sha256"},  # type: ignore[arg-type]
         client_options={
             "allow_http": access.endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=limits.connect_s),

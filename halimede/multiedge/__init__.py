@@ -1,8 +1,9 @@
-"""Multi-edge inference: a graph of stages over several edge nodes (seed 000).
+"""Multi-edge inference: several edge workers (members) run one application, and may combine what they find.
 
-``stage.py`` has the building blocks of an application, ``application.py`` assembles them and finds applications by
-name. The other modules run it: stages on the worker of a frame or on a peer with free capacity (``balance``), and the
-joint, in which findings of several workers come together (``joint_runner``).
+An application is a list of stages, which make a finding of each frame, and optionally a joint, which combines the
+findings of all members. ``stage`` has both as base classes; ``application`` finds applications by name. The other
+modules run them: stages on the member that got the frame or on a peer with free capacity (``peer_offload``), the joint
+in one worker (``joint_runner``).
 """
 
 from halimede.multiedge.application import Application, create, register

@@ -1,4 +1,4 @@
-"""The applications that come with halimede: balance, fusion and reid."""
+"""The applications that come with halimede: balance (load sharing), fusion, and reid (re-identification)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (M
 
 
 class Size(Stage):
-    """Write the picture's size: an object at its rim is cut off, and not learned from."""
+    """A ``Stage`` that adds the picture's size to the finding: the joint does not learn from objects cut at its rim."""
 
     def run(self, items: Sequence[Item]) -> None:
-        """Set ``value`` of each prediction."""
+        """Set ``value`` of each prediction to ``{"width": ..., "height": ...}`` in pixels."""
         for item in items:
             height, width = item.image.shape[:2]
             item.prediction.value = {"width": int(width), "height": int(height)}
@@ -29,16 +29,17 @@ class Size(Stage):
 def balance(parameters: Parameters) -> Application:
     """Each frame is answered by the worker's own model, or by a peer's which is expected to finish sooner.
 
-    It has no joint. ``share: "false"`` keeps each worker to its own frames, for example for a comparison.
+    It has no joint. The parameter ``share: "false"`` keeps each worker to its own frames, for example for a comparison.
+    Raises InvalidFieldError.
     """
     return Application(stages=[Classify], share=parameters.flag("share", default=True))
 
 
 @register("fusion")
 def fusion(parameters: Parameters) -> Application:
-    """Several sources see one scene: each classifies its own pictures, and all findings become one answer.
+    """Several cameras see one scene: each member classifies its own pictures, and all findings become one answer.
 
-    Source -> classify -> named => fuse -> sink. Raises InvalidFieldError.
+    Source -> classify -> named => fuse -> sink, where => joins the findings of all members. Raises InvalidFieldError.
     """
     settings = fusing.parse(parameters)
     return Application(
@@ -52,8 +53,8 @@ def fusion(parameters: Parameters) -> Application:
 def reid(parameters: Parameters) -> Application:
     """Objects that several cameras see get one identity each; their positions are published.
 
-    Source -> find -> crop -> embed => match -> sink. The worker answers a picture without objects itself. Raises
-    InvalidFieldError.
+    Source -> find -> crop -> embed -> size => match -> sink, where => joins the findings of all members. A member
+    answers a picture without objects itself. Raises InvalidFieldError.
     """
     finder = parameters.text("detect", "model", choices=tuple(FINDERS))
     settings = matching.parse(parameters)
@@ -66,5 +67,5 @@ def reid(parameters: Parameters) -> Application:
 
 
 def has_objects(prediction: Prediction) -> bool:
-    """Whether the picture shows an object."""
+    """Whether the stages have found an object in the picture."""
     return bool(prediction.embeddings)

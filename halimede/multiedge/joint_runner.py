@@ -1,4 +1,8 @@
-"""Runs the joint of an application in a worker: its thread, its server, and the transfer of its state to standbys."""
+"""Runs the joint of an application in a worker: its thread, its server, and the transfer of its state.
+
+Of the workers that run a joint, the eldest one decides. The others follow its decisions and can take over; each of them
+gets the state when it connects.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from halimede.pipeline.model_slot import ModelSlot
 from halimede.worker.membership import Membership
 from halimede.worker.roles import WorkerContext
 
-#: the joint's folder, inside the worker's
+#: the joint's folder, inside the worker's own
 FOLDER = "joint"
 #: workers that have received the state, and transfers that run or wait: one runs at a time
 MAX_RECEIVERS, MAX_TRANSFERS = 1024, 32
@@ -31,14 +35,17 @@ T = TypeVar("T")
 
 
 class JointRunner:
-    """Runs the joint of an application in a worker. ``start`` once, ``drain`` and ``cancel`` at the end."""
+    """Runs the joint of an application, which has one. Call ``start`` once, ``drain`` and ``cancel`` at the end.
+
+    ``peers``: the other workers of the service.
+    """
 
     def __init__(
-        self, settings: MemberSettings, application: Application, parts: WorkerContext, peers: Membership
+        self, settings: MemberSettings, application: Application, context: WorkerContext, peers: Membership
     ) -> None:
         self._settings = settings
         self._application = application
-        self._parts = parts
+        self._context = context
         self._peers = peers
         self._server: JointServer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -48,20 +55,20 @@ class JointRunner:
         self._transfer_lock = asyncio.Lock()
 
     async def start(self, group: asyncio.TaskGroup) -> None:
-        """Make the joint and run it in ``group``. Raises InvalidFieldError for invalid parameters."""
+        """Make the joint and run it in a task of ``group``. Raises InvalidFieldError for invalid parameters."""
         worker = self._settings.worker
         assert self._application.joint is not None  # noqa: S101  # callers check it
         folder = Path(worker.state) / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         thread, models = ModelThread("joint"), {}
         if worker.role == "cloud" and worker.model_path:
-            thread = holding = HoldingThread("joint", self._parts.slot)
+            thread = holding = HoldingThread("joint", self._context.slot)
             models = {"model": holding.model}
         tools = JointTools(self._settings.parameters, folder, models, self._settings.members, self._settings.cameras)
         joint = self._application.joint(tools)
         self._group = group
         server = self._server = JointServer(
-            self._parts.bus,
+            self._context.bus,
             joint,
             hop(worker.namespace, worker.service, JOIN, worker.worker),
             thread,
@@ -70,7 +77,7 @@ class JointRunner:
             node_of=self._node_of,
             limit_s=worker.model_timeout_s,
         )
-        self._parts.metrics.more.append(server.metrics)
+        self._context.metrics.collectors.append(server.metrics)
 
         async def run() -> None:
             async with thread:
@@ -79,11 +86,14 @@ class JointRunner:
         self._task = group.create_task(run(), name="joint")
 
     def load(self) -> Load:
-        """Return the number of findings that the joint can accept now."""
+        """Return the joint's load, for the other workers. ``credits``: findings that it can accept now."""
         return self._server.load() if self._server else Load(credits=0)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Membership``
-        """Send the state to a new worker that may decide later, if this worker decides now."""
+        """Send the state to a worker that has just connected and runs a joint, if this worker decides now.
+
+        ``peer``: what the worker announces; None: it has ended.
+        """
         own = self._settings.worker.worker
         if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._receivers:
             return
@@ -93,24 +103,24 @@ class JointRunner:
             self._receivers.clear()
         self._receivers.add((worker, peer.life))
         if self._server and self._group and self._peers.eldest() == own:
-            task = self._group.create_task(
-                self._send_state(self._server, worker, peer.life), name=f"state for {worker}"
-            )
+            transfer = self._send_state(self._server, worker, peer.life)
+            task = self._group.create_task(transfer, name=f"state for {worker}")
             self._transfers.add(task)
             task.add_done_callback(self._transfers.discard)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer the pending findings; return whether that was done in time."""
+        """Answer the pending findings; return whether that was done within ``timeout_s`` seconds."""
         return await self._server.drain(timeout_s) if self._server else True
 
     def cancel(self) -> None:
-        """Cancel all work; the joint stores its state."""
+        """Cancel all tasks; the joint stores its state as they end."""
         for task in self._transfers:
             task.cancel()
         if self._task:
             self._task.cancel()
 
     async def _send_state(self, server: JointServer, worker: str, life: str) -> None:
+        """Send the state to a worker's process ``life``. If a part is lost, let it be sent again later."""
         async with self._transfer_lock:
             is_complete = await server.send_state(worker)
         if not is_complete:  # the state is sent again when the worker announces itself again
@@ -118,19 +128,20 @@ class JointRunner:
             self._receivers.discard((worker, life))
 
     def _node_of(self, worker: str) -> str:
+        """Return the node of a worker; this worker's own node if it is not connected."""
         peer = self._peers.others.get(worker)
         return peer.node if peer else self._settings.worker.node
 
 
 class SlotModel(WrappedModel):
-    """The model in a slot, which may be replaced between two calls of a joint but never during one."""
+    """A ``Model`` that stands for the model in a slot. A rollout replaces that between two calls of a joint only."""
 
     def close(self) -> None:
         """Do nothing: the slot closes its model."""
 
 
 class HoldingThread(ModelThread):
-    """A thread whose calls may use the model in a slot, through ``model``."""
+    """A ``ModelThread`` whose calls may use ``model``: the model that is in the slot when a call begins."""
 
     def __init__(self, name: str, slot: ModelSlot) -> None:
         super().__init__(name)
@@ -138,12 +149,12 @@ class HoldingThread(ModelThread):
         self.model = SlotModel(slot.current.model)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` in the thread; the slot's present model stays open until ``work`` has returned."""
+        """Run ``work`` in the thread and return its result; the slot's present model stays open until then."""
         loaded = self._slot.current
 
         def run() -> T:
             self.model.model = loaded.model
             return work(*args, **kwargs)
 
-        with loaded.holding():
+        with loaded.lease():
             return await super().call(run)

@@ -1,18 +1,19 @@
-"""Joint server: receives findings of several workers, lets the joint decide, and publishes the decisions.
+"""The joint server receives findings of several workers, lets the joint decide, and publishes the decisions.
 
-Each worker that may decide runs a joint server; ``Membership`` determines which worker decides. The other workers
-follow the decisions, so that each of them can take over. A requester owns its deadline and its retries: it repeats
-findings that were lost with a process. The joint is called in its thread, and its exceptions do not end the worker.
-Waiting findings are bounded in number, bytes and time.
+Each worker that may decide runs a joint server, and the eldest one decides. The others follow its decisions, which are
+tracks, so that each of them can take over. The worker that sends a finding repeats it if the server's process ended.
+The joint is called in its own thread, and its exceptions do not end the worker. Waiting findings are bounded in number,
+bytes and time.
 
 The loop: the bus adds new findings and other workers' tracks to two lists and sets an event. The event, or the time
-that the joint has set, wakes the loop. It gives the joint the tracks, then the new findings, then lets the joint
-answer the due ones. The answers go to the requesters, and the decisions to all other workers.
+that the joint has set, wakes the loop. The loop gives the joint the tracks, then the new findings, then lets the joint
+answer the due ones. The answers go to the workers that sent the findings, and the decisions to all workers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import Channel
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.intake import LONGEST_S
+from halimede.pipeline.intake import MAX_DEADLINE_S
 from halimede.pipeline.responders import REMEMBERED_BYTES, weight
 from halimede.system.lru import LruCache
 from halimede.topic import Address
@@ -42,10 +43,11 @@ log = structlog.get_logger()
 CAPACITY, CAPACITY_BYTES = 512, 64 * 1024 * 1024
 #: messages that wait for the broker; above that, findings wait
 OUTBOX_LIMIT = 256
+#: answers that are remembered, for findings that are sent again
 MAX_ANSWERS = 4096
 #: tracks of other workers in the queue; above that, the oldest are dropped
 MAX_TRACKS = 10_000
-#: user property with the name of the deciding worker
+#: MQTT user property of decisions: the name of the worker that decided
 DECIDER = "decider"
 #: seconds between two checks for expired requests
 EXPIRY_CHECK_S = 0.5
@@ -56,10 +58,26 @@ CLOSE_S = 3.0
 
 
 class JointServer:
-    """Runs one joint on a channel. ``run`` until cancelled; ``drain`` before that.
+    """Runs one joint, and answers the findings that come on a channel. ``run`` until cancelled; ``drain`` before that.
 
-    ``decides``: whether this worker answers requests now. ``changed`` is called when ``load`` has changed. If one call
-    of the joint takes longer than ``limit_s`` seconds, its worker ends: another one decides then.
+    Args:
+        bus: the connection to the broker.
+        joint: the joint, not opened yet.
+        channel: the topics of the requests and replies.
+        thread: where all methods of the joint are called.
+        decides: whether this worker is the one that decides now.
+        changed: is called when ``load`` has changed.
+        node_of: returns the node of a worker.
+        limit_s: seconds for one call of the joint. If it takes longer, this worker ends, and another one decides.
+
+    Attributes:
+        accepted: findings that were passed to the joint.
+        answered: findings that the joint has answered.
+        refused: findings that found no space.
+        failed: findings for which the joint raised an exception.
+        expired: findings whose sender has timed out.
+        followed: tracks of other workers.
+
     """
 
     def __init__(
@@ -104,11 +122,14 @@ class JointServer:
         )
 
     def load(self) -> Load:
-        """Return the joint's capacity and queue."""
+        """Return the findings that it can accept now (``credits``), its milliseconds for one, and those that wait."""
         return Load(credits=self._waiting.free, service_ms=round(self._service_ms, 1), queued=len(self._waiting))
 
     async def run(self) -> None:
-        """Open the joint, subscribe, and decide until cancelled."""
+        """Open the joint, subscribe, and decide until cancelled; then let the joint store its state.
+
+        Raises what the joint raises when it is opened, and BusError when a subscription fails.
+        """
         await self._thread.call(self._joint.open)  # if it fails, the worker ends
         try:
             async with asyncio.TaskGroup() as group:
@@ -118,9 +139,8 @@ class JointServer:
                 for filter_ in self._channel.requests:
                     await self._bus.subscribe(filter_, self._accept)
                 await self._bus.subscribe(topics.TRACK.filter(**self._names), self._follow)
-                await self._bus.subscribe(
-                    topics.GALLERY.filter(**self._names, worker=self._channel.worker), self._queue_track
-                )
+                gallery = topics.GALLERY.filter(**self._names, worker=self._channel.worker)
+                await self._bus.subscribe(gallery, self._queue_track)
                 await self._bus.subscribe(topics.IDENTITY_QUERY.filter(**self._names), self._answer_query)
                 await self._decide_until_cancelled()
         finally:
@@ -135,15 +155,13 @@ class JointServer:
                 while self._waiting:
                     self._idle.clear()
                     await self._idle.wait()
-                if not await self._outbox.drain(timeout_s):
-                    return False
+                return await self._outbox.drain(timeout_s)
         except TimeoutError:
             log.warning("findings not answered in time", pending=len(self._waiting))
             return False
-        return True
 
     async def send_state(self, worker: str) -> bool:
-        """Send a new worker the joint's state, with which it can take over; return whether all tracks were sent."""
+        """Send a new worker the joint's state, with which it can take over; return whether all of it was sent."""
         tracks = await self._guarded.snapshot()
         address = topics.GALLERY.at(**self._names, worker=worker)
         for sent, track in enumerate(tracks or ()):
@@ -156,27 +174,23 @@ class JointServer:
         return tracks is not None
 
     def metrics(self) -> Iterator[Metric]:
-        """Return the metrics of the joint."""
+        """Yield the metrics of the joint for Prometheus."""
         outcomes = {"answered": self.answered, "failed": self.failed, "refused": self.refused, "expired": self.expired}
         samples = [({"outcome": outcome}, count) for outcome, count in outcomes.items()]
-        yield counter(
-            "worker_joint_samples", "Multi-edge: findings that this worker's joint received, by outcome.", samples
-        )
-        yield counter(
-            "worker_joint_messages", "Multi-edge: decisions of another worker that this worker followed.", self.followed
-        )
+        text = "Multi-edge: findings that this worker's joint received, by outcome."
+        yield counter("worker_joint_samples", text, samples)
+        text = "Multi-edge: decisions of another worker that this worker followed."
+        yield counter("worker_joint_messages", text, self.followed)
         yield gauge("worker_joint_waiting", "Multi-edge: findings that wait for their answer.", len(self._waiting))
         sizes = [({"what": name}, value) for name, value in sorted(self._joint.metrics().items())]
         decides = ({"what": "decides"}, float(self._decides()))
-        yield gauge(
-            "worker_joint_state",
-            "Multi-edge: whether this worker is the active joint, and the size of its state.",
-            [decides, *sizes],
-        )
+        text = "Multi-edge: whether this worker is the active joint, and the size of its state."
+        yield gauge("worker_joint_state", text, [decides, *sizes])
 
     # --- messages from the bus ------------------------------------------------------------------------------------
 
     async def _accept(self, delivery: Delivery[Frame]) -> None:
+        """Queue a new finding for the joint; answer one that is known already, or that finds no space."""
         frame = delivery.body
         asker = self._channel.asker(self._channel.reply_address(delivery.packet).text)
         key = frame.id + asker.encode()
@@ -198,10 +212,12 @@ class JointServer:
             self._changed()
 
     async def _follow(self, delivery: Delivery[Track]) -> None:
+        """Queue a track that another worker has decided."""
         if delivery.properties.get(DECIDER) != self._channel.worker:
             await self._queue_track(delivery)
 
     async def _queue_track(self, delivery: Delivery[Track]) -> None:
+        """Queue a track for ``Joint.follow``; if there are too many, drop the oldest."""
         self._tracks.append(delivery.body)
         if len(self._tracks) > MAX_TRACKS:
             del self._tracks[0]
@@ -209,26 +225,25 @@ class JointServer:
         self._arrived.set()
 
     async def _answer_query(self, delivery: Delivery[IdentityQuery]) -> None:
+        """Answer an operator's query about an identity, if this worker decides."""
         if not self._decides():
             return
         answer = await self._thread.call(self._joint.ask, delivery.body)
         if answer is None:
-            text = "this service's application keeps no identities"
-            answer = IdentityAnswer(worker=self._channel.worker, error=text)
+            answer = IdentityAnswer(worker="", error="this service's application keeps no identities")
         answer.worker = self._channel.worker
         await self._bus.reply(delivery, topics.IDENTITY_ANSWER, answer)
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
     async def _decide_until_cancelled(self) -> None:
+        """Pass tracks and findings to the joint as they come, and let it answer when answers are due."""
         loop = asyncio.get_running_loop()
         due: float | None = loop.time()
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._arrived.wait()
-            except TimeoutError:
-                pass
             self._arrived.clear()
             tracks, self._tracks = self._tracks, []
             if tracks:
@@ -247,7 +262,7 @@ class JointServer:
                 self._service_ms += 0.1 * ((loop.time() - began) * 1000 / len(new) - self._service_ms)
 
     async def _expire(self) -> None:
-        """Drop findings whose requesters have timed out: a joint may hang, or never answer them."""
+        """Drop findings whose senders have timed out, until cancelled: a joint may hang, or never answer them."""
         while True:
             await asyncio.sleep(EXPIRY_CHECK_S)
             if expired := self._waiting.expire(asyncio.get_running_loop().time()):
@@ -256,7 +271,7 @@ class JointServer:
                 self._changed()
 
     def _fail(self, findings: list[Finding], error: str) -> None:
-        """Reply to the requesters that there is no answer: they keep their own predictions."""
+        """Reply to the senders of findings that there is no answer: they keep their own predictions."""
         for finding in findings:
             if delivery := self._waiting.pop(finding.key):
                 self._idle.set()
@@ -266,6 +281,7 @@ class JointServer:
         self._changed()
 
     async def _send_outcome(self, outcome: Outcome) -> None:
+        """Reply to the senders of the answered findings, and publish the decisions."""
         for key, prediction in outcome.answers.items():
             if prediction is None or weight(prediction) <= REMEMBERED_BYTES:
                 self._answers.put(key, prediction)
@@ -285,16 +301,21 @@ class JointServer:
             await self._outbox.wait_ready()
             self._outbox.put(address, body, properties={DECIDER: self._channel.worker})
 
-    def _reply(self, to: Delivery[Frame], prediction: Prediction | None) -> None:
-        answer = prediction or to.body.edge or Prediction()
-        self._answer(to, Reply(id=to.body.id, worker=self._channel.worker, prediction=answer, batch=1))
+    def _reply(self, request: Delivery[Frame], prediction: Prediction | None) -> None:
+        """Reply to a finding with the joint's prediction; None: with that of the finding itself."""
+        answer = prediction or request.body.edge or Prediction()
+        self._answer(request, Reply(id=request.body.id, worker=self._channel.worker, prediction=answer, batch=1))
 
-    def _answer(self, to: Delivery[Frame], reply: Reply) -> None:
-        address = Address(self._channel.reply, to.packet.response_topic)
-        self._outbox.put(address, reply, correlation=to.packet.correlation)
+    def _answer(self, request: Delivery[Frame], reply: Reply) -> None:
+        """Hand a reply over to the outbox."""
+        address = Address(self._channel.reply, request.packet.response_topic)
+        self._outbox.put(address, reply, correlation=request.packet.correlation)
 
     def _unwritable(self, body: object, error: Exception) -> Reply | None:
-        """Return the reply in place of a decision that cannot be encoded: a user's joint may return any value."""
+        """Return the message to send in place of one that cannot be encoded: a user's joint may return any value.
+
+        None: nothing is sent, because it is no reply, or an error already.
+        """
         self._limited_log.warning("decision not sent", error=str(error))
         if not isinstance(body, Reply) or body.error:
             return None
@@ -304,13 +325,18 @@ class JointServer:
 
 @dataclass(slots=True)
 class _Entry:
+    """A request with its deadline ``until`` (loop time), and the ``size`` of its payload in bytes."""
+
     delivery: Delivery[Frame]
     until: float
     size: int
 
 
 class PendingFindings:
-    """The pending request for each finding, by its key, with its deadline."""
+    """The requests with findings that wait for an answer, by the finding's key.
+
+    It has space until there are ``most`` of them, or until their payloads have ``most_bytes``.
+    """
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -330,17 +356,15 @@ class PendingFindings:
         return 0 if self._bytes >= self._most_bytes else max(0, self._most - len(self))
 
     def put(self, key: bytes, delivery: Delivery[Frame], now: float) -> None:
-        """Add a request; a repeated request replaces the earlier one."""
+        """Add a request at loop time ``now``; a repeated request replaces the earlier one."""
         self.pop(key)
         limit_s = delivery.body.deadline_ms / 1000
-        entry = _Entry(
-            delivery, now + (limit_s if 0 < limit_s < LONGEST_S else LONGEST_S), len(delivery.packet.payload)
-        )
-        self._entries[key] = entry
+        until = now + (limit_s if 0 < limit_s < MAX_DEADLINE_S else MAX_DEADLINE_S)
+        entry = self._entries[key] = _Entry(delivery, until, len(delivery.packet.payload))
         self._bytes += entry.size
 
     def pop(self, key: bytes) -> Delivery[Frame] | None:
-        """Remove and return the request for a finding, None if there is none."""
+        """Remove and return the request with a finding; None if there is none."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
@@ -348,7 +372,7 @@ class PendingFindings:
         return entry.delivery
 
     def expire(self, now: float) -> int:
-        """Drop expired requests; return their number."""
+        """Remove the requests whose deadline is over at loop time ``now``; return their number."""
         late = [key for key, entry in self._entries.items() if entry.until <= now]
         for key in late:
             self.pop(key)
@@ -356,7 +380,7 @@ class PendingFindings:
 
 
 def finding_of(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
-    """Return the finding of a worker's frame, as its joint receives it."""
+    """Return the finding in a request of the worker ``asker``, as the joint receives it."""
     return Finding(
         key=key,
         camera=frame.camera,
@@ -370,7 +394,14 @@ def finding_of(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
 
 @dataclass(slots=True)
 class JointReply:
-    """The result of one call: ``error`` if it refused the new findings, ``due`` is the time of its next call."""
+    """The result of one call of the joint.
+
+    Attributes:
+        outcomes: its answers and decisions.
+        error: why it failed on the new findings; empty if it did not.
+        due: loop time of the next call; None: not before the next finding.
+
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
     error: str = ""
@@ -378,21 +409,21 @@ class JointReply:
 
 
 class GuardedJoint:
-    """Calls one joint; its exceptions are logged or become replies."""
+    """Calls one joint in its thread; the joint's exceptions are logged or become the error of a reply."""
 
     def __init__(self, joint: Joint, thread: ModelThread) -> None:
         self._joint = joint
         self._thread = thread
 
     async def follow(self, tracks: Sequence[Track]) -> None:
-        """Pass on decisions of another worker. Decisions that the joint cannot read are missing in this worker only."""
+        """Pass decisions of another worker to the joint. Decisions that it cannot read are missing in this worker."""
         try:
             await self._thread.call(self._joint.follow, tracks)
         except Exception:
             log.exception("joint update failed", tracks=len(tracks))
 
     async def snapshot(self) -> list[Track] | None:
-        """Return the state for another worker; None: the joint failed."""
+        """Return the joint's state, for another worker; None: the joint failed."""
         try:
             return await self._thread.call(lambda: list(self._joint.snapshot()))
         except Exception:
@@ -400,7 +431,7 @@ class GuardedJoint:
             return None
 
     async def close(self) -> None:
-        """Let the joint store its state; do not wait for a joint that hangs."""
+        """Let the joint store its state; wait for that for up to CLOSE_S."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(self._thread.call(self._joint.close))
@@ -410,7 +441,10 @@ class GuardedJoint:
             log.exception("joint not closed")
 
     def decide(self, new: list[Finding], now: float) -> JointReply:
-        """Pass new findings to the joint, and let it answer the due ones. Call this method in the joint's thread."""
+        """Pass new findings to the joint at loop time ``now``, and let it answer the due ones.
+
+        Call this method in the joint's thread.
+        """
         reply = JointReply()
         try:
             if new:
@@ -430,6 +464,7 @@ class GuardedJoint:
 
 
 def _check_outcome(outcome: Outcome) -> Outcome:
+    """Return what a joint has returned. Raises TypeError if that has a wrong type."""
     if not isinstance(outcome, Outcome):
         raise TypeError(f"it must return an Outcome, not {type(outcome).__name__}")
     for answer in outcome.answers.values():

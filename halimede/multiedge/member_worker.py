@@ -1,8 +1,8 @@
 """An edge worker of a multi-edge service: runs stages on frames, sends findings to the joint, publishes results.
 
-Its parts are independent: ``Membership`` (which workers are online), ``JointClient`` (requests to the deciding worker),
-``PeerOffload`` and ``SpareCapacity`` (frames to and from peers), ``JointRunner`` (decides itself), ``FailoverSource``
-(its own frames, and those of workers that have ended).
+Its parts are independent: ``Membership`` (which workers are online), ``FailoverSource`` (its own frames, and those of
+workers that have ended), ``PeerOffload`` and ``SpareCapacity`` (frames to and from other workers), ``JointClient``
+(findings to the worker that decides), ``JointRunner`` (the joint, if this worker may decide).
 """
 
 from __future__ import annotations
@@ -33,24 +33,27 @@ from halimede.worker.session_failover import FailoverSource, intake_id
 
 #: frames that the broker may have in flight to a member: each is acknowledged once it is answered
 INTAKE_RECEIVE_MAXIMUM = 64
-#: a shared subscription's group: another kind of service may use the same cameras and also receives all frames
+#: ending of the group of the shared subscription to frames: a group shares the frames of a camera. A service of another
+#: kind with the same name has another group, and also receives all frames
 GROUP = "multi-edge"
 
 
 class MemberJob:
-    """One edge worker. ``run`` until it is stopped; it drains then."""
+    """One edge worker. ``run`` until ``context.stop`` is set; then it answers what it has accepted.
 
-    def __init__(self, settings: MemberSettings, application: Application, parts: WorkerContext) -> None:
-        worker, bus = settings.worker, parts.bus
-        self._settings, self._application, self._parts = settings, application, parts
+    ``context``: the connection, model slot, ledger and metrics that all workers have.
+    """
+
+    def __init__(self, settings: MemberSettings, application: Application, context: WorkerContext) -> None:
+        worker, bus = settings.worker, context.bus
+        self._settings, self._application, self._context = settings, application, context
         self._worker = worker
         self._durable = settings.application.takeover
         self._group = f"{worker.service}.{GROUP}"
-        address = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
         intake = intake_id(worker) if self._durable and worker.source.cameras else ""
-        self._peers = Membership(bus, topics.PEER, **address, node=worker.node, intake=intake)
+        self._peers = Membership(bus, topics.PEER, **worker.names(), intake=intake)
         self._source = FailoverSource(
-            parts,
+            context,
             self._peers,
             group=self._group,
             cameras=settings.cameras,
@@ -61,29 +64,32 @@ class MemberJob:
         names = (worker.namespace, worker.service, worker.worker)
         self._joint_client = JointClient(bus, *names, self._peers) if application.joint else None
         runs_joint = application.joint and settings.members_join
-        self._joint_runner = JointRunner(settings, application, parts, self._peers) if runs_joint else None
+        self._joint_runner = JointRunner(settings, application, context, self._peers) if runs_joint else None
         self._peer_offload = PeerOffload(bus, *names, self._local_load) if application.share else None
         self._requests: RequestIntake | None = None
         if self._joint_runner:
             self._peers.join = self._joint_runner.load
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Process frames until stopped; ``ready`` is called when the worker accepts frames."""
-        parts, worker = self._parts, self._worker
+        """Process frames until stopped; ``ready`` is called when the worker accepts frames. Call it once.
+
+        Raises an ExceptionGroup if a part of the worker fails.
+        """
+        context, worker = self._context, self._worker
         async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
             edge = self._edge = self._edge_worker(decoder)
             requests = self._requests = self._peer_requests(edge) if self._peer_offload else None
             await self._subscribe(group)
             running = [
                 group.create_task(edge.run(), name="edge worker"),
-                group.create_task(parts.slot.watch(worker.model_timeout_s), name="model watch"),
+                group.create_task(context.slot.watch(worker.model_timeout_s), name="model watch"),
             ]
             if requests:
                 running.append(group.create_task(requests.run(), name="share"))
             self._export_counters(edge)
             await self._source.start(edge.intake, group)
             ready()
-            await parts.stop.wait()
+            await context.stop.wait()
             await self._drain()
             for task in running:
                 task.cancel()
@@ -92,32 +98,32 @@ class MemberJob:
 
     def _edge_worker(self, decoder: ModelThread) -> EdgeWorker:
         """Return the pipeline of this worker's own frames."""
-        parts, worker = self._parts, self._worker
+        context, worker = self._context, self._worker
         tier = NextTier(by="joint", hard=False, deadline_s=worker.deadline_s)
         responder = ResultResponder(
             origin(worker),
-            result_outbox(parts.bus),
+            result_outbox(context.bus),
             topics.MULTI_RESULT.at(ns=worker.namespace, service=worker.service),
-            parts.ledger,
-            trace_buffer=parts.trace_buffer,
+            context.ledger,
+            trace_buffer=context.trace_buffer,
             tier=tier,
         )
         return EdgeWorker(
-            parts.slot,
+            context.slot,
             responder,
-            parts.ledger,
+            context.ledger,
             decoder,
             limits=EdgeLimits(max_age_s=worker.source.max_age_s),
-            trace_buffer=parts.trace_buffer,
+            trace_buffer=context.trace_buffer,
             miner=self._application.joins if self._joint_client else None,
-            escalation=Escalation(self._joint_client, parts.ledger, tier=tier) if self._joint_client else None,
+            escalation=Escalation(self._joint_client, context.ledger, tier=tier) if self._joint_client else None,
             peers=self._peer_offload,
             deadline_s=worker.deadline_s,
         )
 
     def _peer_requests(self, edge: EdgeWorker) -> RequestIntake:
-        """Return the intake of peers' frames, which feeds the same pipeline."""
-        worker, bus = self._worker, self._parts.bus
+        """Return the intake of the frames of other workers, which go into the pipeline of ``edge`` as well."""
+        worker, bus = self._worker, self._context.bus
         capacity = SpareCapacity(self._local_load, self._peers.touch, lambda: len(self._peers.others))
         self._peers.share = capacity.load
         channel = hop(worker.namespace, worker.service, peer_offload.SHARE, worker.worker)
@@ -126,13 +132,13 @@ class MemberJob:
             channel,
             edge.pipeline,
             limits=peer_offload.LIMITS,
-            trace_buffer=self._parts.trace_buffer,
+            trace_buffer=self._context.trace_buffer,
             advertiser=capacity,
             busy=capacity.is_overloaded,
         )
 
     async def _subscribe(self, group: asyncio.TaskGroup) -> None:
-        """Subscribe to the messages of the other workers."""
+        """Connect the parts with the announcements of other workers, and start them."""
         for client in (self._joint_client, self._peer_offload, self._joint_runner):
             if client:
                 self._peers.on_change(client.changed)
@@ -163,18 +169,19 @@ class MemberJob:
     # --- metrics ----------------------------------------------------------------------------------------------------
 
     def _export_counters(self, edge: EdgeWorker) -> None:
-        """Count the requests of each hop, and export the counters."""
-        parts, requests = self._parts, self._requests
+        """Let the ledger and the metrics follow the counters of this worker's parts."""
+        context, requests = self._context, self._requests
         clients = [client for client in (self._joint_client, self._peer_offload) if client]
-        parts.ledger.follow(Count.LATE, lambda: sum(client.late for client in clients))
-        parts.ledger.follow(Count.UNASKED, lambda: sum(client.unknown for client in clients))
+        context.ledger.follow(Count.LATE, lambda: sum(client.late for client in clients))
+        context.ledger.follow(Count.UNASKED, lambda: sum(client.unknown for client in clients))
         if requests:
-            parts.ledger.follow(Count.SERVED, lambda: requests.stats.served)
-            parts.ledger.follow(Count.BATCHES, lambda: requests.times.batch.count)
-        parts.metrics.edge, parts.metrics.offload = edge, clients[0] if clients else None
-        parts.metrics.more.append(self._metrics)
+            context.ledger.follow(Count.SERVED, lambda: requests.stats.served)
+            context.ledger.follow(Count.BATCHES, lambda: requests.times.batch.count)
+        context.metrics.edge, context.metrics.offload = edge, clients[0] if clients else None
+        context.metrics.collectors.append(self._metrics)
 
     def _metrics(self) -> Iterator[Metric]:
+        """Yield the metric of the frames that were sent to other workers, if frames are shared."""
         if self._peer_offload:
             counts = {"answered": self._peer_offload.shared, "returned": self._peer_offload.returned}
             samples = [({"outcome": outcome}, count) for outcome, count in counts.items()]

@@ -1,4 +1,4 @@
-"""Environment variables of a multi-edge service's worker, in addition to those of every worker. Pure."""
+"""Environment variables of a multi-edge service's worker, in addition to those of every worker."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from halimede.worker.settings import WorkerSettings, read, read_json
 
 #: kind of the service that is the owner of the workers
 OWNER_KIND = KIND
+#: the kinds of workers: an edge worker of the service, and the cloud worker with its joint
 Program = Literal["member", "joint"]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """One worker of a multi-edge service.
+    """The settings of one worker of a multi-edge service.
 
-    ``part`` is the worker's name in the service, ``members`` the names of all edge workers, ``cameras`` all cameras.
-    ``members_join``: there is no cloud worker, so an edge worker runs the joint.
+    Attributes:
+        worker: those that every worker has.
+        application: name or entry of the application, with its parameters.
+        part: the worker's name within the service.
+        members: the names of all edge workers within the service.
+        cameras: the cameras of all edge workers.
+        members_join: there is no cloud worker, so an edge worker runs the joint.
+
     """
 
     worker: WorkerSettings
@@ -34,12 +41,15 @@ class MemberSettings:
 
     @property
     def parameters(self) -> Parameters:
-        """The application's parameters."""
+        """The application's parameters, by name."""
         return Parameters({parameter.key: parameter.value for parameter in self.application.parameters})
 
 
 def read_member(program: Program, environ: Mapping[str, str], *, own_estimator: bool = False) -> MemberSettings:
-    """Read the environment. Raises InvalidFieldError."""
+    """Return the settings in ``environ`` of an edge worker (``member``) or a cloud worker (``joint``).
+
+    ``own_estimator``: a user's class replaces the model, so no model file is needed. Raises InvalidFieldError.
+    """
     optional = own_estimator or program == "joint"
     role: Literal["edge", "cloud"] = "edge" if program == "member" else "cloud"
     if not environ.get("APPLICATION"):
@@ -58,4 +68,5 @@ def read_member(program: Program, environ: Mapping[str, str], *, own_estimator: 
 
 
 def _names(environ: Mapping[str, str], name: str) -> list[Label]:
+    """Return the names in a variable's JSON list; none without the variable. Raises InvalidFieldError."""
     return read_json(environ, name, list[Label]) if environ.get(name) else []

@@ -47,7 +47,7 @@ def parts(application: Application, parameters: Parameters) -> tuple[list[Summar
 
 
 def graph(name: str, application: Application, parameters: Parameters) -> str:
-    """Return the graph as text: one line, and below it a summary of each part."""
+    """Return the graph as text: one line, and below it a summary of each part. Raises InvalidFieldError."""
     stages, joint = parts(application, parameters)
     line = THEN.join(["source", *(stage.name for stage in stages)])
     line += f"{TOGETHER}{joint.name}{THEN}sink" if joint else f"{THEN}sink"
@@ -60,6 +60,7 @@ def graph(name: str, application: Application, parameters: Parameters) -> str:
 
 
 def _summarize(make: Callable[..., M], tools: Tools | JointTools) -> Summary:
+    """Make a stage or a joint, close it, and return its summary: the first paragraph of its class's docstring."""
     part = make(tools)
     try:
         summary = (inspect.getdoc(type(part)) or "").split("\n\n")[0]
@@ -70,12 +71,13 @@ def _summarize(make: Callable[..., M], tools: Tools | JointTools) -> Summary:
 
 
 def _describe(parts: Sequence[Summary]) -> list[str]:
+    """Return a line for each part, with the names in one column."""
     width = max((len(summary.name) for summary in parts), default=0)
     return [f"  {summary.name:{width}}  {summary.text}".rstrip() for summary in parts]
 
 
 def main() -> int:
-    """Print one graph; return 1 if the application or its parameters are refused."""
+    """Print the graph that the command line asks for; return 1 if the application or its parameters are refused."""
     parser = argparse.ArgumentParser(
         prog="python -m halimede.multiedge.show", description="Print the graph of an application."
     )
@@ -95,6 +97,7 @@ def main() -> int:
 
 
 def _pair(text: str) -> tuple[str, str]:
+    """Return the key and the value of ``KEY=VALUE``. Raises InvalidFieldError."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise InvalidFieldError("--parameter", text, "write KEY=VALUE")

@@ -1,7 +1,8 @@
-"""The parts of an application: stages, which process one frame at a time, and a joint, which combines findings.
+"""Base classes for the parts of an application: stages, which process frames, and a joint, which combines findings.
 
-Both are plain classes without topics and clocks, so that they can be run in a test or a notebook. They may block: the
-worker calls them in their own thread, one call at a time.
+A finding is what the stages of one worker make of one frame. Both kinds of parts are plain classes without topics and
+clocks, so that they can be run in a test or a notebook. They may block: the worker calls them in a thread, one call at
+a time.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class Item:
     """One frame in the stages, and their results so far.
 
     Attributes:
-        image: ``[height, width, 3]`` or ``[height, width]``, uint8; any array of raw frames.
-        camera: the frame's camera.
-        id: of the frame, 16 bytes.
+        image: the picture, ``(height, width, 3)`` or ``(height, width)`` uint8; of a raw frame any array.
+        camera: the frame's camera; empty if unknown.
+        id: the frame's id, 16 bytes; empty if unknown.
         sequence: the camera's own number of the frame.
-        captured_ns: capture time, nanoseconds since 1970 by the clock of the camera; never 0.
-        prediction: the result so far: after the last stage it is the finding.
-        crops: pictures of the boxes, in their order, for later stages.
+        captured_ns: time of capture by the camera's clock, in nanoseconds since 1970; 0 if unknown.
+        prediction: the result so far; after the last stage it is the finding.
+        crops: the pictures in the prediction's boxes, in their order, for later stages.
         values: any data that stages of one application share.
 
     """
@@ -44,7 +45,10 @@ class Item:
 
 
 class Parameters(Mapping[str, str]):
-    """Parameters of an application, as text from the resource, read by type. Errors name field and value."""
+    """The parameters of an application: texts by name, from the resource, with methods that read them by type.
+
+    The methods raise InvalidFieldError, which names the parameter and its value, for a text that is not valid.
+    """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = dict(texts)
@@ -59,14 +63,14 @@ class Parameters(Mapping[str, str]):
         return len(self._texts)
 
     def text(self, name: str, default: str, *, choices: Sequence[str] = ()) -> str:
-        """Return a parameter; raise InvalidFieldError unless it is one of ``choices``, if there are any."""
+        """Return a parameter, or ``default`` if it is missing. It must be one of ``choices``, if there are any."""
         value = self._texts.get(name, default)
         if choices and value not in choices:
             raise InvalidFieldError(_field(name), value, f"use one of {', '.join(choices)}")
         return value
 
     def number(self, name: str, default: float, *, least: float, most: float) -> float:
-        """Return a parameter as a number from ``least`` to ``most``; raise InvalidFieldError."""
+        """Return a parameter, or ``default`` if it is missing. It must be a number from ``least`` to ``most``."""
         text = self._texts.get(name)
         try:
             value = default if text is None else float(text)
@@ -77,7 +81,7 @@ class Parameters(Mapping[str, str]):
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a parameter that is true or false; raise InvalidFieldError."""
+        """Return whether a parameter is ``true``, or ``default`` if it is missing. It must be true or false."""
         text = self._texts.get(name, "true" if default else "false").lower()
         if text not in {"true", "false"}:
             raise InvalidFieldError(_field(name), text, "write true or false")
@@ -85,12 +89,16 @@ class Parameters(Mapping[str, str]):
 
 
 def _field(name: str) -> str:
+    """Return the path of a parameter in the resource."""
     return f"spec.application.parameters.{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a stage may use. ``models``: ``model`` and, if the worker has one, ``detector``."""
+    """What a stage may use: the names of its worker and node, the application's parameters, and models.
+
+    ``models``: ``model`` is the worker's own model; ``detector`` is there if the worker has one.
+    """
 
     models: Mapping[str, Model]
     parameters: Parameters
@@ -99,28 +107,39 @@ class Tools:
 
 
 class Stage(ABC):
-    """One step in the processing of frames. Made once from ``Tools``, whose errors are the user's mistakes."""
+    """One step in the processing of frames. A worker makes it once.
+
+    The constructor may raise InvalidFieldError for parameters or models that the stage cannot use.
+    """
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
 
     @abstractmethod
     def run(self, items: Sequence[Item]) -> None:
-        """Process items of equal size and add the results to them.
+        """Process frames of equal size, and add the results to the items.
 
-        Raises SampleError if at least one of them cannot be answered: the worker then finds which, and answers the
-        others.
+        Raises SampleError if at least one frame cannot be answered. The worker then runs the frames one by one, and
+        answers the others.
         """
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Free the stage's resources; its tools belong to the worker."""
+        """Free the stage's resources, but not its tools: the worker closes the models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one worker for one frame, as the joint receives it.
+    """What the stages of one worker have made of one frame, as the joint receives it.
 
-    ``key`` identifies it in an Outcome. Another worker than before may take over the ``camera``.
+    Attributes:
+        key: identifies the finding in an ``Outcome``.
+        camera: the frame's camera; another worker may take it over.
+        worker: the worker that ran the stages.
+        node: its node.
+        sequence: the camera's own number of the frame.
+        captured_ns: time of capture by the camera's clock, in nanoseconds since 1970.
+        prediction: the result of the stages.
+
     """
 
     key: bytes
@@ -136,7 +155,11 @@ class Finding:
 class Outcome:
     """A joint's output: answers to findings, and messages for all consumers.
 
-    A finding whose answer is None keeps the prediction of its worker.
+    Attributes:
+        answers: the prediction for each answered finding, by its key; None: the finding's own prediction.
+        tracks: identities that were seen (re-identification); the joints of other workers follow them.
+        fused: common answers of several cameras (fusion).
+
     """
 
     answers: Mapping[bytes, Prediction | None] = field(default_factory=dict)
@@ -146,9 +169,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointTools:
-    """What a joint may use. ``state`` is its own folder, which persists; ``members``: their names.
+    """What a joint may use.
 
-    ``models`` has the cloud worker's model if there is one. ``cameras``: those of the service's workers.
+    Attributes:
+        parameters: the application's parameters.
+        state: the joint's own folder, which survives restarts.
+        models: ``model`` is the cloud worker's model; empty if it has none.
+        members: the names of all edge workers.
+        cameras: the cameras of all edge workers.
+
     """
 
     parameters: Parameters
@@ -159,43 +188,45 @@ class JointTools:
 
 
 class Joint(ABC):
-    """Combines findings of several workers. ``now`` is monotonic seconds, never wall clock.
+    """Combines findings of several workers. ``now`` is a time in seconds of a monotonic clock, never the wall clock.
 
-    One of the workers decides at a time; the others ``follow`` its decisions, so that any of them can take over.
+    Several workers may have a joint. One of them decides at a time, and its joint gets the findings. The others
+    ``follow`` its decisions, so that any of them can take over. An exception in ``take`` or ``due`` is logged, and the
+    workers keep their own predictions.
     """
 
     def __init__(self, tools: JointTools) -> None:
         self.tools = tools
 
     def open(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Load the stored state; called once before anything else, in the joint's thread."""
+        """Load the stored state; called once before all other methods. An exception ends the worker."""
 
     @abstractmethod
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
-        """Accept new findings, and answer those that can be answered. Each finding is answered once, here or later."""
+        """Accept new findings, and answer those that can be answered now; ``due`` answers the others later."""
 
     def due(self, now: float) -> Outcome:  # noqa: ARG002
-        """Answer findings that have waited long enough."""
+        """Answer the findings that have waited long enough; called after ``take``, and at the time of ``next_due``."""
         return Outcome()
 
     def next_due(self) -> float | None:
-        """Return when to call ``due`` next; None: not before the next finding."""
+        """Return the time (as ``now``) at which to call ``due`` next; None: not before the next finding."""
         return None
 
     def follow(self, tracks: Sequence[Track]) -> None:  # noqa: B027  # most have nothing to do here
-        """Apply decisions of another worker."""
+        """Apply decisions of another worker, or the state that it sent."""
 
     def ask(self, query: IdentityQuery) -> IdentityAnswer | None:  # noqa: ARG002
-        """Answer an operator's query; None: this application has no identities."""
+        """Answer an operator's query about an identity; None: this application has no identities."""
         return None
 
     def snapshot(self) -> Iterator[Track]:
-        """Yield the state that a new worker needs, as tracks to follow."""
+        """Yield the state that a new worker needs, as tracks for ``follow``."""
         return iter(())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics by name."""
+        """Return the sizes of the state to export as metrics, by name; called from the event loop."""
         return {}
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Store the state; called in the joint's thread."""
+        """Store the state; called once, after all other methods."""

@@ -1,6 +1,7 @@
 """A process's HTTP endpoint: liveness, readiness, and metrics for Prometheus.
 
-The only socket that a service opens; on loopback unless configured otherwise. It is read-only.
+It is the only socket on which a service listens: on loopback unless configured otherwise, and read-only unless a
+service adds paths.
 """
 
 from halimede.observe.http import Accepts, Check, Health, HttpServer, parse_bind

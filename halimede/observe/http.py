@@ -1,8 +1,8 @@
 """A small HTTP server in each process: ``/healthz``, ``/readyz``, ``/metrics``, and a service's own paths.
 
-It accepts only GET and HEAD unless a service allows more (``Accepts``), and on loopback only requests to a loopback
-name (which prevents DNS rebinding by a foreign page). Requests, connections and the time until a connection's first
-request are bounded. Errors in the server do not affect the service.
+``HttpServer`` accepts only GET and HEAD unless a service allows more (``Accepts``). On loopback, requests must have a
+loopback name as their host, which prevents DNS rebinding by a foreign page. Requests, connections and the time until a
+connection's first request are bounded. Errors in the server do not affect the service.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import ipaddress
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import structlog
@@ -20,30 +21,37 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from halimede.errors import InvalidFieldError
+from halimede.observe.metrics import Scrape, gauge
 
 log = structlog.get_logger()
 
+#: the address to listen on: this machine alone, any free port
 DEFAULT_BIND = "127.0.0.1:0"
+#: the text in place of an address: no server
 OFF = "off"
+#: the advice in errors about an address
 FIX = "write host:port, :port for all addresses, port 0 for any free one, or off"
-#: bytes of a request line and of all headers; no request has a body
+#: most bytes of a request line, and of a header
 MAX_LINE, MAX_HEADERS = 4096, 16 * 1024
-#: connections at a time; for one more the longest idle one is closed
-MOST_CONNECTIONS = 64
-#: seconds until a connection's first request, of idle time afterwards, and for open responses at the end
-ASKING_S, IDLE_S, CLOSING_S = 10.0, 30.0, 0.5
+#: most connections at a time, unless ``Accepts`` has a limit; for one more the longest idle one is closed
+MAX_CONNECTIONS = 64
+#: most seconds until a connection's first request, of idle time afterwards, and for open responses at the end
+FIRST_REQUEST_S, IDLE_S, CLOSING_S = 10.0, 30.0, 0.5
+#: names of this machine in the header Host
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+#: headers of each response that this module makes
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-#: returns the problem, or an empty text
+#: a check of a process: returns the problem in a few words, or an empty text. It must not block
 Check = Callable[[], str]
 
 
 class Health:
     """The checks of one process. ``live`` and ``ready`` add one; only ``report`` runs them.
 
-    A process that is not live should be restarted; one that is not ready should receive no work.
+    A process that is not live should be restarted; a process that is not ready should receive no work.
     """
 
     def __init__(self) -> None:
@@ -51,24 +59,31 @@ class Health:
         self._ready: dict[str, Check] = {}
 
     def live(self, name: str, check: Check) -> None:
-        """Add a liveness check."""
+        """Add the check ``name`` of whether the process works, or replace it."""
         self._live[name] = check
 
     def ready(self, name: str, check: Check) -> None:
-        """Add a readiness check."""
+        """Add the check ``name`` of whether the process can take work, or replace it."""
         self._ready[name] = check
 
     def report(self, *, readiness: bool) -> tuple[bool, dict[str, str]]:
-        """Return whether all checks pass, and each check's reason (``ok`` if it passes).
+        """Return whether all checks pass, and by name each check's problem, ``ok`` if it passes.
 
-        A process that is not live is not ready. A check that raises has failed.
+        ``readiness``: run the checks of both kinds; else those of ``live`` alone. A check that raises has failed.
         """
         checks = self._live | (self._ready if readiness else {})
-        found = {name: _asked(check) for name, check in checks.items()}
-        return not any(found.values()), {name: reason or "ok" for name, reason in found.items()}
+        problems = {name: _run_check(check) for name, check in checks.items()}
+        return not any(problems.values()), {name: reason or "ok" for name, reason in problems.items()}
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metric of all checks, for Prometheus."""
+        checks = self._live | self._ready
+        states = [({"check": name}, float(not _run_check(check))) for name, check in checks.items()]
+        yield gauge("health_check_state", "1 if /healthz and /readyz pass the check, else 0.", states)
 
 
-def _asked(check: Check) -> str:
+def _run_check(check: Check) -> str:
+    """Return the problem that a check found, or how it failed; empty if it passes."""
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that raises has failed
@@ -76,16 +91,23 @@ def _asked(check: Check) -> str:
 
 
 def plain(status: int, text: str) -> web.Response:
-    """Return a refusal as a line of text."""
+    """Return the response that refuses a request, with its reason as a line of text."""
     return web.Response(status=status, text=f"{text}\n", headers=HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """Limits of a server: methods, bytes of a body, connections (0: a few); and the form of a refusal.
+    """What a server accepts.
 
-    ``closing_s``: seconds for open responses at the end. ``admits``: whether a client may make a request.
-    ``tls``: a context for HTTPS.
+    Attributes:
+        methods: of HTTP.
+        max_body: most bytes of a request's body.
+        connections: most at a time; 0: MAX_CONNECTIONS.
+        refuse: makes the response that refuses a request, from status and reason.
+        closing_s: seconds for open responses when the server ends.
+        admits: whether the client that sent a request may do so; else it is refused with status 401.
+        tls: the context for HTTPS; None: plain HTTP.
+
     """
 
     methods: frozenset[str] = frozenset({"GET", "HEAD"})
@@ -98,12 +120,14 @@ class Accepts:
 
 
 class HttpServer:
-    """Serves between ``async with`` and its end; with ``off`` it does nothing.
+    """Serves within an ``async with`` block; does nothing if ``bind`` is ``off``.
 
-    ``or_any``: if the port is in use, use any free one.
+    ``bind``: ``host:port``, as ``parse_bind`` reads it. ``health``: what ``/healthz`` and ``/readyz`` report, and
+    ``/metrics`` as a metric. ``registry``: the other metrics. ``routes``: adds a service's own paths. ``or_any``: if
+    the port is in use, use any free one.
 
     Attributes:
-        url: its address while it runs, else empty.
+        url: where it listens, ``http://host:port``; empty before the block and for ``off``.
 
     """
 
@@ -130,15 +154,16 @@ class HttpServer:
         self._idle: dict[RequestHandler, asyncio.TimerHandle | None] = {}
 
     async def __aenter__(self) -> Self:
-        """Listen. Raises InvalidFieldError if the address cannot be used."""
+        """Begin to listen. Raises InvalidFieldError if the address cannot be used."""
         address = parse_bind(self._bind)
         if address is None:
             return self
         host, port = address
+        self._registry.register(Scrape(self._health.metrics))
         guard = _guard(self._accepts, loopback=is_loopback(host))
-        application = web.Application(middlewares=[self._note, guard], client_max_size=self._accepts.max_body)
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/readyz", self._readyz)
+        application = web.Application(middlewares=[self._track_idle, guard], client_max_size=self._accepts.max_body)
+        application.router.add_get("/healthz", partial(self._report, readiness=False))
+        application.router.add_get("/readyz", partial(self._report, readiness=True))
         application.router.add_get("/metrics", self._metrics)
         if self._routes:
             self._routes(application)
@@ -158,8 +183,8 @@ class HttpServer:
             text = f"it cannot be used ({error.strerror}): {FIX}"
             raise InvalidFieldError("HALIMEDE_HTTP", self._bind, text) from error
         self._runner = runner
-        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
-        self.url = f"http{'s' if self._accepts.tls else ''}://{shown}:{self._listener.sockets[0].getsockname()[1]}"
+        host_text = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
+        self.url = f"http{'s' if self._accepts.tls else ''}://{host_text}:{self._listener.sockets[0].getsockname()[1]}"
         return self
 
     def stop_listening(self) -> None:
@@ -169,7 +194,7 @@ class HttpServer:
             self._listener = None
 
     async def __aexit__(self, *_: object) -> None:
-        """End all connections."""
+        """Stop listening, wait for open responses at most ``closing_s`` seconds, and end all connections."""
         self.stop_listening()
         for closing in filter(None, self._idle.values()):
             closing.cancel()
@@ -179,6 +204,7 @@ class HttpServer:
             self._runner = None
 
     async def _listen(self, runner: web.AppRunner, host: str, port: int) -> asyncio.Server:
+        """Return the listening socket; an empty host is all addresses. Raises OSError."""
         server = runner.server
         assert server is not None, "set up"  # noqa: S101 - for the type checker
         loop = asyncio.get_running_loop()
@@ -191,24 +217,28 @@ class HttpServer:
             return await loop.create_server(lambda: self._admit(server), host or None, 0, ssl=self._accepts.tls)
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:
-        """Return the protocol of a new connection. At the limit, the longest idle one is closed, else the new one."""
-        most = self._accepts.connections or MOST_CONNECTIONS
-        if len(self._idle) >= most:
-            for lost in [each for each in self._idle if not each.transport]:
-                self._forget(lost)
-        if len(server.connections) >= most and not self._close_longest_idle():
+        """Return the protocol of a new connection. At the limit the longest idle one is closed, else the new one."""
+        limit = self._accepts.connections or MAX_CONNECTIONS
+        if len(self._idle) >= limit:
+            for ended in [connection for connection in self._idle if not connection.transport]:
+                self._forget(ended)
+        if len(server.connections) >= limit and not self._close_longest_idle():
             return _Full()
         connection = server()
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._expect, connection)  # after its transport is set
+        loop.call_soon(loop.call_soon, self._expect_request, connection)  # after its transport is set
         return connection
 
-    def _expect(self, connection: RequestHandler) -> None:
+    def _expect_request(self, connection: RequestHandler) -> None:
+        """Close a new connection after FIRST_REQUEST_S without a request."""
         if connection.transport:
-            self._idle[connection] = asyncio.get_running_loop().call_later(ASKING_S, self._give_up, connection)
+            self._idle[connection] = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._give_up, connection)
 
     def _close_longest_idle(self) -> bool:
-        """Close the connection whose last request ended first, if one has no request and no response in flight."""
+        """Close the connection that has been idle for longest; return whether there was one.
+
+        Idle connections have no request, and no response that is still being sent.
+        """
         for connection in self._idle:
             if connection.transport and not connection.transport.get_write_buffer_size():
                 self._give_up(connection)
@@ -216,15 +246,18 @@ class HttpServer:
         return False
 
     def _give_up(self, connection: RequestHandler) -> None:
+        """Close a connection at once."""
         self._forget(connection)
         connection.force_close()
 
     def _forget(self, connection: RequestHandler) -> None:
+        """Count a connection as busy or ended: remove it and its timer from the idle ones."""
         if closing := self._idle.pop(connection, None):
             closing.cancel()
 
     @web.middleware
-    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _track_idle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Run a handler; its connection is busy meanwhile."""
         self._forget(request.protocol)
         try:
             return await handler(request)
@@ -232,24 +265,20 @@ class HttpServer:
             if request.protocol.transport:
                 self._idle[request.protocol] = None
 
-    async def _healthz(self, _: web.Request) -> web.StreamResponse:
-        return self._answer(readiness=False)
-
-    async def _readyz(self, _: web.Request) -> web.StreamResponse:
-        return self._answer(readiness=True)
-
-    def _answer(self, *, readiness: bool) -> web.Response:
-        well, checks = self._health.report(readiness=readiness)
-        body = {"status": "ok" if well else "failed", "checks": checks}
-        return web.json_response(body, status=200 if well else 503, headers=HEADERS)
+    async def _report(self, _: web.Request, *, readiness: bool) -> web.StreamResponse:
+        """Answer with the results of the checks: status 200 if all pass, else 503."""
+        is_healthy, checks = self._health.report(readiness=readiness)
+        body = {"status": "ok" if is_healthy else "failed", "checks": checks}
+        return web.json_response(body, status=200 if is_healthy else 503, headers=HEADERS)
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        """Answer with the present metrics, in Prometheus' text format."""
         content = generate_latest(self._registry)
         return web.Response(body=content, headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST})
 
 
 class _Full(asyncio.Protocol):
-    """Closes a connection as soon as it is made."""
+    """The protocol of a connection beyond the limit: closes it as soon as it is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close the transport."""
@@ -257,22 +286,25 @@ class _Full(asyncio.Protocol):
 
 
 def parse_bind(text: str, variable: str = "HALIMEDE_HTTP") -> tuple[str, int] | None:
-    """Read ``host:port`` (IPv6 in brackets; no host: all addresses); None for ``off``. Raises InvalidFieldError."""
+    """Return host and port of ``host:port``; None for ``off``. Raises InvalidFieldError, which names ``variable``.
+
+    An IPv6 address is written in brackets. An empty host is all addresses of the machine; port 0 is any free one.
+    """
     if text.strip().lower() == OFF:
         return None
-    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]*):(\d{1,5})", text.strip())
-    if not found or int(found[2]) > 65_535:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]*):(\d{1,5})", text.strip())
+    if not match or int(match[2]) > 65_535:
         raise InvalidFieldError(variable, text, FIX)
-    return found[1].strip("[]"), int(found[2])
+    return match[1].strip("[]"), int(match[2])
 
 
 def same_host(bind: str) -> str:
-    """Return the address of another process of the same machine: the same host, any free port."""
+    """Return the ``bind`` of another process of the same machine: the same host, any free port; or ``off``."""
     return OFF if parse_bind(bind) is None else bind.strip().rpartition(":")[0] + ":0"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether only this machine can reach a host: a loopback address, or ``localhost``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -280,6 +312,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _guard(accepts: Accepts, *, loopback: bool) -> Middleware:
+    """Return the middleware that refuses requests by ``accepts``, and answers an error of a handler with status 500.
+
+    ``loopback``: requests must name a loopback host.
+    """
     allowed = ", ".join(sorted(accepts.methods))
 
     @web.middleware

@@ -1,4 +1,4 @@
-"""Offloading: the client that sends hard samples to workers of the next tier and returns answers."""
+"""Offloading: ``OffloadClient`` sends hard samples to the workers of the next tier and returns their answers."""
 
 from halimede.offload.client import OffloadClient
 

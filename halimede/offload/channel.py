@@ -1,6 +1,7 @@
-"""Topics of requests and replies: a service's offload, or one hop of a multi-edge service.
+"""Topics of requests and replies: those of a service's offload, or of one hop of a multi-edge service.
 
-Requesting (``offload.client``) and answering (``pipeline.intake``) work the same on all of them.
+A hop is a step of the way of findings: from member to member (``share``), or from members to the joint (``join``).
+Requesting (``offload.client``) and answering (``pipeline.intake``) work the same on every ``Channel``.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ MAX_CORRELATION = 64
 class Channel:
     """The topics between requesters and the workers that answer, as ``worker`` uses them.
 
-    ``anybody`` is the shared request topic for any worker, and ``load`` the topic of advertised loads: a hop has
-    neither, ``Membership`` provides the workers there. ``tier``: the tier whose load counts, in a service with tiers;
-    there is no shared request topic then.
+    Attributes:
+        worker: the name of the worker that uses the channel, as a requester or to answer.
+        names: the names in all its topics but the worker's: namespace (``ns``), service, and ``hop`` for a hop.
+        request: the topic of requests to one worker.
+        reply: the topic of replies to one worker.
+        anybody: the shared topic of requests to any worker; None: for a hop, and in a service with tiers.
+        load: the topic of advertised loads; None: for a hop, where ``multiedge.Membership`` knows the workers.
+        tier: in a service with tiers, the tier whose load counts; else empty.
+
     """
 
     worker: str
@@ -41,7 +48,7 @@ class Channel:
         return self.names["service"]
 
     def to(self, worker: str) -> Address[Frame] | None:
-        """Return the request topic of ``worker``, or with an empty name of any worker; None: there is none."""
+        """Return the request topic of ``worker``; for an empty name that of any worker, or None if there is none."""
         if worker:
             return self.request.at(**self.names, worker=worker)
         return self.anybody.at(**self.names) if self.anybody else None
@@ -59,11 +66,11 @@ class Channel:
 
     @property
     def loads(self) -> Filter[Load] | None:
-        """The filter of advertised loads."""
+        """The filter of the loads that workers advertise; None: they advertise none."""
         return self.load.filter(**self.names) if self.load else None
 
     def asker(self, topic: str) -> str:
-        """Return the worker that receives replies on ``topic``; empty if it is not on this channel."""
+        """Return the worker that receives replies on ``topic``; empty if that is no reply topic of this channel."""
         names = self.reply.parse(topic)
         if names is None:
             return ""
@@ -71,7 +78,10 @@ class Channel:
         return worker if names == {**self.names, "worker": worker} else ""
 
     def reply_address(self, packet: Packet) -> Address[Reply]:
-        """Return a request's reply topic. Raises InvalidFieldError unless a worker of this channel owns it."""
+        """Return a request's reply topic. Raises InvalidFieldError unless a worker of this channel owns it.
+
+        Raises it also for missing or too long correlation data.
+        """
         if not self.asker(packet.response_topic):
             raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
         if not 0 < len(packet.correlation) <= MAX_CORRELATION:
@@ -82,7 +92,7 @@ class Channel:
 def inference(namespace: str, service: str, worker: str, *, tier: str = "") -> Channel:
     """Return the channel between the edge and the cloud workers of a joint inference service.
 
-    ``tier``: in a service with tiers, the requested one; for workers that answer, their own.
+    ``worker``: who uses it. ``tier``: in a service with tiers, the requested one; for workers that answer, their own.
     """
     names = {"ns": namespace, "service": service}
     anybody = None if tier else topics.REQUEST
@@ -90,6 +100,6 @@ def inference(namespace: str, service: str, worker: str, *, tier: str = "") -> C
 
 
 def hop(namespace: str, service: str, name: str, worker: str) -> Channel:
-    """Return the channel of one hop of a multi-edge service: ``share`` or ``join``."""
+    """Return the channel of the hop ``name`` (``share`` or ``join``) of a multi-edge service, as ``worker`` uses it."""
     names = {"ns": namespace, "service": service, "hop": name}
     return Channel(worker, names, topics.HOP_REQUEST, topics.HOP_REPLY)

@@ -1,15 +1,19 @@
 """The offload client: sends hard samples to the workers of the next tier, each with a deadline, and returns replies.
 
-The caller makes one request for each sample. The client may send it several times, always with the same id and
-correlation: to another worker if the chosen one ends, again after the connection broke. The first good reply counts;
-later replies are counted and dropped.
+Every sample has one request, and one caller that waits for its reply in ``ask``. A request waits for a slot (one of
+``window`` requests in flight) and for a worker with credits (requests that a worker advertises to take now). Then it is
+in flight, then it is done. It is sent at once if possible, else when a slot becomes free, a worker advertises credits,
+or the connection is back. All these are callbacks on the event loop: a request has no task of its own. The newest
+waiting request is sent first.
 
-A request is a small state machine: it waits in ``_waiting`` for a slot and a worker with credits, or is in flight
-(``PendingRequest.in_flight``), or is done. The newest waiting request gets the next slot; a request that will get no
-slot in time fails at once (``slot_forecast``), so that the caller's own answer is not delayed. All transitions are
-callbacks on the event loop, without a task for each request. Bounds: ``window`` samples in flight, ``waiters`` more
-that wait, each sample's deadline, and the number of workers that may end while they have the sample: a sample that ends
-processes must not reach all of them.
+A request may be sent several times, always with the same id and correlation: to another worker if the chosen one ends,
+and again after the connection broke. The first good reply ends it; later replies are counted and dropped. Its deadline
+ends it without a reply. It fails at once if no slot will be free in time (``slot_forecast``), or if MAX_DEATHS workers
+have ended while they had it: then the sample is the likely cause, and its caller has its own answer sooner.
+
+Bounded are the requests in flight (``window``), those that wait (``waiters``), and the bytes that the broker has not
+acknowledged (``CongestionWindow``). While the next tier is down, the circuit breaker refuses all requests but one, the
+probe. ``abandon`` ends all requests, present and later ones.
 """
 
 from __future__ import annotations
@@ -43,30 +47,42 @@ from halimede.tracing.steps import REQUEST, WINDOW
 #: errors in replies after which another worker may answer
 BUSY, EXPIRED = "overloaded", "expired"
 #: workers that may end while they have a sample; after that it is sent to no further worker
-DEATHS = 2
+MAX_DEATHS = 2
 #: seconds until a sample is sent again after a failed publish
-PAUSE_S = 0.05
+RETRY_PAUSE_S = 0.05
 #: correlations of completed requests that are remembered, to distinguish a late reply from a forged one
-REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 #: most attempts of one sample in its trace
 TRACED_ATTEMPTS = 16
+#: the data of a frame whose data are sent apart from its other fields
 NO_DATA = memoryview(b"")
-#: errors of a publish: a model's values may be of any type, and a lost connection is retried
+#: errors of a publish: of the bus, and of values that cannot be encoded, because a model's may be of any type
 UNPUBLISHED = (BusError, *UNWRITABLE)
 
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """One sample from its request to its reply. ``until`` and ``began`` are the loop's time in seconds.
+    """One sample from its request to its reply.
 
     Attributes:
+        frame: the sample.
+        trace: records its steps; None: it is not traced.
+        began: the time of the event loop in seconds when it was made.
+        until: its deadline, in the time of the event loop.
         answer: the reply, or an OffloadError.
-        worker: the worker that has it while it is in flight; "" for the shared topic.
-        sent_to: all workers that it was sent to; ``deaths``: how many of them ended while they had it.
-        sent: some worker has had it. ``unacknowledged``: the broker has not acknowledged the attempt in flight.
+        correlation: the random bytes by which its reply is recognised.
+        deadline: the timer that expires it.
+        worker: the worker that has it while it is in flight; empty: any worker, by the shared topic.
+        sent_to: all workers that it was sent to; empty text for the shared topic.
+        deaths: how many of these workers ended while they had it.
+        sent: some worker has had it.
+        in_flight: it occupies a slot, until its reply or the end of its attempt.
+        unacknowledged: the broker has not acknowledged the attempt in flight.
         lacks: what it waits for, which is the reason to report when its deadline is over.
-        published: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a
-            send slot.
+        published: the attempt in flight: the broker's acknowledgement, or the task that waits to send it.
+        attempts: number of attempts that have ended.
+        attempt_began: monotonic time in seconds at which the attempt in flight began.
+        waits_since: monotonic time in seconds since which it waits.
 
     """
 
@@ -91,7 +107,18 @@ class PendingRequest:
 
 
 class OffloadClient:
-    """Requests answers from the workers on a channel, for one worker. Call ``start`` once before ``ask``."""
+    """Requests answers from the workers on a channel, for one worker. Call ``start`` once before ``ask``.
+
+    ``window``: most requests in flight. ``waiters``: most that wait for a slot. ``credits_``: knows the workers' loads
+    and selects one; None: a new one. ``circuit``: None: a new one.
+
+    Attributes:
+        circuit: refuses requests while the next tier is down.
+        late: number of replies to requests whose caller had given up.
+        repeated: number of replies to answered requests.
+        unknown: number of replies to no request, or from a worker that was not asked.
+
+    """
 
     def __init__(
         self,
@@ -104,8 +131,6 @@ class OffloadClient:
         circuit: CircuitBreaker | None = None,
     ) -> None:
         self.circuit = circuit or CircuitBreaker()
-        #: replies to samples that were given up; to answered ones; to unknown requests, or from workers without the
-        #: request
         self.late = self.repeated = self.unknown = 0
         self._bus = bus
         self._channel = channel
@@ -122,7 +147,7 @@ class OffloadClient:
         #: requests that wait for a slot or credits, in the order of arrival
         self._waiting: dict[PendingRequest, None] = {}
         #: completed requests, and whether they were answered
-        self._done: LruCache[bytes, bool] = LruCache(REMEMBERED)
+        self._done: LruCache[bytes, bool] = LruCache(MAX_REMEMBERED)
         self._addresses: dict[str, Address[Frame]] = {}
         self._limited_log = RateLimitedLogger()
         self._abandoned = False
@@ -133,11 +158,11 @@ class OffloadClient:
         self._needs_advertisement: bool | None = None
 
     def credits_left(self) -> dict[str, int]:
-        """Return the known credits of each worker of the next tier."""
-        return self._credits.left(asyncio.get_running_loop().time())
+        """Return the known credits of each online worker of the next tier, by its name."""
+        return self._credits.credits_by_worker(asyncio.get_running_loop().time())
 
     async def start(self) -> None:
-        """Subscribe to replies and, if the channel has one, to the load topic."""
+        """Subscribe to replies and, if the channel has one, to the load topic; wait for the first subscription."""
         self._bus.on_connect(self._reconnected)
         await self._bus.subscribe_now(Filter(self._reply_to.topic, self._reply_to.text), self._replied)
         if loads := self._channel.loads:
@@ -146,7 +171,9 @@ class OffloadClient:
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the next tier's reply to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
 
-        ``deadline_s`` (seconds from now) bounds the whole request; ``trace`` records its steps.
+        Waits at most ``deadline_s`` seconds. ``trace`` records the steps of the request. The error tells whether the
+        frame was uploaded (``sent``), whether too many workers ended while they had it (``fatal``), and whether a
+        worker is online (``is_up``).
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -156,7 +183,7 @@ class OffloadClient:
             raise OffloadError(OffloadReason.DEADLINE, "no time is left for the request")
         if not self.circuit.admit(now):
             refusal = OffloadError(OffloadReason.CIRCUIT_OPEN)
-            refusal.is_up = self._credits.known(now)
+            refusal.is_up = self._credits.is_up(now)
             raise refusal
         probe = self.circuit.state is State.HALF_OPEN
         request = PendingRequest(frame, trace, now, now + deadline_s, loop.create_future())
@@ -169,8 +196,8 @@ class OffloadClient:
         except BaseException as failure:
             self._close(request, probe=probe, answered=False)
             if isinstance(failure, OffloadError):
-                failure.sent, failure.fatal = request.sent, request.deaths >= DEATHS
-                failure.is_up = self._credits.known(loop.time())
+                failure.sent, failure.fatal = request.sent, request.deaths >= MAX_DEATHS
+                failure.is_up = self._credits.is_up(loop.time())
             del request  # its future holds the failure, and its traceback this frame: the sample would leak
             raise
         self._close(request, probe=probe, answered=True)
@@ -179,7 +206,7 @@ class OffloadClient:
         return reply
 
     def _close(self, request: PendingRequest, *, probe: bool, answered: bool) -> None:
-        """Remove a request that is answered or no longer awaited."""
+        """Remove a request that is answered or no longer awaited. ``probe``: it was the circuit's probe."""
         if request.deadline:
             request.deadline.cancel()
         del self._pending[request.correlation]
@@ -195,7 +222,7 @@ class OffloadClient:
             self.circuit.abandoned(asyncio.get_running_loop().time())
 
     def abandon(self) -> None:
-        """Expire all requests, now and from now on: a stopping worker answers with its own predictions."""
+        """Expire all requests, present and later ones: a stopping worker answers with its own predictions."""
         self._abandoned = True
         for request in [*self._waiting, *self._pending.values()]:  # waiting ones must not be sent any more
             self._expire(request)
@@ -203,10 +230,10 @@ class OffloadClient:
     # --- one request ----------------------------------------------------------------------------------------------
 
     def _dispatch(self, request: PendingRequest) -> None:
-        """Send a request to a worker with a free credit, or queue it until there is one."""
+        """Send a request to a worker with a free credit, or queue it until there is one, or fail it."""
         if request.answer.done() or request.in_flight or request in self._waiting:
             return
-        if request.deaths >= DEATHS:
+        if request.deaths >= MAX_DEATHS:
             error = OffloadError(OffloadReason.ERROR, f"{request.deaths} cloud workers ended while they had it")
             request.answer.set_exception(error)
         elif not self._try_to_send(request):
@@ -219,11 +246,11 @@ class OffloadClient:
                 self._shed_hopeless()
 
     def _try_to_send(self, request: PendingRequest) -> bool:
-        """Send a request if there is a free slot and a worker, or fail it; False: it must wait."""
+        """Send a request, or fail it; return False if it must wait, because there is no free slot or no worker."""
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
             request.lacks = OffloadReason.NO_CLOUD
-        elif not self._congestion.allows(len(request.frame.data), self._bus.owed):
+        elif not self._congestion.has_capacity(len(request.frame.data), self._bus.owed):
             request.answer.set_exception(OffloadError(OffloadReason.TOO_SLOW, "the way to the broker is full"))
             return True
         elif self._in_flight >= self._window:
@@ -231,7 +258,7 @@ class OffloadClient:
         elif worker := self._credits.pick(now):
             self._send(request, worker, now)
             return True
-        elif self._credits.known(now):
+        elif self._credits.is_up(now):
             request.lacks = OffloadReason.SHED
         elif self._channel.anybody and self._needs_advertisement and self.circuit.state is not State.HALF_OPEN:
             self.circuit.nobody(now)
@@ -245,7 +272,7 @@ class OffloadClient:
         return False
 
     def _send(self, request: PendingRequest, worker: str, now: float) -> None:
-        """Publish a request with its remaining time."""
+        """Publish a request with its remaining time, to a worker, or with an empty name to any."""
         request.worker, request.lacks = worker, OffloadReason.DEADLINE
         request.in_flight = request.unacknowledged = True
         request.sent_to.add(worker)
@@ -264,7 +291,7 @@ class OffloadClient:
                 reply_to=self._reply_to,
                 correlation=request.correlation,
                 expiry_s=math.ceil(left_s),
-                properties=write(trace.ask()) if trace and trace.travels else None,
+                properties=write(trace.request_context()) if trace and trace.must_travel else None,
             )
         except UNPUBLISHED as error:
             self._not_published(request, error)
@@ -280,22 +307,22 @@ class OffloadClient:
         trace = request.trace
         body = replace(request.frame, service=self._service, worker=self._worker, deadline_ms=left_s * 1000)
         try:
-            found = await self._bus.publish(
+            has_subscriber = await self._bus.publish(
                 self._address(request.worker),
                 body,
                 reply_to=self._reply_to,
                 correlation=request.correlation,
                 expiry_s=math.ceil(left_s),
-                properties=write(trace.ask()) if trace and trace.travels else None,
+                properties=write(trace.request_context()) if trace and trace.must_travel else None,
                 timeout_s=left_s,
             )
         except UNPUBLISHED as error:
             self._not_published(request, error)
         else:
-            self._published(request, found=found)
+            self._published(request, has_subscriber=has_subscriber)
 
     def _address(self, worker: str) -> Address[Frame]:
-        """Return the request topic of a worker. Names are checked once."""
+        """Return the request topic of a worker, empty: of any worker. It is kept, so that names are checked once."""
         address = self._addresses.get(worker)
         if address is None:
             address = self._channel.to(worker)
@@ -313,15 +340,15 @@ class OffloadClient:
         if error is None and (reason := published.result()) >= FAILURE:
             error = RefusedError(self._address(request.worker).text, reason, REASONS.get(reason, "refused"))
         if error is None:
-            self._published(request, found=reason != NO_SUBSCRIBER)
+            self._published(request, has_subscriber=reason != NO_SUBSCRIBER)
         else:
             self._not_published(request, error)
 
-    def _published(self, request: PendingRequest, *, found: bool) -> None:
+    def _published(self, request: PendingRequest, *, has_subscriber: bool) -> None:
         """Record that the broker has a request; without a subscriber, send it to another worker."""
         request.unacknowledged = False
         self._congestion.carried(len(request.frame.data))
-        if found:
+        if has_subscriber:
             request.sent = True
             if not request.worker and self._needs_advertisement is None:
                 self._try_absence()
@@ -340,7 +367,7 @@ class OffloadClient:
         if isinstance(error, DisconnectedError):
             self._end_attempt(request)
             # the connection's end may be seen here before ``connected`` changes
-            asyncio.get_running_loop().call_later(PAUSE_S, self._dispatch, request)
+            asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._dispatch, request)
             return
         reason = OffloadReason.TOO_LARGE if isinstance(error, TooLargeError) else OffloadReason.ERROR
         failure = OffloadError(reason, str(error))
@@ -366,6 +393,7 @@ class OffloadClient:
         self._leave_window(request, answered=False)
 
     def _leave_window(self, request: PendingRequest, *, answered: bool) -> None:
+        """End the attempt in flight and give its slot to a waiting request. ``answered``: as traces show it."""
         published, request.published = request.published, None
         if isinstance(published, asyncio.Task) and published is not asyncio.current_task():
             published.cancel()
@@ -422,18 +450,16 @@ class OffloadClient:
         now = asyncio.get_running_loop().time()
         if request.in_flight:
             self._give_up(request)
-        if request.lacks in {
-            OffloadReason.DEADLINE,
-            OffloadReason.NO_CLOUD,
-        }:  # a busy next tier or a full window does not mean that it is down
+        # a busy next tier or a full window does not mean that it is down
+        if request.lacks in {OffloadReason.DEADLINE, OffloadReason.NO_CLOUD}:
             self.circuit.timed_out(now, request.began)
         request.answer.set_exception(OffloadError(request.lacks, "no time left"))
 
     def _try_absence(self) -> None:
-        """Try whether the broker reports the lack of a subscriber.
+        """Find out whether the broker reports that a message has no subscriber, by a message that can have none.
 
-        It has acknowledged a request on the shared topic while no worker advertises. If it does not report it, further
-        requests need a worker that advertises, except for the circuit's probes.
+        Called when the broker has acknowledged a request on the shared topic while no worker advertises. If it does not
+        report missing subscribers, further requests need a worker that advertises, except for the circuit's probes.
         """
         topic = self._channel.request.at(**self._channel.names, worker=f"nobody-{secrets.token_hex(8)}").text
         published = self._bus.post(Packet(topic, b"", expiry_s=1))
@@ -482,7 +508,7 @@ class OffloadClient:
         if request.in_flight:
             request.sent = True
             self._credits.answered(worker, now)
-            if not worker and not self._credits.known(now):
+            if not worker and not self._credits.is_up(now):
                 self._needs_advertisement = False  # this worker never advertises
             if reply.error == BUSY:
                 self._credits.exhausted(worker)  # before its slot is given to another sample
@@ -496,18 +522,21 @@ class OffloadClient:
             self._dispatch(request)
 
     def _disbelieve(self, event: str, reply: Reply) -> None:
+        """Count a reply as unknown, and log it."""
         self.unknown += 1
         self._limited_log.warning(event, worker=reply.worker)
 
     async def _load_received(self, delivery: Delivery[Load]) -> None:
+        """Record an advertised load, unless it is of another tier."""
         if delivery.body.tier == self._channel.tier:
             self.advertised(delivery.names["worker"], delivery.body)
 
     async def _load_cleared(self, names: Mapping[str, str]) -> None:
+        """Handle the end of a worker, whose advertised load is cleared by itself or by the broker."""
         self.gone(names["worker"])
 
     def advertised(self, worker: str, load: Load) -> None:
-        """Record a worker's advertised capacity."""
+        """Record a worker's advertised load, and send waiting requests to it."""
         if load.leaving:
             self._leaving.add(worker)
             self._credits.remove(worker)
@@ -518,16 +547,16 @@ class OffloadClient:
         self._wake()
 
     def gone(self, worker: str) -> None:
-        """Send the requests of an ended worker again, with those on the shared topic that it may have had."""
+        """Handle the end of a worker: send the requests that it had, or may have had by the shared topic, to others."""
         self._credits.remove(worker)
         blamed: set[str] = set()
         if worker in self._leaving:
             self._leaving.discard(worker)
         else:
             blamed.add(worker)
-            if not self._credits.known(asyncio.get_running_loop().time()):
+            if not self._credits.is_up(asyncio.get_running_loop().time()):
                 blamed.add("")  # with other workers online, the receiver of a request on the shared topic is unknown
-        lost = [each for each in self._pending.values() if each.in_flight and each.worker in {worker, ""}]
+        lost = [request for request in self._pending.values() if request.in_flight and request.worker in {worker, ""}]
         for request in lost:
             request.deaths += request.worker in blamed
         self._send_again(lost)
@@ -535,7 +564,7 @@ class OffloadClient:
     async def _reconnected(self) -> None:
         """Send requests in flight again after a reconnect: their workers remember the replies that were lost."""
         self.circuit.reconsider()
-        self._send_again([each for each in self._pending.values() if each.in_flight])
+        self._send_again([request for request in self._pending.values() if request.in_flight])
 
     def _send_again(self, requests: Sequence[PendingRequest]) -> None:
         """End attempts without a reply, and send their requests to available workers."""
@@ -547,8 +576,8 @@ class OffloadClient:
 
 
 def _refusal(request: PendingRequest, reply: Reply) -> OffloadError:
-    """Return the error for a reply without a prediction."""
+    """Return the error for a reply that has no prediction."""
     reason = OffloadReason.DEADLINE if reply.error == EXPIRED else OffloadReason.ERROR
     error = OffloadError(reason, f"{reply.error or 'no prediction'}: {reply.message}")
-    error.sent, error.fatal = request.sent, request.deaths >= DEATHS
+    error.sent, error.fatal = request.sent, request.deaths >= MAX_DEATHS
     return error

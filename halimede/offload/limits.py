@@ -1,4 +1,7 @@
-"""Limits of requests to the next tier: a circuit breaker, and a congestion window in bytes. Both are pure."""
+"""Limits of requests to the next tier: a circuit breaker, and a congestion window in bytes. Both are pure.
+
+``OffloadClient`` uses both.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from enum import StrEnum
 
 from halimede.system.backoff import Backoff
 
-#: bytes: the initial and the largest window
-MOST = 256 * 1024 * 1024
+#: the initial and the largest congestion window, in bytes
+MAX_WINDOW = 256 * 1024 * 1024
 
 
 class State(StrEnum):
-    """States of the circuit breaker."""
+    """The state of a circuit breaker: closed admits requests, open refuses them, half-open waits for one probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -20,12 +23,12 @@ class State(StrEnum):
 
 
 class CircuitBreaker:
-    """Decides whether to request the next tier. ``failures`` timeouts in a row open it; back-off doubles.
+    """Decides whether to request the next tier. Pure: ``now`` is the caller's monotonic time in seconds.
 
-    Pure: ``now`` is the caller's monotonic time in seconds. Closed admits all requests. It opens at once if the broker
-    reports no subscriber, or after some consecutive timeouts. A timeout while other requests were answered does not
-    count: the next tier is busy, not down. Open refuses; after its back-off it admits a single probe (half-open), whose
-    outcome decides.
+    Closed, it admits all requests. It opens at once if the broker reports no subscriber, or after ``failures`` timeouts
+    in a row. A timeout while other requests were answered does not count: the next tier is busy, not down. Open, it
+    refuses requests for ``retry_s`` seconds, twice as long each time, up to ``max_retry_s``. Then it admits a single
+    request, the probe (half-open), whose outcome closes or opens it. ``state``: the present state.
     """
 
     def __init__(self, *, failures: int = 5, retry_s: float = 1.0, max_retry_s: float = 30.0) -> None:
@@ -37,18 +40,18 @@ class CircuitBreaker:
         self._heard_at = -math.inf
 
     def admit(self, now: float) -> bool:
-        """Return whether a request may be sent. A request admitted in half-open state is the probe."""
+        """Return whether a request may be sent. If ``state`` is half-open afterwards, that request is the probe."""
         if self.state is State.OPEN and now >= self._retry_at:
             self.state = State.HALF_OPEN
             return True
         return self.state is State.CLOSED
 
-    def refuses(self, now: float) -> bool:
-        """Return whether ``admit`` would refuse a request, without a change of state."""
+    def is_refusing(self, now: float) -> bool:
+        """Whether ``admit`` would refuse a request now. Changes no state."""
         return self.state is State.HALF_OPEN or (self.state is State.OPEN and now < self._retry_at)
 
     def succeeded(self, now: float = -math.inf) -> None:
-        """Close: a worker answered in time at ``now``, also with an error, or has come online."""
+        """Close: a worker answered in time at ``now``, also with an error; without ``now``: one has come online."""
         self._heard_at = max(self._heard_at, now)
         self.state = State.CLOSED
         self._timeouts = 0
@@ -59,9 +62,9 @@ class CircuitBreaker:
         self._open(now)
 
     def timed_out(self, now: float, since: float = math.inf) -> None:
-        """Record a timeout of a request sent at ``since``; an answer to another request since then cancels it.
+        """Record a timeout of a request that was sent at ``since``; if another was answered since then, do nothing.
 
-        A timeout of a request that was sent before the circuit opened has no further effect.
+        A timeout while the circuit is open has no further effect.
         """
         if self.state is State.CLOSED and self._heard_at >= since:
             return
@@ -70,18 +73,19 @@ class CircuitBreaker:
             self._open(now)
 
     def reconsider(self) -> None:
-        """Make the next request the probe without waiting, after a change such as a new connection."""
+        """Admit the next request as the probe at once, after a change such as a new connection."""
         if self.state is State.OPEN:
             self._retry_at = 0.0
             self._backoff.reset()
 
     def abandoned(self, now: float) -> None:
-        """Record that the probe ended without an outcome (cancelled, shed): the next request may be one."""
+        """Record that a probe ended; if it had no outcome (cancelled, shed), the next request may be the probe."""
         if self.state is State.HALF_OPEN:
             self.state = State.OPEN
             self._retry_at = now
 
     def _open(self, now: float) -> None:
+        """Open until the back-off is over; nothing if it is open already."""
         if self.state is State.OPEN:
             return
         self.state = State.OPEN
@@ -89,33 +93,33 @@ class CircuitBreaker:
 
 
 class CongestionWindow:
-    """A limit in bytes. Call ``allows`` before each sample, then ``carried`` or ``late``.
+    """Limits the bytes of samples that the broker has not acknowledged. Pure.
 
-    Written bytes cannot be withdrawn. If a connection is too slow for a camera's samples, samples whose deadline is
-    over still occupy the stream, and results, reports and every later sample wait behind them. So the bytes that the
-    broker has not acknowledged are bounded, as TCP bounds the bytes in the network (Chiu and Jain 1989, additive
-    increase and multiplicative decrease): the window is halved when a sample is not acknowledged at its deadline, and
-    grows by one sample for each acknowledged window. A fast enough connection never reaches the limit. Pure.
+    Call ``has_capacity`` before each sample, then ``carried`` or ``late``. Written bytes cannot be withdrawn: on a slow
+    connection, samples whose deadline is over would still occupy the stream, and everything else would wait behind
+    them. So ``window`` bounds the unacknowledged bytes, as TCP does (additive increase and multiplicative decrease,
+    Chiu and Jain 1989). It is halved when a sample is not acknowledged at its deadline, and grows by one sample for
+    each acknowledged window. A fast connection never reaches the limit.
     """
 
     def __init__(self) -> None:
-        #: bytes
-        self.window = MOST
+        #: most bytes without acknowledgement
+        self.window = MAX_WINDOW
 
-    def allows(self, size: int, owed: int) -> bool:
-        """Whether a sample of ``size`` bytes may be sent while ``owed`` bytes are not acknowledged.
+    def has_capacity(self, size: int, owed: int) -> bool:
+        """Whether a sample of ``size`` bytes may be sent while ``owed`` bytes of all messages are not acknowledged.
 
-        It may also be sent if fewer bytes than its own are owed: results and reports are always in flight, and must not
-        block it.
+        It may also be sent if fewer bytes than its own are owed: results and reports, which are always in flight, must
+        not block it.
         """
         return owed < size or owed + size <= self.window
 
     def carried(self, size: int) -> None:
-        """Record that a sample was acknowledged within its time."""
-        if self.window < MOST:
-            self.window = min(MOST, self.window + max(1, size * size // self.window))
+        """Record that a sample of ``size`` bytes was acknowledged before its deadline."""
+        if self.window < MAX_WINDOW:
+            self.window = min(MAX_WINDOW, self.window + max(1, size * size // self.window))
 
     def late(self, size: int, owed: int) -> None:
-        """Record a sample that is not acknowledged at its deadline; ``owed`` includes its own bytes."""
+        """Record a sample that is not acknowledged at its deadline. ``owed``: unacknowledged bytes, with its own."""
         if owed:
             self.window = max(size, min(self.window, owed) // 2, 1)

@@ -1,4 +1,7 @@
-"""Advertises the free capacity of a cloud worker to edge workers."""
+"""Advertises a worker's free capacity, its load, to its requesters: a retained message on its load topic.
+
+A worker that answers requests (a cloud worker or a tier) has a ``LoadAdvertiser``.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,39 @@ from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.messages import Load
 from halimede.offload.channel import Channel
 
-#: share by which a sample's time must change to be published
-NEWS = 0.1
+#: fraction by which the mean time of a sample must change for the load to be published again
+LEAST_CHANGE = 0.1
 
 
 def load_will(namespace: str, service: str, worker: str) -> Announcement:
-    """Return the announcement of a cloud worker: its will clears its advertised load."""
+    """Return the announcement of a worker's connection: when it breaks, the broker clears the advertised load."""
     address = topics.LOAD.at(ns=namespace, service=service, worker=worker)
     return Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
 
 class LoadAdvertisement(Protocol):
-    """Advertises a worker's capacity."""
+    """Advertises a worker's capacity; ``RequestIntake`` uses it."""
 
     def touch(self) -> None:
-        """Schedule a comparison of the load with the advertised one."""
+        """Publish the load soon if it differs from the advertised one. Does not wait."""
 
     async def run(self) -> None:
         """Advertise until withdrawn or cancelled."""
 
     async def withdraw(self) -> None:
-        """Stop advertising and clear the retained advertisement."""
+        """Announce that the worker stops, and clear the retained message."""
 
 
 class LoadAdvertiser(RetainedPublisher[Load]):
-    """Publishes one worker's load on its channel. ``load`` returns it."""
+    """A ``LoadAdvertisement`` that publishes the load of the channel's worker, which ``load`` returns."""
 
     def __init__(self, bus: Bus, channel: Channel, load: Callable[[], Load]) -> None:
         address = topics.LOAD.at(**channel.names, worker=channel.worker)
         super().__init__(bus, address, load, farewell=lambda: Load(credits=0, leaving=True), same=_is_same)
 
 
-def _is_same(now: Load, said: Load) -> bool:
-    """Whether two advertisements are equal for a load balancer: mean times differ slightly each time."""
-    apart = abs(now.service_ms - said.service_ms)
-    return (now.credits, now.queued) == (said.credits, said.queued) and apart <= NEWS * said.service_ms
+def _is_same(now: Load, advertised: Load) -> bool:
+    """Whether two loads are equal for a load balancer: mean times differ slightly each time."""
+    if (now.credits, now.queued) != (advertised.credits, advertised.queued):
+        return False
+    return abs(now.service_ms - advertised.service_ms) <= LEAST_CHANGE * advertised.service_ms

@@ -1,7 +1,8 @@
 """Selects a cloud worker for a hard sample: the better of two random ones, by advertised load.
 
-Two random choices come close to the best one at a fraction of the herding (Mitzenmacher 2001, "The Power of Two
-Choices in Randomized Load Balancing"). Pure: no clock, no bus. ``now`` is the caller's monotonic time in seconds.
+Two random choices come close to the best one, without all requesters choosing the same worker at a time (Mitzenmacher
+2001, "The Power of Two Choices in Randomized Load Balancing"). Credits are the requests that a worker takes now. Pure:
+no clock, no bus. ``now`` is the caller's monotonic time in seconds.
 """
 
 from __future__ import annotations
@@ -14,22 +15,31 @@ from dataclasses import dataclass
 from halimede.messages import Load
 from halimede.offload.slot_forecast import SlotForecast
 
-#: a worker advertises at least every 2 s: one that is silent for more than three periods counts as offline
+#: seconds without an advertisement after which a worker counts as offline: more than three of its periods of 2 s
 STALE_S = 7.0
-#: advertisements of more workers than this are ignored: names come from the bus
+#: most workers whose loads are kept: names come from the bus
 MAX_WORKERS = 1024
 
+#: returns so many of the given names
 Choose = Callable[[Sequence[str], int], Sequence[str]]
 
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """The known load of a worker. ``queued``: samples before the next one; ``in_flight``: sent from here, not answered.
+    """The known load of a worker.
 
-    ``confirmed_ms``: the lower of its last two advertised service times; 0: it has advertised less than two. The first
-    call of a model may be slower by far. ``places``: the most samples that it queues now; infinite if unknown.
-    ``network_ms``: round trip without the worker's queue and compute time, if measured. ``advertised``,
-    ``last_answer``: times of the worker's last advertisement, and of its last answer to this client.
+    Attributes:
+        credits: requests that it takes now.
+        service_ms: its mean time for a sample, as advertised; 0: not known.
+        queued: samples that it has before the next one.
+        advertised: when it advertised last.
+        in_flight: samples that were sent from here and are not answered.
+        capacity: the most samples that it queues; infinite: not known.
+        confirmed_ms: the lower of its last two advertised service times, because the first call of a model may be much
+            slower; 0: it has advertised less than two.
+        network_ms: milliseconds of a round trip without the worker's queue and compute time; None: not measured.
+        last_answer: when it answered this client last; minus infinity: never.
+
     """
 
     credits: int
@@ -37,17 +47,17 @@ class WorkerLoad:
     queued: int
     advertised: float
     in_flight: int = 0
-    places: float = math.inf
+    capacity: float = math.inf
     confirmed_ms: float = 0.0
     network_ms: float | None = None
     last_answer: float = -math.inf
 
     @property
     def rank(self) -> tuple[float, int]:
-        """The sort key: expected time of its answer, then credits; lower is better.
+        """The sort key, lower is better: expected milliseconds until its answer, then minus its credits.
 
         Credits alone would fill a slow worker's queue as much as a fast one's. A worker of unknown speed gets one
-        sample to measure it, and more only if no worker is better.
+        sample to measure it, and more only if no other worker is better.
         """
         if not self.service_ms:
             return (math.inf if self.in_flight else 0.0), -self.credits
@@ -55,7 +65,10 @@ class WorkerLoad:
 
 
 class LoadBalancer:
-    """The known capacity of the workers of the next tier."""
+    """The known loads of the workers of the next tier.
+
+    ``stale_s``: seconds without an advertisement after which a worker counts as offline. ``choose``: the random choice.
+    """
 
     def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
         self._stale_s = stale_s
@@ -63,54 +76,53 @@ class LoadBalancer:
         self._workers: dict[str, WorkerLoad] = {}
 
     def update(self, worker: str, load: Load, now: float) -> bool:
-        """Replace the load of a worker; return whether the worker is new or was removed before."""
-        known = self._workers.get(worker)
-        if known is None:
+        """Record the advertised load of a worker; return whether the worker is new or was offline before."""
+        entry = self._workers.get(worker)
+        if entry is None:
             if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
                 return False
             self._workers[worker] = WorkerLoad(
-                load.credits, load.service_ms, load.queued, now, places=load.places or math.inf
+                load.credits, load.service_ms, load.queued, now, capacity=load.places or math.inf
             )
             return True
-        gone = self._is_stale(known, now)
-        if gone:
-            known.in_flight = 0
-        coming = max(0, known.in_flight - load.queued)  # in flight: the worker has not counted them
-        known.confirmed_ms = min(known.service_ms, load.service_ms)
-        known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
-        known.service_ms, known.advertised, known.places = load.service_ms, now, load.places or math.inf
-        return gone
+        was_stale = self._is_stale(entry, now)
+        if was_stale:
+            entry.in_flight = 0
+        coming = max(0, entry.in_flight - load.queued)  # in flight: the worker has not counted them
+        entry.confirmed_ms = min(entry.service_ms, load.service_ms)
+        entry.credits, entry.queued = max(0, load.credits - coming), load.queued + coming
+        entry.service_ms, entry.advertised, entry.capacity = load.service_ms, now, load.places or math.inf
+        return was_stale
 
-    def remove(self, worker: str) -> bool:
-        """Remove a worker; return whether it was known."""
-        return self._workers.pop(worker, None) is not None
+    def remove(self, worker: str) -> None:
+        """Forget a worker, if it is known."""
+        self._workers.pop(worker, None)
 
     def pick(self, now: float) -> str | None:
-        """Return the better of two random workers that have credits: the sooner answer, then more credits."""
+        """Return the better of two random online workers that have credits (``WorkerLoad.rank``); None: none has."""
         free = self.free(now)
         if len(free) < 2:
             return free[0] if free else None
-        two = self._choose(free, 2)
-        return min(two, key=lambda name: self._workers[name].rank)
+        return min(self._choose(free, 2), key=lambda name: self._workers[name].rank)
 
     def free(self, now: float) -> list[str]:
-        """Return the workers that have credits."""
-        seen = now - self._stale_s
-        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.advertised >= seen]
+        """Return the online workers that have credits."""
+        since = now - self._stale_s
+        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.advertised >= since]
 
-    def left(self, now: float) -> dict[str, int]:
+    def credits_by_worker(self, now: float) -> dict[str, int]:
         """Return the credits of each online worker."""
         return {name: entry.credits for name, entry in self._workers.items() if not self._is_stale(entry, now)}
 
-    def known(self, now: float) -> bool:
-        """Whether any worker advertises, with or without credits."""
+    def is_up(self, now: float) -> bool:
+        """Whether the next tier is up: a worker is online, with or without credits."""
         return any(not self._is_stale(entry, now) for entry in self._workers.values())
 
     def forecast(self, now: float) -> SlotForecast | None:
-        """Return when slots become free for requests from here; None: the speed of a worker is unknown.
+        """Return when slots become free for requests from here; None: no worker is online, or one's speed is unknown.
 
-        This requester's share of a worker's slots is that of its samples among those that the worker has, with the
-        next request included: other requesters have the remaining ones.
+        This requester's share of a worker's slots is its share of the samples that the worker has, with the next
+        request included; other requesters have the rest.
         """
         slots_per_s, answer_s = 0.0, math.inf
         for entry in self._workers.values():
@@ -124,27 +136,30 @@ class LoadBalancer:
         return SlotForecast(1 / slots_per_s, answer_s) if slots_per_s else None
 
     def sent(self, worker: str) -> None:
-        """Take one credit: the worker's next advertisement includes the sample."""
+        """Take one credit of a worker for a sample that is sent, until the worker advertises again."""
         if entry := self._workers.get(worker):
             entry.credits = max(0, entry.credits - 1)
             entry.queued, entry.in_flight = entry.queued + 1, entry.in_flight + 1
 
     def answered(self, worker: str, now: float = -math.inf) -> None:
-        """Return one credit, for an answer at ``now``; none while the worker has more samples than places."""
+        """Give one credit back to a worker, unless its queue is still full. ``now``: when it answered.
+
+        Without ``now`` the sample ended without an answer.
+        """
         if entry := self._workers.get(worker):
             entry.queued, entry.in_flight = max(0, entry.queued - 1), max(0, entry.in_flight - 1)
-            entry.credits += entry.queued < entry.places
+            entry.credits += entry.queued < entry.capacity
             entry.last_answer = max(entry.last_answer, now)
 
     def exhausted(self, worker: str) -> None:
-        """Send no more until the worker advertises again: it refused a sample."""
+        """Set the credits of a worker to 0 until it advertises again, because it refused a sample."""
         if entry := self._workers.get(worker):
             entry.credits = 0
 
     def silent(self, worker: str, since: float = math.inf) -> None:
-        """Record an abandoned sample; without an answer since then, send no more until the next advertisement.
+        """Record a sample that is no longer awaited. Its credit stays taken: the worker may still compute it.
 
-        Its slot is not free: the worker may still compute it, and then advertises so.
+        If the worker has answered nothing since ``since``, its credits are 0 until it advertises again.
         """
         if entry := self._workers.get(worker):
             entry.in_flight = max(0, entry.in_flight - 1)
@@ -152,10 +167,12 @@ class LoadBalancer:
                 entry.credits = 0
 
     def _is_stale(self, entry: WorkerLoad, now: float) -> bool:
+        """Whether a worker counts as offline."""
         return now - entry.advertised > self._stale_s
 
-    def _forget_stale(self, now: float) -> bool:
+    def _forget_stale(self, now: float) -> int:
+        """Remove stale workers; return their number."""
         stale = [name for name, entry in self._workers.items() if self._is_stale(entry, now)]
         for name in stale:
             del self._workers[name]
-        return bool(stale)
+        return len(stale)

@@ -1,8 +1,8 @@
 """Samples that are crops: a detector finds boxes in a frame, and the crop of each box is a sample.
 
-Two pipelines stand one behind the other. The first runs the detector on frames, from a ``FrameIntake``. For each frame,
+There are two pipelines. The first runs the detector on frames, from a ``FrameIntake``. For each frame,
 ``CropRecognition`` submits the crops of its boxes to the second pipeline, which runs the small model: there each crop
-passes mining, budget, audits and escalation as any sample does. When all crops of a frame have their answers, its
+passes mining, budget, audits and escalation as any sample does. When all crops of a frame have their answers,
 ``FrameResponder`` publishes one result with all of them.
 
 Crops count as samples. A frame without boxes, or one that the detector failed on, counts as one sample.
@@ -38,25 +38,31 @@ from halimede.pipeline.model_queue import MemoryBudget
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.observer import IntakeMetrics, Observer
 from halimede.pipeline.pipeline import Pipeline
-from halimede.pipeline.responders import Origin, ResultOutbox, ResultResponder
+from halimede.pipeline.responders import ResultOutbox, ResultResponder
 from halimede.pipeline.sample import Conclusion, Responder, Sample
-from halimede.stats.ledger import Ledger
 from halimede.topic import Address
 from halimede.tracing import TraceBuffer
 from halimede.tracing.steps import CROPS
 
 log = structlog.get_logger()
 
-#: crops without an answer: fewer than the requests that an ``OffloadClient`` takes, so that hard crops wait here
-INSIDE = 64
-#: bytes of crops without an answer, and of decoded frames that crops are cut from; a larger one is admitted alone
+#: most crops without an answer: fewer than the requests that an ``OffloadClient`` takes, so that hard crops wait here
+MAX_CROPS = 64
+#: most bytes of crops without an answer, and of decoded frames that crops are cut from; a larger one is admitted alone
 CROP_BYTES = FRAME_BYTES = 64 * 1024 * 1024
-#: how the answers to crops stand in the result: as lines of text, or as labels of boxes
+#: the small model's task, by which the result has the answers to crops: as lines of text, or as labels of boxes
 Task = Literal["text", "classification"]
 
 
 class CropAnswer(msgspec.Struct, eq=False):
-    """The answer to a crop: its box in the frame, and its result. ``count`` counts it once the frame's is published."""
+    """The answer to a crop.
+
+    Attributes:
+        box: of the crop, in the frame, as the detector gives it.
+        result: of the crop.
+        count: counts the crop; called with a reason code when the result of the frame is published.
+
+    """
 
     box: Box
     result: Result
@@ -64,13 +70,13 @@ class CropAnswer(msgspec.Struct, eq=False):
 
 
 class FrameConclusion(Conclusion, kw_only=True):
-    """The outcome of a frame: the detector's, and the answers to all crops."""
+    """The ``Conclusion`` (sample) of a frame: the detector's outcome, and ``crops``, the answers to all its crops."""
 
     crops: Sequence[CropAnswer] = ()
 
 
 class CropOutbox:
-    """Gives the results of crops to those who wait for them; see ``ResultOutbox``."""
+    """A ``ResultOutbox`` (responders) that gives the results of crops to the tasks that wait for them."""
 
     immediate = ready = True
     waiting = 0
@@ -79,7 +85,7 @@ class CropOutbox:
         self._requests: dict[str, asyncio.Future[tuple[Result, Done]]] = {}
 
     def expect(self, crop: Frame) -> asyncio.Future[tuple[Result, Done]]:
-        """Return the future result of a crop."""
+        """Return the future result of a crop, and what counts it."""
         future = self._requests[crop.id.hex()] = asyncio.get_running_loop().create_future()
         return future
 
@@ -91,25 +97,25 @@ class CropOutbox:
         *,
         properties: Mapping[str, str] | None = None,  # noqa: ARG002  # likewise
     ) -> None:
-        """Give a result to its frame."""
+        """Give a result to the task that expects it."""
         future = self._requests.pop(body.id)
         if not future.done():  # its frame may have been cancelled
             future.set_result((body, done))
 
     async def wait_ready(self) -> None:
-        """Return at once: it is always ready."""
+        """Return at once, because there is always capacity."""
 
     async def run(self) -> None:
-        """Wait until cancelled: nothing is sent."""
+        """Wait until cancelled, because nothing is sent."""
         await asyncio.get_running_loop().create_future()
 
     async def drain(self, timeout_s: float) -> Literal[True]:  # noqa: ARG002  # as of all outboxes
-        """Return whether all results are delivered: they always are."""
+        """Return True, because no result has to be delivered."""
         return True
 
 
 class CropIntake:
-    """The intake of crops: it bounds those without an answer."""
+    """An ``Intake`` (sample) for crops: bounds those without an answer. It drops none."""
 
     drops_late = False
     gathers = True
@@ -118,13 +124,13 @@ class CropIntake:
         self.responder = responder
         self.metrics = metrics
         self.escalation = escalation
-        self._slots = asyncio.Semaphore(INSIDE)
+        self._slots = asyncio.Semaphore(MAX_CROPS)
         self._memory = MemoryBudget(CROP_BYTES)
         # crops have no trace of their own: the frame's has a step for all of them
-        self._trace_buffer = TraceBuffer(size=INSIDE)
+        self._trace_buffer = TraceBuffer(size=MAX_CROPS)
 
     async def admit(self, crop: Frame, until: float) -> Sample:
-        """Wait for a slot, and return a crop as a sample that must be answered ``until`` then."""
+        """Wait for a slot and memory, and return a crop as a sample with the deadline ``until`` (loop time)."""
         await self._slots.acquire()
         size = crop.data.nbytes
         try:
@@ -139,10 +145,10 @@ class CropIntake:
         return sample
 
     async def prepare(self, sample: Sample) -> None:
-        """Nothing to do: crops are prepared in their batch."""
+        """Do nothing, because crops are prepared in their batch."""
 
     def release_input(self, sample: Sample) -> None:
-        """Nothing to do: crops are prepared in their batch."""
+        """Do nothing, because crops have no prepared input."""
 
     def leave(self, sample: Sample) -> None:
         """Release the slot and the memory of a crop that has its answer."""
@@ -150,12 +156,20 @@ class CropIntake:
         self._slots.release()
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Do nothing: crops are always answered, however late."""
+        """Do nothing, because crops are always answered, however late."""
 
 
 @dataclass(frozen=True, slots=True)
 class CropDetector:
-    """The detector of an edge worker. ``responder`` answers crops, to ``outbox``; ``task``: of the small model."""
+    """The detector of an edge worker.
+
+    Attributes:
+        slot: its models.
+        boxes: which boxes are cropped, and with which margin.
+        task: of the small model, which answers the crops.
+        responder: answers crops, to ``outbox``.
+
+    """
 
     slot: ModelSlot
     boxes: Detector
@@ -173,7 +187,10 @@ class CropDetector:
         decoder: ModelThread,
         trace_buffer: TraceBuffer,
     ) -> Pipeline:
-        """Return the pipeline of frames, before that of their ``crops``."""
+        """Return the pipeline that runs the detector on frames, and gives their crops to the pipeline ``crops``.
+
+        ``metrics``, ``escalation``: of the crops. ``decoder``: the thread that decodes frames.
+        """
         intake = CropIntake(self.responder, metrics, escalation)
         recognition = CropRecognition(self, crops, intake, decoder)
         rate = ServiceRate(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
@@ -181,7 +198,7 @@ class CropDetector:
 
 
 class CropRecognition:
-    """Answers frames by their crops, which ``pipeline`` answers."""
+    """A ``CropRecognizer`` (pipeline): answers frames by their crops, which ``pipeline`` answers."""
 
     def __init__(self, detector: CropDetector, pipeline: Pipeline, intake: CropIntake, decoder: ModelThread) -> None:
         self._boxes, self._task, self._outbox = detector.boxes, detector.task, detector.outbox
@@ -191,7 +208,10 @@ class CropRecognition:
         self._memory = MemoryBudget(FRAME_BYTES)
 
     def select(self, outcome: InferenceOutcome) -> list[Box]:
-        """Keep the boxes of a detection that will be cropped, and return them."""
+        """Return the boxes of a detection that will be cropped, and make them the outcome's prediction.
+
+        Without any, the prediction is that of a frame without crops; without a detector's boxes it is an error.
+        """
         detection = outcome.prediction
         if detection is None:
             return []
@@ -204,12 +224,15 @@ class CropRecognition:
         return chosen
 
     async def recognise(self, sample: Sample, outcome: InferenceOutcome, boxes: Sequence[Box]) -> Conclusion:
-        """Return the answers to the crops of a frame, after ``select``."""
+        """Return the conclusion with the answers to the crops of these boxes, which ``select`` returned, or an error.
+
+        Waits for all of them, without a deadline of its own.
+        """
         began = time.monotonic()
         try:
             crops = await self._answers(sample, boxes)
         except (DecodeError, SampleError) as error:
-            return Conclusion(InferenceOutcome(error=str(error), unfit=True))
+            return Conclusion(InferenceOutcome(error=str(error)))
         except Exception as error:
             # an unexpected error must not cost the frame its answer
             log.exception("frame not cropped", frame=sample.frame.id.hex())
@@ -221,14 +244,19 @@ class CropRecognition:
         return FrameConclusion(outcome, crops=crops)
 
     async def _answers(self, sample: Sample, boxes: Sequence[Box]) -> list[CropAnswer]:
-        """Return the answers to the crops of a frame in the order of the boxes; its picture is released before."""
-        requests = await self._submit(sample, boxes)
-        return [CropAnswer(box, *await request) for box, request in requests]
+        """Return the answers to the crops of a frame, in the order of the boxes. Raises DecodeError, SampleError.
+
+        The decoded picture is released when the crops are cut, before their answers come.
+        """
+        return [CropAnswer(box, *await request) for box, request in await self._submit(sample, boxes)]
 
     async def _submit(
         self, sample: Sample, boxes: Sequence[Box]
     ) -> list[tuple[Box, asyncio.Future[tuple[Result, Done]]]]:
-        """Cut the crops of a frame and submit them; return the future result of each."""
+        """Cut the crops of a frame and submit them; return the box and the future result of each.
+
+        A box without a pixel of the frame is left out. Raises DecodeError, SampleError.
+        """
         requests: list[tuple[Box, asyncio.Future[tuple[Result, Done]]]] = []
         await self._memory.take(sample.pixels)
         try:
@@ -249,49 +277,47 @@ class CropRecognition:
 
 
 class FrameResponder(ResultResponder):
-    """Publishes the results of frames that consist of crops, which ``crops`` answers. ``task``: of the small model."""
+    """A ``ResultResponder`` that publishes one result for each frame, with the results of its crops.
+
+    ``crops``: the responder of the crops, with which it shares counts and durations. ``task``: of the small model.
+    ``sizes``: whether a result with boxes has the size of its picture.
+    """
 
     def __init__(
-        self,
-        origin: Origin,
-        outbox: ResultOutbox,
-        address: Address[Result],
-        ledger: Ledger,
-        *,
-        trace_buffer: TraceBuffer,
-        crops: ResultResponder,
-        task: Task,
+        self, crops: ResultResponder, outbox: ResultOutbox, trace_buffer: TraceBuffer, task: Task, *, sizes: bool
     ) -> None:
-        super().__init__(origin, outbox, address, ledger, trace_buffer=trace_buffer)
+        super().__init__(crops.origin, outbox, crops.address, crops.ledger, trace_buffer=trace_buffer, sizes=sizes)
         self.degraded, self.times = crops.degraded, crops.times
         self._task: Task = task
 
     def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
-        """Return the result of a frame: that of all its crops, if it has any."""
+        """Return the result of a frame, combined from those of its crops if it has any."""
         result = super()._result(sample, conclusion, now)
         crops = _crops_of(conclusion)
         return combine_results(result, crops, self._task) if crops else result
 
     def _count(self, sample: Sample, conclusion: Conclusion, result: Result, counts: list[Count]) -> None:
-        """Count the crops of a frame in its place, or a frame without crops as one sample."""
+        """Count the crops of a frame as samples, or a frame without crops as one sample."""
         crops = _crops_of(conclusion)
         if not crops:
             super()._count(sample, conclusion, result, counts)
             return
-        self._ledger.count(counts)
-        self._ledger.add(Count.ACCEPTED, len(crops) - 1)
+        self.ledger.count(counts)
+        self.ledger.add(Count.ACCEPTED, len(crops) - 1)
         for crop in crops:
             crop.count(SUCCESS)
 
 
 def _crops_of(conclusion: Conclusion) -> Sequence[CropAnswer]:
+    """Return the answers to the crops of a frame; none for a frame without crops."""
     return conclusion.crops if isinstance(conclusion, FrameConclusion) else ()
 
 
 def combine_results(frame_result: Result, crops: Sequence[CropAnswer], task: Task) -> Result:
-    """Return the result of a frame from those of its crops, in the order of their boxes.
+    """Return the result of a frame with the answers to its crops, in the order of their boxes. There is at least one.
 
-    The cloud has answered it if it has answered a crop. It is degraded if a crop is, with the first one's reason.
+    The frame counts as answered by the cloud if a crop is. It is hard, degraded, audited or mixed if a crop is. Its
+    reason is that of the first degraded crop, else of the first crop with a reason. Its hardness is the highest.
     """
     boxes, results = [crop.box for crop in crops], [crop.result for crop in crops]
     by_cloud = next((result for result in results if result.by == "cloud"), None)
@@ -320,7 +346,10 @@ def combine_results(frame_result: Result, crops: Sequence[CropAnswer], task: Tas
 
 
 def combine_answers(boxes: Sequence[Box], answers: Sequence[Prediction], task: Task) -> Prediction:
-    """Return the answers to the crops of boxes: lines of text, or boxes with the labels. A box stays without one."""
+    """Return one prediction with the answers to the crops of boxes: lines of text, or boxes with the answers' labels.
+
+    A box whose answer has no label stays as it is.
+    """
     pairs = list(zip(boxes, answers, strict=True))
     if task == "text":
         return Prediction(lines=[TextLine(text=a.label or "", score=a.score, corners=_corners(b)) for b, a in pairs])
@@ -328,16 +357,22 @@ def combine_answers(boxes: Sequence[Box], answers: Sequence[Prediction], task: T
 
 
 def _label_box(box: Box, label: str, score: float | None) -> Box:
+    """Return a box with another label and score; None: it keeps its score."""
     return msgspec.structs.replace(box, label=label, score=box.score if score is None else score)
 
 
 def _corners(box: Box) -> list[PicturePoint]:
+    """Return the corners of a box, clockwise from the upper left one."""
     (x1, x2), (y1, y2) = sorted((box.x1, box.x2)), sorted((box.y1, box.y2))
     return [PicturePoint(x, y) for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2))]
 
 
 def crop_of(frame: Frame, number: int, picture: Pixels, corners: tuple[int, int, int, int]) -> Frame:
-    """Return a copy of these pixels as a frame, whose id is the same whenever the frame is cropped."""
+    """Return a crop of a frame, as a raw frame with a copy of the pixels.
+
+    ``number``: of the crop in the frame; with the frame's id it determines the id of the crop. ``corners``: left, top,
+    right and bottom in pixels of ``picture``, the decoded frame.
+    """
     x1, y1, x2, y2 = corners
     part = picture[y1:y2, x1:x2].copy()  # a view would keep the whole picture in memory
     id_ = hashlib.blake2b(frame.id + number.to_bytes(2), digest_size=16).digest()

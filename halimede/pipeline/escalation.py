@@ -1,7 +1,8 @@
 """Escalation: requests the next tier's answer to a sample, or returns why this worker's answer stands.
 
-Edge workers, tiers, members and JointModels share one function. It encodes the sample as the service specifies, sends
-it, and reports the outcome to the upload policy. If calibration fitted a mixture, both answers are then fused.
+Edge workers, tiers, members of multi-edge services and JointModels have an ``Escalation``. It encodes the sample as the
+service specifies, sends it, and reports the outcome to the upload policy. If calibration has fitted a mixture (a
+function of both answers), both are fused then.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from halimede.errors import shorten_middle
 from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
+from halimede.mining.calibration_file import CalibrationFile
 from halimede.mining.mixture import mix
 from halimede.offload.errors import OVERLOAD, UNANSWERED, OffloadError, OffloadReason
 from halimede.pipeline.inference import InferenceOutcome
-from halimede.pipeline.sample import KEPT, Conclusion, Sample
+from halimede.pipeline.sample import NOT_ESCALATED, Conclusion, Sample
 from halimede.pipeline.transcode import Upload, UploadEncoder
 from halimede.pipeline.upload_policy.overload import HardTotals
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
@@ -33,28 +35,32 @@ from halimede.tracing.steps import OFFLOAD, REGIONS
 
 log = structlog.get_logger()
 
+#: verdict on a sample that is not mined
 EASY = Verdict(hard=False)
 
 
 class SampleClient(Protocol):
-    """Requests the next tier's answer to a frame (``OffloadClient``)."""
+    """Requests the next tier's answer to a frame; ``OffloadClient`` is one."""
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
-        """Return the answer, with its prediction. Raises OffloadError with a reason."""
+        """Return the answer, with its prediction, within ``deadline_s`` seconds. Raises OffloadError with a reason.
+
+        ``trace``: records the steps of the request; None: nothing does.
+        """
 
     def abandon(self) -> None:
-        """Expire all requests, now and from now on."""
+        """Expire all requests, present and later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextTier:
-    """The next tier: its deadline and the counter of its uploads.
+    """The next tier, as requests and results treat it.
 
     Attributes:
-        by: name of the next tier in results.
-        hard: escalated samples count as hard samples.
-        deadline_s: the most seconds for a request.
-        uploads: counter of uploaded audits; None: audits are counted only in the uploaded bytes.
+        by: its name in results.
+        hard: escalated samples count as hard samples; False for a joint, to which all findings go.
+        deadline_s: most seconds for a request; infinite: only the sample's deadline counts.
+        uploads: what counts uploaded audits; None: they are counted only in the uploaded bytes.
 
     """
 
@@ -67,8 +73,13 @@ class NextTier:
 class Escalation:
     """Sends samples to ``client`` for an answer.
 
-    ``policy`` selects the samples to escalate; None: those that mining calls hard. ``encoder`` encodes uploads; None:
-    frames are sent as received. ``audited`` is called with each audited sample and the next tier's answer.
+    ``ledger``: counts audits. ``encoder``: encodes uploads; None: frames are sent as received. ``audited``: called with
+    each audited sample and the next tier's answer; None: nothing is.
+
+    Attributes:
+        tier: the next tier.
+        policy: selects the samples to escalate; None: those that mining calls hard.
+
     """
 
     def __init__(
@@ -88,44 +99,47 @@ class Escalation:
         self._encoder = encoder
         self._audited = audited
         self._limited_log = RateLimitedLogger()
-        #: hard samples for which the next tier was requested, its answers, those that it did not take, and those
-        #: without an answer although it was up
+        #: numbers of hard samples: requested from the next tier, answered, not taken, and without an answer although
+        #: it was up
         self._requested = self._answered = self._refused = self._unanswered = 0
 
     def totals(self) -> HardTotals:
-        """Return the totals of hard samples, also of those that were withheld because the next tier is too slow."""
+        """Return the totals of hard samples, with those that were withheld because the answer would be too late."""
         withheld = self.policy.withheld[OffloadReason.TOO_SLOW] if self.policy else 0
         return HardTotals(self._requested + withheld, self._answered, self._refused + withheld, self._unanswered)
 
     def abandon(self) -> None:
-        """Expire all requests: a stopping worker answers with its own predictions."""
+        """Expire all requests, present and later ones: a stopping worker answers with its own predictions."""
         self._client.abandon()
 
     def time_left(self, sample: Sample, now: float) -> float:
-        """Return the seconds that an answer may take, less a reserve for this worker's own reply."""
+        """Return the seconds that an answer may take from ``now`` (loop time), less a reserve for the own reply."""
         return min(self.tier.deadline_s, sample.until - sample.intake.responder.return_s - now)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def decide_unseen(self, sample: Sample, verdict: Verdict, now: float) -> UploadDecision:
-        """Return the decision for a sample that was mined before inference."""
+        """Return the decision about a sample that was mined before inference. ``now``: loop time."""
         if self.policy is None:
             return UploadDecision(ask=verdict.hard, hard=verdict.hard)
         return self.policy.decide(verdict, None, self._size(sample.frame), self.time_left(sample, now), now)
 
     def decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> UploadDecision:
-        """Return the decision for a sample after inference. A sample that the model failed on is escalated."""
+        """Return the decision about a sample after inference, at ``now`` (loop time).
+
+        A sample that the model failed on is escalated. Adapted thresholds may replace the outcome's prediction.
+        """
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
             if sample.decision:
                 self.forget(sample.decision)  # the sample was selected for an audit
-            return KEPT
+            return NOT_ESCALATED
         verdict = outcome.verdict or EASY
         if policy is None:
             return UploadDecision(ask=verdict.hard, hard=verdict.hard and self.tier.hard)
         size = self._size(sample.frame)
         if prediction is None:
-            return policy.forced(size, sample.decision)
+            return policy.decide_failed(size, sample.decision)
         if sample.decision:
             return sample.decision
         left_s = self.time_left(sample, now)
@@ -135,9 +149,9 @@ class Escalation:
         return decision
 
     def forget(self, decision: UploadDecision) -> None:
-        """Undo a decision: the sample was not accepted, or no request was sent."""
+        """Undo a decision, because the sample was not accepted or no request was sent."""
         if self.policy:
-            self.policy.ended(decision, 0.0, 0.0, sent=False, answered=False)
+            self.policy.forget(decision)
 
     def _size(self, frame: Frame) -> int:
         """Return the estimated size of an upload in bytes."""
@@ -146,7 +160,10 @@ class Escalation:
     # --- requests -------------------------------------------------------------------------------------------------
 
     async def request(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> Conclusion:
-        """Request an answer to a sample; the conclusion has a reply, or the reason why there is none."""
+        """Request an answer to a sample; return a conclusion with the reply, or the reason why there is none.
+
+        Waits at most ``time_left``. Raises nothing but cancellation.
+        """
         loop = asyncio.get_running_loop()
         concluded = Conclusion(outcome, decision, reason=OffloadReason.ERROR, requested_at=loop.time())
         trace, began = None if decision.audit else sample.trace, time.monotonic()
@@ -179,7 +196,7 @@ class Escalation:
                 "request not answered",
                 frame=frame.id.hex(),
                 reason=error.reason,
-                detail=shorten_middle(error.detail, 256),
+                detail=shorten_middle(error.detail),
             )
         except Exception:
             # an unexpected error of the request must not cost the sample its answer
@@ -201,11 +218,11 @@ class Escalation:
         if self.policy and decision.draw and concluded.reply and concluded.reply.prediction:
             self.policy.learn(decision, concluded.reply.prediction)
         if self.policy and self.policy.mixture and not decision.audit:
-            self._mix(sample, concluded)
+            self._mix(self.policy.mixture, sample, concluded)
         return concluded
 
     def _read(self, upload: Upload, reply: Reply, concluded: Conclusion) -> Reply:
-        """Return an answer in the pixels of the frame. Raises OffloadError for one that cannot be used."""
+        """Return the reply to an upload in pixels of the frame. Raises OffloadError if it cannot be used."""
         concluded.sent = True
         try:
             return upload.read(reply)
@@ -214,7 +231,7 @@ class Escalation:
             raise
 
     async def audit(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
-        """Request an answer to a sample that this worker has answered, to compare both answers."""
+        """Request an answer to a sample that this worker has answered, compare both answers, and count the audit."""
         concluded = await self.request(sample, outcome, decision)
         if concluded.sent:
             if self.tier.uploads is not None:
@@ -231,14 +248,14 @@ class Escalation:
             if self._audited:
                 self._audited(sample, concluded)
 
-    def _mix(self, sample: Sample, concluded: Conclusion) -> None:
-        """Fuse both answers if calibration has fitted a mixture."""
+    def _mix(self, mixture: CalibrationFile, sample: Sample, concluded: Conclusion) -> None:
+        """Set ``mixed`` to the fusion of both answers, if there are both."""
         here: Prediction | None = concluded.outcome.prediction
         there = concluded.reply.prediction if concluded.reply else None
-        if here is None or there is None or self.policy is None or self.policy.mixture is None:
+        if here is None or there is None:
             return
         try:
-            mixed = mix(self.policy.mixture, here, there)
+            mixed = mix(mixture, here, there)
         except Exception:
             # predictions of models may have any form: if both cannot be fused, the next tier's counts
             log.exception("predictions not fused", frame=sample.frame.id.hex())

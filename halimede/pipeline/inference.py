@@ -1,6 +1,7 @@
 """Runs samples through a model: decoding, preparation, batches, mining. One bad sample fails alone.
 
-Runs in the model's thread, or on the event loop if the model is short enough.
+``Inference`` is called in the model's thread, or on the event loop if the model is short enough. Mining judges whether
+a sample is hard: by the prediction, or by the sample itself before inference.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ HARD = Verdict(hard=True)
 
 
 class InferenceOutcome(Struct, eq=False):
-    """The outcome of inference on one sample: a prediction or an error.
+    """The outcome of inference on one sample: a prediction or an error. Times are monotonic, in seconds.
 
     Attributes:
-        unfit: the sample itself is the cause of the error (unreadable, of the wrong shape), so that each attempt
-            fails; otherwise the model failed on it.
-        batch: samples in its model call; ``ms``: duration of that call; ``began``: when it began (monotonic).
-        decoded: begin and end of its decoding, if that was part of the call; ``scale``: its sides were divided by that.
-        verdict: the verdict of mining, if there is mining; ``mined``: begin and end of mining.
+        prediction: None: there is an error, or the model did not run.
+        error: why there is no prediction; empty: there is one, or the model did not run.
+        unfit: the sample itself is the cause of the error (unreadable, of the wrong shape), so each attempt would fail.
+        batch: number of samples in its model call; 0: the model did not run.
+        ms: milliseconds of its model call.
+        began: when its model call began.
+        decoded: begin and end of its decoding; None: it was decoded before.
+        scale: the sides of its picture were divided by this when it was decoded.
+        verdict: of mining; None: there is no mining.
+        mined: begin and end of mining; None: there is no mining.
 
     """
 
@@ -52,7 +58,7 @@ class InferenceOutcome(Struct, eq=False):
 
 
 class Inferable(Protocol):
-    """The fields of a sample that inference reads: its frame or prepared input, and whether it is mined."""
+    """The fields of a sample that inference reads; ``Sample`` and ``PlainSample`` have them."""
 
     @property
     def frame(self) -> Frame:
@@ -60,15 +66,15 @@ class Inferable(Protocol):
 
     @property
     def input(self) -> Array | None:
-        """The model's input, if the sample is already prepared."""
+        """The model's input; None: the frame is decoded and prepared now."""
 
     @property
     def mined(self) -> bool:
-        """Whether mining applies to it."""
+        """Whether mining applies to the sample."""
 
 
 class PlainSample(Struct, eq=False):
-    """A sample with only these fields: see ``Inferable``."""
+    """An ``Inferable``, which describes the fields, for callers without a pipeline."""
 
     frame: Frame
     input: Array | None = None
@@ -76,14 +82,20 @@ class PlainSample(Struct, eq=False):
 
 
 class PreparedInput(Struct, eq=False):
-    """A model's input; the sides of its picture were divided by ``scale`` when it was decoded."""
+    """A model's input: one sample without batch axis.
+
+    Attributes:
+        array: as ``Model.prepare`` returns it.
+        scale: the sides of its picture were divided by this when it was decoded.
+
+    """
 
     array: Array
     scale: int = 1
 
 
 def prepare(model: Model, frame: Frame) -> PreparedInput:
-    """Decode and pre-process a frame for the model. Raises DecodeError for any defect."""
+    """Return the model's input for a frame, decoded and pre-processed. Raises DecodeError for any defect."""
     try:
         image = decode(frame, model.decoding)
         return PreparedInput(model.prepare_frame(frame, image), scale_of(image) if model.decoding else 1)
@@ -97,14 +109,17 @@ def prepare(model: Model, frame: Frame) -> PreparedInput:
 
 
 class Inference:
-    """Runs a batch: at most ``limit`` samples in one call of the model, then mining.
+    """Runs samples through a model, at most ``limit`` in one call, and mines them.
 
-    ``miner`` judges each prediction, or (``mines_samples``) each decoded sample; None: no mining. ``miners`` are of
-    models with their own calibration, and judge their predictions in its place.
+    ``miner``: judges each prediction, or (``mines_samples``) each decoded sample; None: there is no mining.
+
+    Attributes:
+        ours: no user code but the model's runs here.
+        miners: for models with a calibration of their own, what judges their predictions in place of ``miner``.
+
     """
 
     def __init__(self, limit: int, miner: Miner | None = None, *, mines_samples: bool = False) -> None:
-        #: whether no user code but the model runs here
         self.ours = miner is None or is_ours(miner)
         self.miners: WeakKeyDictionary[Model, Miner] = WeakKeyDictionary()
         self._limit = limit
@@ -112,7 +127,7 @@ class Inference:
         self._sample_miner = miner if mines_samples else None
 
     def __call__(self, model: Model, samples: Sequence[Inferable]) -> list[InferenceOutcome]:
-        """Return the outcome of each sample, in order."""
+        """Return the outcome of each sample, in order. Blocks; raises nothing because of a sample."""
         if len(samples) == 1:
             return [self._one(model, samples[0])]
         outcomes: list[InferenceOutcome] = []
@@ -123,28 +138,28 @@ class Inference:
             array = sample.input if sample.input is not None else self._read(model, sample, outcome)
             if array is not None:
                 ready.append((i, array))
-        for batch in group(ready, self._limit, lambda each: each[1]):
+        for batch in group(ready, self._limit, lambda item: item[1]):
             began = time.monotonic()
             answers = isolate([array for _, array in batch], model.predict)
             ms = (time.monotonic() - began) * 1000
             for (i, _), answer in zip(batch, answers, strict=True):
                 outcomes[i].batch, outcomes[i].began, outcomes[i].ms = len(batch), began, ms
-                self._answered(model, samples[i], outcomes[i], answer)
+                self._record_answer(model, samples[i], outcomes[i], answer)
         return outcomes
 
     def _one(self, model: Model, sample: Inferable) -> InferenceOutcome:
-        """Run one sample without batching."""
+        """Return the outcome of one sample."""
         outcome = InferenceOutcome()
         array = sample.input if sample.input is not None else self._read(model, sample, outcome)
         if array is not None:
             outcome.batch, outcome.began = 1, time.monotonic()
             (answer,) = isolate((array,), model.predict)
             outcome.ms = (time.monotonic() - outcome.began) * 1000
-            self._answered(model, sample, outcome, answer)
+            self._record_answer(model, sample, outcome, answer)
         return outcome
 
     def _read(self, model: Model, sample: Inferable, outcome: InferenceOutcome) -> Array | None:
-        """Return the model's input of a sample; None if reading it failed: the outcome has the error."""
+        """Return the model's input for a sample; None if decoding or preparation failed: ``outcome`` has the error."""
         began, frame, array = time.monotonic(), sample.frame, None
         try:
             image = decode(frame, model.decoding)
@@ -161,10 +176,10 @@ class Inference:
         outcome.decoded = (began, time.monotonic())
         return array
 
-    def _answered(
+    def _record_answer(
         self, model: Model, sample: Inferable, outcome: InferenceOutcome, answer: Prediction | SampleError
     ) -> None:
-        """Record the model's prediction for a sample, and mine it."""
+        """Write the model's answer to a sample into its outcome, and mine it."""
         if isinstance(answer, SampleError):
             outcome.error = str(answer)
         else:
@@ -173,10 +188,13 @@ class Inference:
             self.mine(outcome, model)
 
     def mine(self, outcome: InferenceOutcome, model: Model | None = None) -> None:
-        """Mine an outcome, of ``model`` or of a peer's. A sample that the model failed on is hard."""
+        """Write the verdict of mining into an outcome; without a prediction the sample is hard.
+
+        ``model``: whose outcome it is; None: of a peer's model.
+        """
         if self._miner:
             began, miner = time.monotonic(), self._miner
-            if self.miners and model is not None:
+            if model is not None:
                 miner = self.miners.get(model, miner)
             outcome.verdict = judge(miner, outcome.prediction) if outcome.prediction is not None else HARD
             if isinstance(miner, TwoThresholds) and outcome.prediction is not None:

@@ -1,13 +1,17 @@
-"""The two intakes of a pipeline: requests are refused under load, camera frames wait.
+"""The two intakes of a pipeline: ``RequestIntake`` refuses requests under load, ``FrameIntake`` lets frames wait.
 
-``RequestIntake`` takes the requests of other workers from a topic. It refuses requests when its bounded queue is full,
-and computes no request twice or after its deadline. It replies only to reply topics of its own service, whatever
-response topic a request has.
+Every request is decided at once, in the callback of its delivery: ``RequestIntake`` submits it, repeats the reply that
+it has sent before, or refuses it. It refuses a request if the samples inside reach ``RequestLimits``, or if the model
+needs too long for the samples before it. A request is inside from its acceptance to its reply, and is dropped if it
+still waits at its deadline. A request that arrives again while it is inside only renews correlation data and deadline,
+so no request is computed twice. Replies go only to reply topics of the own service.
 
-``FrameIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses a frame
-because of load; frames of cameras may have an age at which they are dropped. A frame is accepted once it is decoded and
-prepared, so that an invalid frame is refused while its source still waits. The ledger counts it from then on until the
-broker has acknowledged its result.
+Every frame has a caller that waits: its camera's, folder's or program's call of ``offer``. ``FrameIntake`` refuses no
+frame because of load. The caller waits for a slot (``EdgeLimits.inside``), for memory, and until the frame is decoded
+and prepared, so that it learns of an invalid frame. Then the frame is submitted to the pipeline, and ``offer`` returns.
+The slot is free again when the frame has its answer. The source keeps the frame until the broker has acknowledged the
+result, which ``ResultResponder`` tells it. A camera's frame may have an age at which it is dropped instead. After
+``close``, a call of ``offer`` waits until it is cancelled, and the source keeps the frame.
 """
 
 from __future__ import annotations
@@ -36,21 +40,21 @@ from halimede.pipeline.model_queue import MemoryBudget
 from halimede.pipeline.model_slot import LoadedModel
 from halimede.pipeline.observer import IntakeMetrics
 from halimede.pipeline.pipeline import Pipeline
-from halimede.pipeline.responders import Key, ReplyResponder, RequestStats, ResultResponder
+from halimede.pipeline.responders import Key, ReplyResponder, ResultResponder
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Ledger
 from halimede.system.lru import LruCache
 from halimede.topic import Address
-from halimede.tracing import CloudTimes, TraceBuffer, TraceContext, read
+from halimede.tracing import TraceBuffer, TraceContext, read
 from halimede.tracing.steps import ARRIVE, DECODE, MINE, RECEIVE
 
 log = structlog.get_logger()
 
-#: a raw frame up to this size (bytes) is prepared on the event loop: a thread would cost more
+#: most bytes of a raw frame that is prepared on the event loop, because a thread would cost more
 INLINE_BYTES = 64 * 1024
-#: the longest time in seconds for which a sample is kept, also without a deadline
-LONGEST_S = 600.0
-#: the most reply topics that are remembered
+#: most seconds until the deadline of a request; a request without a deadline has so many
+MAX_DEADLINE_S = 600.0
+#: most reply topics that are remembered
 MAX_REQUESTERS = 4096
 
 
@@ -59,12 +63,13 @@ class RequestLimits:
     """Bounds of a worker that answers requests.
 
     Attributes:
-        queue, queue_bytes: samples without an answer, and their bytes.
-        batch: samples in one call of the model.
-        replies: replies without the broker's acknowledgement.
-        horizon_s: credits and batches are limited to the samples that the model answers in about this time, so that
-            a slow model is known before its queue is full of samples that will be late.
-        delay_s: the longest wait of a sample for others in its batch.
+        queue: most samples without an answer.
+        queue_bytes: most bytes of samples without an answer.
+        batch: most samples in one call of the model.
+        replies: most replies without the broker's acknowledgement.
+        horizon_s: credits and batches are limited to the samples that the model answers in about so many seconds, so
+            that a slow model is known before its queue is full of samples that will be late.
+        delay_s: most seconds that a sample waits for others in its batch.
 
     """
 
@@ -77,12 +82,20 @@ class RequestLimits:
 
 
 class RequestIntake:
-    """Takes the requests on a channel to ``pipeline``. ``run`` until cancelled; ``stop`` before the pipeline's drain.
+    """An ``Intake`` (sample) that takes the requests on a channel to ``pipeline``.
+
+    Call ``run`` until it is cancelled, and ``stop`` before the pipeline is drained. ``busy``: whether the model is too
+    busy for samples of other workers; None: never. ``ledger``: counts requests to the next tier.
 
     Attributes:
-        advertiser: publishes this worker's load; None: the intake does so itself, on the channel's load topic.
-        busy: whether the model is too busy for samples of other workers.
-        escalation: requests a next tier; None: this is the last one. ``ledger`` counts those requests.
+        escalation: requests the next tier; None: this tier is the last one.
+        inside: requests without an answer.
+        ready: set when the worker has subscribed to its requests.
+        responder: replies to the requests.
+        stats: numbers of requests, those of the responder.
+        times: distributions of durations, those of the responder.
+        metrics: what is recorded of the samples.
+        advertiser: publishes this worker's load; by default on the channel's load topic.
 
     """
 
@@ -102,13 +115,8 @@ class RequestIntake:
         escalation: Escalation | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        self.stats = RequestStats()
-        self.times = CloudTimes()
-        self.metrics = IntakeMetrics.in_cloud(self.times, ledger)
         self.escalation = escalation
-        #: requests without an answer
         self.inside: dict[Key, Sample] = {}
-        #: set once requests reach this worker
         self.ready = asyncio.Event()
         self._bus = bus
         self._channel = channel
@@ -120,18 +128,14 @@ class RequestIntake:
         #: verified reply topics: requests use the same few topics again
         self._requesters: dict[str, Address[Reply]] = {}
         self.responder = ReplyResponder(
-            bus,
-            channel,
-            limit=self._limits.replies,
-            times=self.times,
-            stats=self.stats,
-            trace_buffer=self._trace_buffer,
-            ledger=ledger,
+            bus, channel, limit=self._limits.replies, trace_buffer=self._trace_buffer, ledger=ledger
         )
+        self.stats, self.times = self.responder.stats, self.responder.times
+        self.metrics = IntakeMetrics.in_cloud(self.times, ledger)
         self.advertiser = advertiser or LoadAdvertiser(bus, channel, self.load)
 
     async def run(self) -> None:
-        """Subscribe to requests and take them until cancelled."""
+        """Subscribe to requests, and take them, send replies and advertise the load until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.responder.outbox.run(), name="replies")
             for filter_ in self._channel.requests:
@@ -140,26 +144,28 @@ class RequestIntake:
             group.create_task(self.advertiser.run(), name="load")
 
     async def stop(self) -> None:
-        """Stop accepting requests."""
+        """Withdraw the advertised load, and unsubscribe from requests. Those inside are still answered."""
         await self.advertiser.withdraw()
         for filter_ in self._channel.requests:
             await self._bus.unsubscribe(filter_)
 
     def load(self) -> Load:
-        """Return this worker's free capacity. A sample counts until it is answered, also by the next tier."""
+        """Return this worker's load. A sample counts until it is answered, also by the next tier."""
         waiting = len(self.inside)
-        places = min(self._pipeline.rate.places, self._limits.queue)
+        capacity = min(self._pipeline.rate.capacity, self._limits.queue)
         service_ms = round(self._pipeline.load().service_ms, 1)
-        credits_, tier = max(0, places - waiting), self._channel.tier
-        return Load(credits=credits_, service_ms=service_ms, queued=waiting, places=places, tier=tier)
+        credits_, tier = max(0, capacity - waiting), self._channel.tier
+        return Load(credits=credits_, service_ms=service_ms, queued=waiting, places=capacity, tier=tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
-        """Accept a request, repeat its remembered reply, or refuse it. Raises InvalidFieldError (reply topic)."""
+        """Accept a request, repeat its remembered reply, or refuse it. Does not wait.
+
+        Raises InvalidFieldError for a reply topic or correlation data that are not valid.
+        """
         packet, frame = delivery.packet, delivery.body
         began, now = time.monotonic(), asyncio.get_running_loop().time()
         reply_to, correlation = self._requester(packet), packet.correlation
-        left_s = frame.deadline_ms / 1000
-        left_s = left_s if 0 < left_s < LONGEST_S else LONGEST_S
+        left_s = min(frame.deadline_ms / 1000 or MAX_DEADLINE_S, MAX_DEADLINE_S)
         try:
             pixels = measure(frame)
         except DecodeError as error:
@@ -174,7 +180,7 @@ class RequestIntake:
             self._bytes += size - sample.size
             sample.frame, sample.correlation, sample.until = frame, correlation, now + left_s
             sample.size, sample.pixels = size, pixels
-        elif self.responder.quarantined(frame.id):
+        elif self.responder.is_quarantined(frame.id):
             message = "the frame broke the model before"
             self.responder.reject(reply_to, correlation, frame.id, "quarantined", message)
         elif sample or self._is_full(size, left_s):
@@ -194,10 +200,10 @@ class RequestIntake:
             self._pipeline.submit(sample)
 
     def _requester(self, packet: Packet) -> Address[Reply]:
-        """Return a request's reply topic. Raises InvalidFieldError unless a worker of this channel owns it."""
-        known = self._requesters.get(packet.response_topic)
-        if known is not None and 0 < len(packet.correlation) <= MAX_CORRELATION:
-            return known
+        """Return a request's reply topic, which is remembered. Raises InvalidFieldError if it is not valid."""
+        address = self._requesters.get(packet.response_topic)
+        if address is not None and 0 < len(packet.correlation) <= MAX_CORRELATION:
+            return address
         address = self._channel.reply_address(packet)
         if len(self._requesters) >= MAX_REQUESTERS:
             self._requesters.clear()
@@ -205,51 +211,50 @@ class RequestIntake:
         return address
 
     def _is_full(self, size: int, left_s: float) -> bool:
-        """Whether a new request exceeds the bounds, or the requests before it would make its answer late."""
+        """Whether a request of ``size`` bytes, with ``left_s`` seconds left, exceeds the bounds or would be late."""
         limits, pipeline = self._limits, self._pipeline
         return (
             len(self.inside) >= limits.queue
             or size > limits.queue_bytes - self._bytes
-            or pipeline.rate.late(pipeline.inside - pipeline.elsewhere, left_s - self.responder.return_s)
+            or pipeline.rate.is_late(pipeline.inside - pipeline.delegated, left_s - self.responder.return_s)
             or (self._busy is not None and self._busy())
         )
 
     def leave(self, sample: Sample) -> None:
-        """Release a request that has its answer, or needs none."""
+        """Free the room of a request that has its answer, or needs none."""
         assert sample.reply_to is not None  # noqa: S101  # requests always have a reply topic
         del self.inside[sample.reply_to.text, sample.frame.id]
         self._bytes -= sample.size
         self.advertiser.touch()
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Drop a request whose deadline is over, or too close for the model."""
+        """Drop a request whose deadline is over, or (``hopeless``) too close for the model: then refuse it."""
         self.stats.expired += 1
         if hopeless:
             self.responder.refuse(sample, "expired", "no time left for the model")
         else:
             # the requester counts its deadline from before the transfer of the message, so it has already expired there
-            self._trace_buffer.done(sample.trace)
+            self._trace_buffer.finish(sample.trace)
         self.leave(sample)
 
     async def prepare(self, sample: Sample) -> None:
-        """Nothing to do: requests are decoded in their batch."""
+        """Do nothing, because requests are decoded in their batch."""
 
     def release_input(self, sample: Sample) -> None:
-        """Nothing to do: requests are decoded in their batch."""
+        """Do nothing, because requests have no prepared input."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
     """Bounds of an edge worker.
 
-    There are more slots than hard samples can occupy, so that easy samples always pass. ``patient`` limits the samples
-    whose source can wait.
-
     Attributes:
-        inside: accepted frames without a result.
-        pixels: bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its
+        inside: most accepted frames without a result: more than hard samples can occupy, so that easy samples pass.
+        patient: most of these frames whose source can wait, such as a folder.
+        pixels: most bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its
             file.
-        batch: frames in one call of the model; ``horizon_s``: the longest time of a call in seconds.
+        batch: most frames in one call of the model.
+        horizon_s: most seconds of a call.
         remembered: ids of frames that are kept to detect repeated ones.
         max_age_s: seconds from the arrival of a camera's frame until it is dropped if it still waits for the model.
 
@@ -265,9 +270,16 @@ class EdgeLimits:
 
 
 class FrameIntake:
-    """Takes frames into ``pipeline``; see ``FrameSink`` for ``offer``.
+    """An ``Intake`` (sample) that takes frames into ``pipeline``; their sources call ``offer``.
 
-    ``miner`` judges frames before inference, in the thread of ``decoder``; None: predictions are judged.
+    ``ledger``: counts frames. ``decoder``: the thread that decodes large frames. ``escalation``: requests the next
+    tier; None: there is none, or (with a detector) not for frames. ``miner``: judges frames before inference, in the
+    thread of ``decoder``; None: predictions are judged.
+
+    Attributes:
+        responder: publishes the results, and acknowledges frames to their sources.
+        metrics: what is recorded of the frames.
+
     """
 
     drops_late = False
@@ -298,14 +310,14 @@ class FrameIntake:
         self._memory = MemoryBudget(limits.pixels)
         self._slots = asyncio.Semaphore(limits.inside)
         self._patient = asyncio.Semaphore(limits.patient)
-        self._seen: LruCache[bytes, None] = LruCache(limits.remembered)
+        self._accepted_ids: LruCache[bytes, None] = LruCache(limits.remembered)
         #: frames that are being accepted; an event if another caller waits for the end of that
         self._entering: dict[bytes, asyncio.Event | None] = {}
         self._limited_log = RateLimitedLogger()
         self._closed = False
 
     def close(self) -> None:
-        """Stop accepting frames."""
+        """Accept no more frames: present and later calls of ``offer`` do not return."""
         self._closed = True
 
     async def offer(
@@ -320,7 +332,13 @@ class FrameIntake:
         file: str = "",
         arrived: float = math.inf,
     ) -> None:
-        """Accept a frame. One that was accepted before, or is too old, is counted and dropped. Raises DecodeError."""
+        """Accept a frame; return when it is accepted, or dropped because it was accepted before or is too old.
+
+        ``payload``: a frame as the bus has it, or a picture file. ``id_``, ``file``: in place of those in the payload.
+        ``patient``: the source can wait. ``parent``: the trace to continue; None: a new one. ``answered``: called when
+        the result is published and the source need not keep the frame any longer. ``arrived``: loop time of its
+        arrival, from which its age counts; infinite: it does not age. Raises DecodeError for an invalid frame.
+        """
         began = time.monotonic()
         try:
             frame = open_payload(payload, camera)
@@ -328,18 +346,16 @@ class FrameIntake:
             self._ledger.add(Count.REJECTED)
             raise
         frame.id = id_ or frame.id
-        if file:
-            frame.file = file
+        frame.file = file or frame.file
         while frame.id in self._entering:  # a copy: it counts if the other is refused or its source disconnects
             entering = self._entering[frame.id] = self._entering[frame.id] or asyncio.Event()
             await entering.wait()
-        if frame.id in self._seen:
+        if frame.id in self._accepted_ids:
             self._repeat(frame.id, answered)
             return
-        self._seen.put(frame.id, None)
-        acks = self.responder.pending_acks
+        self._accepted_ids.put(frame.id, None)
         if answered:
-            acks.setdefault(frame.id, []).append(answered)
+            self.responder.add_source(frame.id, answered)
         frame.captured_ns = frame.captured_ns or time.time_ns()
         self._entering[frame.id] = None
         try:
@@ -348,34 +364,36 @@ class FrameIntake:
             self._skip(frame)
             return
         except BaseException:
-            self._seen.pop(frame.id)
-            acks.pop(frame.id, None)
+            self._accepted_ids.pop(frame.id)
+            self.responder.forget_sources(frame.id)
             raise
         finally:
             entered = self._entering.pop(frame.id)
             if entered:
                 entered.set()
+        if answered is None:
+            self._ledger.add(Count.ACCEPTED)  # otherwise with its answer: a frame that its source keeps cannot be lost
         self._pipeline.submit(sample)
 
     def _repeat(self, id_: bytes, answered: Callable[[], None] | None) -> None:
-        """Count a frame that was accepted before; its source acknowledges it with the first one."""
+        """Count a frame that was accepted before, and call ``answered`` when the first one's result is published."""
         self._ledger.add(Count.DUPLICATE)
-        acks = self.responder.pending_acks
-        if answered and id_ in acks:
-            acks[id_].append(answered)
-        elif answered:
-            answered()
+        if answered:
+            self.responder.rejoin_source(id_, answered)
 
     def _skip(self, frame: Frame) -> None:
-        """Count a frame that is too old, and let its source acknowledge it."""
+        """Count a frame that is too old, and acknowledge it to its source."""
         self._ledger.add(Count.SKIPPED)
-        for answered in self.responder.pending_acks.pop(frame.id, ()):
-            answered()
+        self.responder.acknowledge(frame.id)
 
     async def _accept(
         self, frame: Frame, parent: TraceContext | None, began: float, *, patient: bool, stale_at: float
     ) -> Sample:
-        """Wait for a slot, mine or prepare a frame, and count it. Raises DecodeError and _StaleFrameError."""
+        """Return a frame as a sample, after waiting for a slot and mining or preparing it.
+
+        ``began``: monotonic time of its arrival. ``stale_at``: loop time from which it is too old. Raises DecodeError,
+        and _StaleFrameError if it became too old.
+        """
         if patient:
             await self._patient.acquire()
         try:
@@ -386,9 +404,8 @@ class FrameIntake:
             raise
         trace, received = self._trace_buffer.begin(frame.id, parent), time.monotonic()
         trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding, frame.file))
-        now = asyncio.get_running_loop().time()
-        until = now + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
-        sample = Sample(frame, self, trace, now, until, received)
+        now, deadline_s = asyncio.get_running_loop().time(), frame.deadline_ms / 1000 or math.inf
+        sample = Sample(frame, self, trace, now, now + deadline_s, received)
         sample.patient, sample.stays = patient, self._pipeline.peers is None
         sample.mined, sample.stale_at = self.escalation is not None, stale_at
         self._pipeline.preparing += 1
@@ -413,10 +430,8 @@ class FrameIntake:
             raise
         finally:
             self._pipeline.preparing -= 1
-        self._ledger.add(Count.ACCEPTED, int(frame.id not in self.responder.pending_acks))
         sample.accepted, sample.queued = asyncio.get_running_loop().time(), time.monotonic()
-        if frame.deadline_ms:
-            sample.until = sample.accepted + frame.deadline_ms / 1000
+        sample.until = sample.accepted + deadline_s
         if sample.input is not None:
             trace.step((DECODE, received, sample.queued, sample.scale))
             self.metrics.decode_ms.record((sample.queued - received) * 1000)
@@ -427,32 +442,32 @@ class FrameIntake:
         if sample.decision and sample.decision.up:
             return False
         peers = self._pipeline.peers
-        return not (peers and self._pipeline.running and peers.elsewhere())
+        return not (peers and self._pipeline.running and peers.reserve_peer())
 
     async def _mine(self, sample: Sample, miner: Miner) -> Verdict:
-        """Mine a frame before inference. Raises DecodeError."""
+        """Return the verdict of mining on a frame before inference. Raises DecodeError."""
         began = time.monotonic()
         if is_ours(miner) and _is_small(sample.frame):
-            verdict = _judged(miner, sample.frame)
+            verdict = _judge(miner, sample.frame)
         else:
-            verdict = await self._decoder.call(_judged, miner, sample.frame)
+            verdict = await self._decoder.call(_judge, miner, sample.frame)
         if verdict.error:
             self._ledger.add(Count.MINING_ERRORS)
-            self._limited_log.warning("mining failed", error=shorten_middle(verdict.error, 256))
+            self._limited_log.warning("mining failed", error=shorten_middle(verdict.error))
         sample.trace.step((MINE, began, time.monotonic(), verdict.hard, 0.0))
         return verdict
 
     async def prepare(self, sample: Sample) -> None:
-        """Prepare a sample for its model, which then holds it. Raises DecodeError.
+        """Prepare a sample for its model, which stays open until the input is released. Raises DecodeError.
 
-        If the canary cannot read it, the current model receives it, provided that one can.
+        If the canary cannot read the sample, the current model gets it, which is a strike against the canary.
         """
         slot = self._pipeline.slot
         model = slot.choose(sample.frame.id)
         try:
             await self._prepare_for(model, sample)
         except DecodeError as error:
-            current = slot.before(model)
+            current = slot.fallback(model)
             if current is None:
                 raise
             await self._prepare_for(current, sample)
@@ -461,7 +476,7 @@ class FrameIntake:
     async def _prepare_for(self, model: LoadedModel, sample: Sample) -> None:
         """Decode a sample for a model. Memory is reserved before decoding. Raises DecodeError and _StaleFrameError."""
         memory, frame, size = self._memory, sample.frame, sample.pixels
-        model.hold()
+        model.acquire()
         try:
             if not memory.take_now(size):
                 await memory.take(size)
@@ -482,9 +497,10 @@ class FrameIntake:
         sample.input, sample.scale, sample.model = prepared.array, prepared.scale, model
 
     def release_input(self, sample: Sample) -> None:
-        """Release the prepared input of a sample."""
-        if sample.input is None or sample.model is None:
+        """Release the prepared input of a sample, its memory, and the model that it was prepared for."""
+        if sample.input is None:
             return
+        assert sample.model is not None  # noqa: S101  # both are set at once
         self._memory.give(sample.input.nbytes)
         sample.model.release()
         sample.input = sample.model = None
@@ -496,10 +512,10 @@ class FrameIntake:
             self._patient.release()
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:  # noqa: ARG002  # frames are never hopeless
-        """Drop a frame that is too old. Without a maximum age, frames are answered, however late."""
+        """Drop a frame that is too old, and acknowledge it to its source. Frames without a maximum age never are."""
         if sample.decision and self.escalation:
             self.escalation.forget(sample.decision)
-        self._trace_buffer.done(sample.trace)
+        self._trace_buffer.finish(sample.trace)
         self.release_input(sample)
         self.leave(sample)
         self._skip(sample.frame)
@@ -510,9 +526,10 @@ class _StaleFrameError(Exception):
 
 
 def _is_small(frame: Frame) -> bool:
+    """Whether a frame is so cheap to decode that it needs no thread."""
     return frame.data.nbytes <= INLINE_BYTES and find(frame.encoding).cheap
 
 
-def _judged(miner: Miner, frame: Frame) -> Verdict:
-    """Mine a frame before inference. Raises DecodeError."""
+def _judge(miner: Miner, frame: Frame) -> Verdict:
+    """Return the verdict of mining on a frame before inference. Raises DecodeError."""
     return judge_sample(miner, decode(frame))

@@ -1,11 +1,12 @@
-"""The queue of samples before a model, and the selection of its next batch.
+"""The queue of samples before a model, with the selection of the next batch; and the memory of decoded frames.
 
-Intakes bound the queue: they refuse samples or wait. It needs no bus and no model, and its callers pass the time.
+Intakes bound the queue: they refuse samples or wait. The queue needs no bus and no model, and callers pass the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -17,13 +18,17 @@ BATCH_PIXELS = 256 * 1024 * 1024
 
 
 class ModelQueue:
-    """The queue before one model, and its consumers: one task for each of the model's sessions.
+    """The queue before one model, and its consumers: one task for each of the model's parallel calls.
 
-    ``rate`` is the model's service rate. ``delay_s``: seconds that a sample may wait for others of its batch, at most
-    half of its remaining time.
+    A consumer awaits ``arrival``, then calls ``next``. Who appends to ``waiting`` calls ``wake`` afterwards.
+
+    Attributes:
+        waiting: the samples, the oldest first.
+        delay_s: seconds that a sample may wait for others of its batch, at most half of its time to its deadline.
+
     """
 
-    def __init__(self, rate: ServiceRate, *, delay_s: float = 0.0) -> None:
+    def __init__(self, rate: ServiceRate, delay_s: float) -> None:
         self.waiting: deque[Sample] = deque()
         self._rate = rate
         self.delay_s = delay_s
@@ -33,7 +38,7 @@ class ModelQueue:
         self._arrival = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake one consumer."""
+        """Wake one idle consumer, or tell the one that fills its batch that a sample has come."""
         if self._filling:
             self._arrival.set()
             return
@@ -44,7 +49,7 @@ class ModelQueue:
                 return
 
     async def arrival(self) -> None:
-        """Wait until a batch is full or has waited long enough."""
+        """Wait until there are samples, and until their batch is full or has waited for ``delay_s``."""
         while not self.waiting or self._filling:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
@@ -53,26 +58,25 @@ class ModelQueue:
             await self._fill()
 
     async def _fill(self) -> None:
+        """Wait until the next batch is full, or its first sample has waited long enough."""
         loop = asyncio.get_running_loop()
         first = self.waiting[0]
         until = first.accepted + min(self.delay_s, (first.until - first.accepted) / 2)
         self._filling = True
         try:
-            while 0 < len(self.waiting) < self._rate.batch and (left := until - loop.time()) > 0:
+            while 0 < len(self.waiting) < self._rate.batch and (left_s := until - loop.time()) > 0:
                 self._arrival.clear()
-                try:
-                    async with asyncio.timeout(left):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
                         await self._arrival.wait()
-                except TimeoutError:
-                    break
         finally:
             self._filling = False
 
     def next(self, now: float, limit: int) -> tuple[list[Sample], list[Sample], list[Sample]]:
-        """Remove and return the next batch of at most ``limit``, the expired and the hopeless samples.
+        """Remove and return the next batch of at most ``limit`` samples, then the expired and the hopeless samples.
 
-        The deadline of an expired sample is over, or it is too old. The model cannot answer a hopeless sample before
-        its deadline.
+        An expired sample is too old, or its deadline is over. A hopeless sample cannot be answered before its deadline.
+        ``now``: the time of the event loop.
         """
         waiting, rate = self.waiting, self._rate
         batch: list[Sample] = []
@@ -89,7 +93,7 @@ class ModelQueue:
                 if left_s <= 0:
                     late.append(waiting.popleft())
                     continue
-                if rate.hopeless(left_s):
+                if rate.is_hopeless(left_s):
                     hopeless.append(waiting.popleft())
                     continue
                 shortest_s = min(shortest_s, left_s)
@@ -100,17 +104,17 @@ class ModelQueue:
         return batch, late, hopeless
 
     def put_back(self, batch: Sequence[Sample]) -> None:
-        """Put a batch that was not run back at the front."""
+        """Put a batch that was not run back at the front of the queue."""
         self.waiting.extendleft(reversed(batch))
 
-    def withdraw(self, is_taken: Callable[[], bool]) -> Sample | None:
-        """Remove and return the newest sample that a peer may run, if ``is_taken``; None: no such sample.
+    def withdraw(self, reserve_peer: Callable[[], str | None]) -> Sample | None:
+        """Remove and return the newest sample that a peer may run, if ``reserve_peer`` finds a peer; else None.
 
-        The model runs older samples sooner, and the next sample always stays.
+        The newest one gains most, because the model runs older samples sooner. The next sample always stays.
         """
         for position in range(len(self.waiting) - 1, 0, -1):
             sample = self.waiting[position]
-            if not sample.stays and is_taken():
+            if not sample.stays and reserve_peer():
                 del self.waiting[position]
                 return sample
             if not sample.stays:
@@ -119,33 +123,33 @@ class ModelQueue:
 
 
 class MemoryBudget:
-    """Limits the memory of decoded frames to ``limit`` bytes; a larger frame is admitted alone.
+    """Limits the memory of decoded frames to ``limit`` bytes; a larger frame is admitted alone. ``used``: bytes in use.
 
     Callers that find too little free memory wait in the order of arrival.
     """
 
     def __init__(self, limit: int) -> None:
-        self.taken = 0
+        self.used = 0
         self._limit = limit
         self._lock = asyncio.Lock()
-        self._given = asyncio.Event()
+        self._release = asyncio.Event()
 
     def take_now(self, size: int) -> bool:
         """Take ``size`` bytes if they are free and no caller waits; return whether they were taken."""
-        if self._lock.locked() or (self.taken and self.taken + size > self._limit):
+        if self._lock.locked() or (self.used and self.used + size > self._limit):
             return False
-        self.taken += size
+        self.used += size
         return True
 
     async def take(self, size: int) -> None:
-        """Take ``size`` bytes as soon as they are free."""
+        """Take ``size`` bytes as soon as they are free; waits without a deadline."""
         async with self._lock:
-            while self.taken and self.taken + size > self._limit:
-                self._given.clear()
-                await self._given.wait()
-            self.taken += size
+            while self.used and self.used + size > self._limit:
+                self._release.clear()
+                await self._release.wait()
+            self.used += size
 
     def give(self, size: int) -> None:
         """Give bytes back; a negative ``size`` takes more without waiting."""
-        self.taken -= size
-        self._given.set()
+        self.used -= size
+        self._release.set()

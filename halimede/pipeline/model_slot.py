@@ -1,7 +1,8 @@
-"""The models in use: each sample goes to the current model or to its canary.
+"""The models in use: ``ModelSlot`` gives each sample to the current model or to its canary, a new version on trial.
 
 A sample belongs to one model from its pre-processing to its answer. So a model can be replaced between two batches
-without lost or repeated answers. The old model is closed after its last answer.
+without lost or repeated answers. The old model is closed after its last answer: until then, ``LoadedModel.acquire``
+keeps it open.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,32 +20,45 @@ from halimede.frames.encodings import find
 from halimede.inference import Model
 from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
-from halimede.pipeline.executor import BLOCK_BYTES, LONGEST_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
+from halimede.pipeline.executor import BLOCK_BYTES, LONG_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import InferenceOutcome
+from halimede.pipeline.sample import Sample
 from halimede.tracing.latency import Distribution
-
-if TYPE_CHECKING:
-    from halimede.pipeline.sample import Sample
 
 log = structlog.get_logger()
 
 #: seconds that a model may take to close; after that its thread is abandoned
 CLOSE_S = 30.0
-#: A long call on the event loop sets a countdown to MEASURE + SELDOM, a very long one to MEASURE + 1. Each call
-#: decrements it; the call that reaches MEASURE has its CPU time measured, because the machine may only have been busy.
-MEASURE, SELDOM = 1, 8
-#: a model is reported as failing if it fails on more than this share of at least so many samples
+#: which call after a long one on the event loop has its CPU time measured, because the machine may only have been busy;
+#: after a very long one the next call has
+MEASURED_CALL = 8
+#: a model is reported as failing if it fails on more than this fraction of at least so many samples
 FAILING_SHARE, FAILING_SAMPLES = 0.5, 20
-#: runs a batch in the model's thread
-Infer = Callable[[Model, Sequence["Sample"]], list[InferenceOutcome]]
-#: exit code of the worker for a failure that a restart alone does not correct: the same as in ``worker.main``
+#: runs samples through a model and returns the outcome of each; ``Inference`` is one
+Infer = Callable[[Model, Sequence[Sample]], list[InferenceOutcome]]
+#: exit code of the worker for a failure that a restart alone does not correct
 STUCK_CODE = 2
 
 
 class LoadedModel:
-    """An opened model and its thread. ``version`` and ``digest`` are empty if unknown.
+    """An opened model, its threads, and its counts. A ``rollout.OpenedVersion``.
 
-    ``owned`` is closed with it. ``more``: further threads for parallel calls, if the model allows them.
+    ``thread``, ``more``: the threads for its parallel calls. ``owned``: is closed with the model; None: nothing.
+
+    Attributes:
+        model: the opened model.
+        threads: those for its parallel calls, the first one also for closing it.
+        version: as reported; empty: not known.
+        digest: SHA-256 of its content; empty: not known.
+        answered: number of samples with a prediction.
+        failed: number of samples without a prediction.
+        errors: those of ``failed`` that another model could have answered, because the sample is not the cause.
+        last_error: the error of the last of these.
+        desired: the desired model for which it was opened; None: not known.
+        on_trial: it has run only as a canary.
+        calls: durations of its calls in milliseconds.
+        inline_policy: decides whether its calls are short enough for the event loop.
+
     """
 
     def __init__(  # noqa: PLR0917  # in the order in which they come to be
@@ -61,84 +74,91 @@ class LoadedModel:
         self.threads = (thread, *more)
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
-        #: samples of ``failed`` that another model could have answered, and the error of the last one
         self.errors, self.last_error = 0, ""
-        #: samples and errors at the last update of ``failing``, and its result then
+        #: samples and errors at the last update of ``failure``, and its result then
         self._judged = 0, 0
-        self._failing = ""
-        #: the desired model for which it was opened, if known
+        self._failure = ""
         self.desired: DesiredModel | None = None
-        #: whether it has run only as a canary
         self.on_trial = False
-        #: durations of its calls in milliseconds
         self.calls = Distribution()
-        #: decides whether its calls are short enough for the event loop
         self.inline_policy = InlinePolicy()
         self._owned = owned or AsyncExitStack()
-        #: samples that this model must still answer
-        self._held = 0
-        #: calls until ``MEASURE``, when the CPU time of a call is measured; set by a long call on the event loop
+        #: samples and batches that this model must still answer
+        self._leases = 0
+        #: number of calls until the one whose CPU time is measured, itself included; 0: none will be
         self._measured_in = 0
         self._released = asyncio.Event()
 
-    def hold(self) -> None:
-        """Count one more sample that this model must answer."""
-        self._held += 1
+    def acquire(self) -> None:
+        """Keep the model open until ``release`` is called once more: it has to answer another sample or batch."""
+        self._leases += 1
 
     def release(self) -> None:
-        """Count one sample as answered."""
-        self._held -= 1
+        """End one call of ``acquire``."""
+        self._leases -= 1
         self._released.set()
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        """Keep the model open within the block."""
-        self.hold()
+    def lease(self) -> Iterator[None]:
+        """Keep the model open until the end of the block."""
+        self.acquire()
         try:
             yield
         finally:
             self.release()
 
     async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:
-        """Run samples in a thread; return their outcomes."""
-        thread = next((each for each in self.threads if each.idle), self.thread)
-        self._held += 1
-        try:
-            outcomes, cpu_ms = await thread.call(_timed, infer, self.model, samples)
-        finally:
-            self.release()
+        """Run samples in an idle thread, or wait for the first one; return their outcomes.
+
+        The caller keeps the model open (``acquire``).
+        """
+        thread = self.thread
+        if not thread.idle:
+            thread = next((other for other in self.threads if other.idle), thread)
+        outcomes, cpu_ms = await thread.call(_measure_cpu, infer, self.model, samples)
         self.inline_policy.learn(len(samples), cpu_ms)
         self._learn(samples, outcomes)
         return outcomes
 
-    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
-        """Run samples on the event loop if they are short enough; None: they need a thread.
+    def try_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
+        """Run samples on the event loop and return their outcomes; None: they need a thread, or another model.
 
-        The duration of a call counts as its CPU time. After a long call the CPU time of a later one is measured,
-        because the machine may only have been busy. That measurement takes system calls.
+        The duration of a call counts as its CPU time, because measuring that takes system calls. Only after a long call
+        the CPU time of a later one is measured, because the machine may only have been busy.
         """
         thread, policy, count = self.thread, self.inline_policy, len(samples)
-        if not (count <= policy.max_samples and self.model.ours and thread.idle and _is_light(samples)):
+        if not (count <= policy.max_samples and self.model.ours and thread.idle and self._is_light(samples)):
             return None
-        if self._measured_in:
-            self._measured_in -= 1
-        if self._measured_in == MEASURE:
-            outcomes, cpu_ms = thread.inline(_timed, infer, self.model, samples)
-            self._measured_in = 0
+        is_measured = self._measured_in == 1
+        self._measured_in = max(0, self._measured_in - 1)
+        if is_measured:
+            outcomes, cpu_ms = thread.run_watched(_measure_cpu, infer, self.model, samples)
             policy.learn(count, cpu_ms)
         else:
             began = time.monotonic()
-            outcomes = thread.inline(infer, self.model, samples)
+            outcomes = thread.run_watched(infer, self.model, samples)
             ms = (time.monotonic() - began) * 1000
             if ms <= SHORT_MS * count:
                 policy.learn(count, ms)
             elif not self._measured_in:
-                self._measured_in = MEASURE + (1 if ms > LONGEST_MS * count else SELDOM)
+                self._measured_in = 1 if ms > LONG_MS * count else MEASURED_CALL
         self._learn(samples, outcomes)
         return outcomes
 
+    def _is_light(self, samples: Sequence[Sample]) -> bool:
+        """Whether samples are cheap to read: prepared for this model, or small and not compressed."""
+        size = 0
+        for sample in samples:
+            if sample.input is None:
+                size += sample.frame.data.nbytes
+                if not find(sample.frame.encoding).cheap:
+                    return False
+            elif sample.model is not self:
+                return False
+        return size <= BLOCK_BYTES
+
     def _learn(self, samples: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
-        """Count answers and failures, and record the durations of the calls."""
+        """Count answers and failures, record durations of calls, and write the version into the samples."""
         calls: dict[float, float] = {}
         on_trial = self.on_trial
         for sample, outcome in zip(samples, outcomes, strict=True):
@@ -154,25 +174,28 @@ class LoadedModel:
         for ms in calls.values():
             self.calls.record(ms)
 
-    def failing(self) -> str:
-        """Return the error of a model that fails on most samples, empty if it does not. Called at intervals."""
+    def failure(self) -> str:
+        """Return the error of a model that fails on most samples; empty if it does not.
+
+        Call it at intervals: it judges the samples since the last judgement, if they are enough.
+        """
         samples, errors = self.answered + self.errors, self.errors
         recent, wrong = samples - self._judged[0], errors - self._judged[1]
         if recent >= FAILING_SAMPLES:
             self._judged = samples, errors
-            self._failing = ""
+            self._failure = ""
             if wrong > FAILING_SHARE * recent:
-                self._failing = f"its model failed on {wrong} of the last {recent} samples: {self.last_error}"
-        return self._failing
+                self._failure = f"its model failed on {wrong} of the last {recent} samples: {self.last_error}"
+        return self._failure
 
     @property
     def busy_s(self) -> float:
-        """Duration of the longest running call in seconds."""
+        """Seconds since the start of the longest running call; 0: none runs."""
         return max(thread.busy_s for thread in self.threads)
 
     async def retire(self) -> None:
-        """Close the model after its last answer."""
-        while self._held:
+        """Wait, without a deadline, until nobody keeps the model open; then close it, within CLOSE_S seconds."""
+        while self._leases:
             self._released.clear()
             await self._released.wait()
         try:
@@ -188,68 +211,51 @@ class LoadedModel:
         await self._owned.aclose()
 
 
-def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[InferenceOutcome], float]:
+def _measure_cpu(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[InferenceOutcome], float]:
     """Run samples; return their outcomes, and the milliseconds of CPU time of this thread."""
     began = time.thread_time()
     outcomes = infer(model, samples)
     return outcomes, (time.thread_time() - began) * 1000
 
 
-def _is_light(samples: Sequence[Sample]) -> bool:
-    """Whether samples are cheap to read: prepared already, or small and in an encoding without compression."""
-    size = 0
-    for sample in samples:
-        if sample.input is None:
-            size += sample.frame.data.nbytes
-            if not find(sample.frame.encoding).cheap:
-                return False
-    return size <= BLOCK_BYTES
-
-
 class ModelSlot:
     """Gives each sample to the current model or its canary, and closes replaced models.
-    ``rollout`` holds these models; change it only through the slot. ``current`` repeats its current version as an
-    attribute that is never None, because each sample reads it.
+
+    Attributes:
+        current: the current model; the same as ``rollout.current``, but never None.
+        rollout: has the current model, the canary and what was refused; change it only through the slot.
+        audit_share: least fraction of easy samples to audit, as the desired state requires it.
+        adopt: called with each model before it gets samples, and with the percentage of them; may refuse the model by
+            raising any error; None: nothing is called.
+        guarded: models may run on the event loop, because a thread watches it.
+
     """
 
     def __init__(self, current: LoadedModel) -> None:
         self.current = current
         self.rollout = Rollout(current)
-        #: least share of easy samples to audit, as the desired state requires it
         self.audit_share = 0.0
-        #: called with each model before it gets samples, and with the percentage of them; may refuse it with any error
         self.adopt: Callable[[LoadedModel, int], None] | None = None
-        #: whether models may run on the event loop: only while a thread watches it
         self.guarded = False
         self._withdrawn: Callable[[], None] | None = None
         self._leaving: dict[LoadedModel, asyncio.Task[None]] = {}
 
     def choose(self, id_: bytes) -> LoadedModel:
-        """Return the model for a sample: the same one for the same id until the rollout changes."""
+        """Return the model for a sample, by its id: the same one for the same id until the rollout changes."""
         rollout = self.rollout
         if rollout.canary and zlib.crc32(id_) % 100 < rollout.percent:
             return rollout.canary
         return self.current
 
     def share(self, samples: Sequence[Sample]) -> dict[LoadedModel, list[Sample]]:
-        """Group samples by model: the one that a sample was prepared for, or the chosen one."""
-        parts: dict[LoadedModel, list[Sample]] = {}
+        """Return samples by model: the one that a sample was prepared for, or that ``choose`` returns."""
+        shares: dict[LoadedModel, list[Sample]] = {}
         for sample in samples:
-            parts.setdefault(sample.model or self.choose(sample.frame.id), []).append(sample)
-        return parts
+            shares.setdefault(sample.model or self.choose(sample.frame.id), []).append(sample)
+        return shares
 
-    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
-        """Run samples with the current model on the event loop; None: they take longer, or need another model."""
-        current = self.current
-        if self.rollout.canary or not self.guarded or not current.inline_policy.max_samples:
-            return None
-        for sample in samples:
-            if sample.model is not None and sample.model is not current:
-                return None
-        return current.run_inline(infer, samples)
-
-    def before(self, loaded: LoadedModel) -> LoadedModel | None:
-        """Return the model that answers if the canary fails; None for any other model."""
+    def fallback(self, loaded: LoadedModel) -> LoadedModel | None:
+        """Return the model that answers if ``loaded`` fails, which is the canary; None for any other model."""
         return self.current if loaded.on_trial and loaded is not self.current else None
 
     def strike(self, canary: LoadedModel, error: str) -> None:
@@ -261,9 +267,8 @@ class ModelSlot:
                 withdrawn()
 
     def replace(self, new: LoadedModel) -> None:
-        """Make ``new`` the current model and end the canary. Raises what ``adopt`` raises, before any change."""
-        if self.adopt:
-            self.adopt(new, ALL_PERCENT)
+        """Make ``new`` the current model and end the canary. Raises what ``adopt`` raises, as ``_offer`` does."""
+        self._offer(new, ALL_PERCENT)
         leaving = self.rollout.replace(new)
         self.current = new
         new.on_trial = False
@@ -272,13 +277,13 @@ class ModelSlot:
             self._leave(old)
 
     def try_out(self, new: LoadedModel | None, percent: int, withdrawn: Callable[[], None] | None = None) -> None:
-        """Make ``new`` the canary for a share of the samples; None ends the canary.
+        """Make ``new`` the canary for ``percent`` of the samples; None ends the canary.
 
-        ``withdrawn`` is called if the canary is withdrawn after too many failures; ``rollout`` then has its last error.
-        Raises what ``adopt`` raises, before any change.
+        ``withdrawn``: called if the canary is withdrawn after too many failures; ``rollout`` then has its last error.
+        Raises what ``adopt`` raises, as ``_offer`` does.
         """
-        if new and self.adopt:
-            self.adopt(new, percent)
+        if new:
+            self._offer(new, percent)
         leaving = self.rollout.try_out(new, percent) if new else self.rollout.withdraw()
         self._withdrawn = withdrawn
         if new:
@@ -286,25 +291,28 @@ class ModelSlot:
         for old in leaving:
             self._leave(old)
 
-    def failing(self) -> str:
-        """Return the error of a current model that fails on most samples: see ``LoadedModel.failing``."""
-        return self.current.failing()
+    def failure(self) -> str:
+        """Return the error of the current model if it fails on most samples; empty if it does not.
+
+        Call it at intervals: it judges the samples since the last judgement, if they are enough.
+        """
+        return self.current.failure()
 
     @property
     def loaded(self) -> list[LoadedModel]:
-        """All models that are open."""
+        """All models that are open: the current one, the canary, and those that have to answer their last samples."""
         canary = self.rollout.canary
         return [self.current, *([canary] if canary else []), *self._leaving]
 
     @property
     def busy_s(self) -> float:
-        """Duration of the longest running call in seconds."""
+        """Seconds since the start of the longest running call of any model; 0: none runs."""
         return max(loaded.busy_s for loaded in self.loaded)
 
     async def watch(self, limit_s: float) -> None:
-        """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds.
+        """Run until cancelled. Raises ModelStuckError when a call takes longer than ``limit_s`` seconds.
 
-        Meanwhile short calls of models may run on the event loop.
+        If the call blocks the event loop, the process ends. Meanwhile short calls may run on the event loop.
         """
         text = (
             f"halimede worker: ModelStuck: the model has not answered for {limit_s:g} s and the event loop with it: "
@@ -323,21 +331,33 @@ class ModelSlot:
         return len(self.current.threads)
 
     @property
-    def inline_samples(self) -> int:
-        """The number of samples to run in one call on the event loop; 0: run them in a thread."""
+    def inline_model(self) -> LoadedModel | None:
+        """The model to try on the event loop; None: calls run in a thread, as always while there is a canary."""
         current = self.current
-        return (
-            current.inline_policy.max_samples if self.guarded and current.model.ours and not self.rollout.canary else 0
-        )
+        if self.rollout.canary or not (self.guarded and current.inline_policy.max_samples and current.model.ours):
+            return None
+        return current
 
     async def close(self) -> None:
-        """Close all models when the worker ends."""
+        """Close all models when the worker ends, without waiting for their calls."""
         for task in self._leaving.values():
             task.cancel()
         for loaded in self.loaded:
             await loaded.close()
 
+    def _offer(self, new: LoadedModel, percent: int) -> None:
+        """Have ``adopt`` accept a model. Raises what it raises, and closes a refused model unless it is the canary."""
+        if self.adopt is None:
+            return
+        try:
+            self.adopt(new, percent)
+        except Exception:
+            if new not in self.loaded:
+                self._leave(new)
+            raise
+
     def _leave(self, old: LoadedModel) -> None:
+        """Close a replaced model in a task, after its last answer."""
         task = asyncio.create_task(old.retire(), name=f"retire model {old.version}")
         self._leaving[old] = task
         task.add_done_callback(lambda _: self._leaving.pop(old, None))

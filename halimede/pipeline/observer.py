@@ -1,4 +1,4 @@
-"""Records service rate, times and traces of a pipeline, once for each answered batch."""
+"""Records the service rate, durations, traces and failures of a pipeline, once for each answered batch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Ki
 
 @dataclass(frozen=True, slots=True)
 class IntakeMetrics:
-    """Names of the trace steps of an intake, and the distributions of their times.
+    """What is recorded of the samples of one intake.
 
     Attributes:
-        wait: from arrival to the beginning of the model call; ``call``: that call; ``batch``: samples in it.
-        ledger: counts failures of mining, and records the time until samples are concluded.
+        wait: the trace step from arrival to the beginning of decoding, or else of the model call.
+        call: the trace step of the model call.
+        wait_ms: milliseconds of that wait.
+        decode_ms: milliseconds of decoding and preparation.
+        call_ms: milliseconds of model calls.
+        batch: numbers of samples in model calls.
+        ledger: counts failures of mining; None: they are not counted.
+        edge_ledger: has the latency from acceptance until samples are concluded, and counts failures of the model;
+            None: the samples are requests, of which the responder counts the failed ones.
 
     """
 
@@ -34,21 +41,21 @@ class IntakeMetrics:
     call_ms: Distribution
     batch: Distribution
     ledger: Ledger | None = None
-    latency: Latency | None = None
+    edge_ledger: Ledger | None = None
 
     @classmethod
     def at_edge(cls, times: EdgeTimes, ledger: Ledger) -> IntakeMetrics:
-        """Return the metrics of camera frames."""
-        return cls(WAIT, MODEL, times.wait, times.decode, times.model, times.batch, ledger, Latency.EDGE)
+        """Return the metrics for camera frames at an edge worker."""
+        return cls(WAIT, MODEL, times.wait, times.decode, times.model, times.batch, ledger, ledger)
 
     @classmethod
     def in_cloud(cls, times: CloudTimes, ledger: Ledger | None = None) -> IntakeMetrics:
-        """Return the metrics of requests."""
+        """Return the metrics for requests at a worker that answers them."""
         return cls(QUEUE, COMPUTE, times.queue, times.decode, times.compute, times.batch, ledger)
 
 
 class Observer:
-    """Updates the rate, times, traces and counts of one pipeline."""
+    """Updates the service rate, and the metrics and traces of the samples, of one pipeline."""
 
     def __init__(self, rate: ServiceRate, trace_buffer: TraceBuffer) -> None:
         self._rate = rate
@@ -56,7 +63,10 @@ class Observer:
         self._limited_log = RateLimitedLogger()
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], concluded: float) -> None:
-        """Record a batch that was answered or escalated at ``concluded`` (loop time)."""
+        """Record a batch, and its outcomes in the same order, that was answered or escalated at ``concluded``.
+
+        ``concluded``: the time of the event loop in seconds.
+        """
         calls: dict[float, list[FrameRecord]] = {}
         for sample, outcome in zip(batch, outcomes, strict=True):
             metrics, trace, began = sample.intake.metrics, sample.trace, outcome.began
@@ -78,34 +88,33 @@ class Observer:
                     metrics.batch.record(outcome.batch)
                     metrics.call_ms.record(outcome.ms)
             if outcome.mined:
-                self._mined(sample, outcome)
-            if metrics.ledger and metrics.latency is not None:
-                metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
+                self._mined(sample, outcome, outcome.mined)
+            if ledger := metrics.edge_ledger:
+                ledger.record(Latency.EDGE, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
-                    self._failed(metrics.ledger, outcome)
+                    self._failed(ledger, outcome)
         if self._trace_buffer.exports:
             for outcome in outcomes:
                 if traces := calls.pop(outcome.began, None):
-                    self._trace_buffer.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
+                    self._trace_buffer.add_batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
     def concluded(self, sample: Sample, now: float) -> None:
-        """Record the time until a sample was answered or escalated (loop time)."""
-        metrics = sample.intake.metrics
-        if metrics.ledger and metrics.latency is not None:
-            metrics.ledger.record(metrics.latency, (now - sample.accepted) * 1000)
+        """Record the latency of a sample that was answered or escalated at ``now``, the time of the event loop."""
+        if ledger := sample.intake.metrics.edge_ledger:
+            ledger.record(Latency.EDGE, (now - sample.accepted) * 1000)
 
     def _failed(self, ledger: Ledger, outcome: InferenceOutcome) -> None:
-        """Count a sample that the model failed on, unless the sample itself is the cause."""
+        """Log a failure of the model, and count it unless the sample itself is the cause."""
         if not outcome.unfit:
             ledger.add(Count.MODEL_ERRORS)
-        self._limited_log.warning("model failed", error=shorten_middle(outcome.error, 256))
+        self._limited_log.warning("model failed", error=shorten_middle(outcome.error))
 
-    def _mined(self, sample: Sample, outcome: InferenceOutcome) -> None:
+    def _mined(self, sample: Sample, outcome: InferenceOutcome, mined: tuple[float, float]) -> None:
+        """Record the step of mining, with its begin and end, and count its error if it failed."""
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger
-        if verdict is None or outcome.mined is None:
-            return
+        assert verdict is not None  # noqa: S101  # both are set at once
         score = (prediction.score if prediction is not None else None) or 0.0
-        sample.trace.step((MINE, *outcome.mined, verdict.hard, score))
+        sample.trace.step((MINE, *mined, verdict.hard, score))
         if verdict.error and ledger:
             ledger.add(Count.MINING_ERRORS)
-            self._limited_log.warning("mining failed", error=shorten_middle(verdict.error, 256))
+            self._limited_log.warning("mining failed", error=shorten_middle(verdict.error))

@@ -1,10 +1,22 @@
 """The pipeline: a worker answers each sample with its model, or escalates it to the next tier.
 
-Edge worker, tier, cloud worker, member of a multi-edge service and JointModel are configurations of this class: they
-have different intakes, next tiers and responders. ``submit`` takes a sample; ``_consume`` is the loop.
+A pipeline has one queue, and one consumer (a task) for each of the model's parallel calls. An intake accepts a sample
+and submits it. The sample waits in the queue until a consumer is idle. The consumer waits for samples, and for capacity
+in the outbox of their answers. Then ``_consume`` takes five steps: it takes the next batch from the queue, runs the
+model on it, concludes what each sample needs, sends the answers, and observes times and counts. A model runs in a
+thread; only a short one runs on the event loop (inline), where ``_answer_inline`` takes the same steps without a
+consumer.
 
-A sample is in one of four states: it waits in the queue, is in the model, is at a peer or the next tier, or has its
-answer. Each sample gets exactly one answer, or none if its deadline is over or it is too old.
+A hard sample leaves the consumer: a task of its own requests an answer from the next tier, and sends that answer, or
+the model's if there is none. So no batch waits for a request. The next tier, a peer (another edge worker) or the
+pipeline of crops may answer a sample in place of this model: the sample is delegated.
+
+The pipeline itself bounds only the batch: intakes bound the samples inside, and the deadlines of requests bound the
+time of delegated ones. Each sample gets exactly one answer, or none if its deadline is over or it is too old. ``drain``
+waits until no sample is inside; cancelling ``run`` ends consumers and requests. A defect ends ``run``, too.
+
+Edge worker, tier, cloud worker, member of a multi-edge service and JointModel are configurations of this class: they
+have different intakes, next tiers and responders.
 """
 
 from __future__ import annotations
@@ -26,7 +38,7 @@ from halimede.pipeline.inference import Inference, InferenceOutcome
 from halimede.pipeline.model_queue import ModelQueue
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.observer import Observer
-from halimede.pipeline.sample import KEPT, Conclusion, Sample
+from halimede.pipeline.sample import NOT_ESCALATED, Conclusion, Sample
 from halimede.pipeline.upload_policy.policy import UploadDecision
 
 P = ParamSpec("P")
@@ -34,35 +46,50 @@ log = structlog.get_logger()
 
 
 class Abandonable(Protocol):
-    """A client whose requests can be abandoned."""
+    """A client whose requests can be abandoned, such as an ``Escalation``."""
 
     def abandon(self) -> None:
-        """Expire all requests."""
+        """Expire all requests, present and later ones."""
 
 
 class PeerClient(SampleClient, Protocol):
-    """Sends samples to peers with spare capacity."""
+    """A ``SampleClient`` (escalation) that requests answers from peers, other edge workers with spare capacity."""
 
-    def elsewhere(self) -> bool:
-        """Whether a peer would answer the next sample before this worker. Called for each sample."""
+    def reserve_peer(self) -> str | None:
+        """Return the peer that would answer the next sample before this worker, and count the sample as sent to it.
+
+        None: there is no such peer.
+        """
 
 
 class CropRecognizer(Protocol):
     """Answers frames by the crops of the boxes that their model, a detector, has found."""
 
     def select(self, outcome: InferenceOutcome) -> Sequence[Box]:
-        """Keep the boxes that will be cropped, and return them."""
+        """Return the boxes of a frame's outcome that will be cropped, and leave only these in the outcome."""
 
     async def recognise(self, sample: Sample, outcome: InferenceOutcome, boxes: Sequence[Box]) -> Conclusion:
-        """Return the answers to all crops of a frame."""
+        """Return the conclusion about a frame, with the answers to the crops of ``boxes``, or with an error."""
 
 
 class Pipeline:
     """Answers samples with the models in ``slot``. ``run`` until cancelled; ``drain`` before that.
 
-    ``rate`` is the model's service rate, ``infer`` runs a batch, ``observer`` records each batch. A sample may wait
-    ``delay_s`` seconds for others of its batch. ``peers`` may run samples in place of the model here, in at most
-    ``deadline_s`` seconds; None: there are none. ``crops``: the model is a detector, and this answers what it finds.
+    The responder and the escalation of a sample are those of ``sample.intake``.
+
+    ``infer``: runs a batch. ``delay_s``: seconds that a sample may wait for others of its batch. ``crops``: the model
+    is a detector, and this answers its boxes; None: the model's prediction is the answer. ``deadline_s``: most seconds
+    of a request to a peer.
+
+    Attributes:
+        slot: the models.
+        rate: the model's service rate.
+        observer: records each batch.
+        peers: may run samples in place of the model here; None: there are none.
+        inside: number of samples without an answer.
+        delegated: how many of these a peer, the next tier or the pipeline of crops has.
+        preparing: number of samples that are being prepared for the model.
+
     """
 
     def __init__(
@@ -82,34 +109,33 @@ class Pipeline:
         self.observer = observer
         self.peers = peers
         self._crops = crops
-        #: samples without an answer; how many of them a peer or the next tier has
-        self.inside = self.elsewhere = 0
-        #: samples that are being prepared for the model
+        self.inside = self.delegated = 0
         self.preparing = 0
         self._infer = infer
         self._sessions = slot.lanes
         self._deadline_s = deadline_s
-        self._queue = ModelQueue(rate, delay_s=delay_s)
+        self._queue = ModelQueue(rate, delay_s)
         #: running model calls
         self._calls = 0
-        #: the next iteration of the event loop begins with a model call (``_run_inline``)
+        #: the next iteration of the event loop begins with a model call (``_run_waiting``)
         self._inline_due = False
         self._group: asyncio.TaskGroup | None = None
-        self._left = asyncio.Event()
+        #: set when a sample has its answer, or is dropped
+        self._departure = asyncio.Event()
 
     @property
     def running(self) -> bool:
-        """Whether the pipeline answers samples."""
+        """Whether ``run`` runs, so that samples are answered."""
         return self._group is not None
 
     def load(self) -> Load:
-        """Return the number of pending samples, and the capacity for more."""
-        pending = self.preparing + self.inside - self.elsewhere
+        """Return the load: samples that the model has to answer, its time for one, and how many more it may get."""
+        pending = self.preparing + self.inside - self.delegated
         service_ms = round(self.rate.service_ms / self._sessions, 3)
-        return Load(credits=max(0, self.rate.places - pending), service_ms=service_ms, queued=pending)
+        return Load(credits=max(0, self.rate.capacity - pending), service_ms=service_ms, queued=pending)
 
     async def run(self) -> None:
-        """Answer samples until cancelled."""
+        """Answer samples until cancelled. Raises ExceptionGroup after a defect."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -119,204 +145,212 @@ class Pipeline:
             finally:
                 self._group = None  # the group accepts no more tasks
 
-    async def drain(self, timeout_s: float, *others: Abandonable) -> bool:
+    async def drain(self, timeout_s: float, *clients: Abandonable) -> bool:
         """Answer the pending samples; return whether all were answered within ``timeout_s`` seconds.
 
-        In the last third the requests of ``others`` are abandoned: an answer of this worker's model is better than
+        In the last third the requests of ``clients`` are abandoned: an answer of this worker's model is better than
         none.
         """
         loop = asyncio.get_running_loop()
-        patience = [loop.call_later(timeout_s * 2 / 3, other.abandon) for other in others]
+        timers = [loop.call_later(timeout_s * 2 / 3, client.abandon) for client in clients]
         try:
             async with asyncio.timeout(timeout_s):
                 while self.inside:
-                    self._left.clear()
-                    await self._left.wait()
+                    self._departure.clear()
+                    await self._departure.wait()
         except TimeoutError:
             log.warning("samples not answered in time", left=self.inside)
             return False
         finally:
-            for timer in patience:
+            for timer in timers:
                 timer.cancel()
         return True
 
     # --- samples in -----------------------------------------------------------------------------------------------
 
     def submit(self, sample: Sample) -> None:
-        """Take an accepted sample: send it to the next tier, to a peer, or to the model here."""
+        """Take an accepted sample: give it to the next tier, to a peer, or to the model here. Does not wait."""
         self.inside += 1
         decision = sample.decision
         if decision and decision.up:
-            self._give(self._escalate(sample, InferenceOutcome(), decision), "escalate")
+            self._delegate(self._escalate(sample, InferenceOutcome(), decision), "escalate")
         elif self.peers and not sample.stays and sample.input is None:
-            self._give(self._share(sample), "share")
+            self._delegate(self._share(sample), "share")
         else:
             self._enqueue(sample)
 
     def rebalance(self) -> None:
-        """Move waiting samples to peers that would answer them sooner. Called when a peer publishes its load."""
-        while self.peers and self._group and (sample := self._queue.withdraw(self.peers.elsewhere)):
+        """Give waiting samples to peers that would answer them sooner. Called when a peer publishes its load."""
+        while self.peers and self._group and (sample := self._queue.withdraw(self.peers.reserve_peer)):
             sample.intake.release_input(sample)
-            self._give(self._share(sample), "share")
+            self._delegate(self._share(sample), "share")
 
-    def _give(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Start a request to another worker for a sample that this worker's model does not run."""
-        self.elsewhere += 1
+    def _delegate(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Start the task that gets the answer to a sample from a peer, the next tier or the pipeline of crops."""
+        self.delegated += 1
         self._spawn(work, name)
 
     def _enqueue(self, sample: Sample) -> None:
         """Queue a sample for the model, or run it at once if the model is fast enough."""
         waiting = self._queue.waiting
-        inline = not self._inline_due and self._may_run_inline(sample)
-        if inline and not waiting and not sample.intake.gathers:
-            self._guarded(self._run_inline, [sample])
+        model = None if self._inline_due else self._inline_model(sample)
+        if model and not waiting and not sample.intake.gathers:
+            self._run_guarded(self._answer_inline, model, [sample])
             return
         waiting.append(sample)
-        if inline:
+        if model:
             self._inline_due = True
-            asyncio.get_running_loop().call_soon(self._guarded, self._run_waiting)
+            asyncio.get_running_loop().call_soon(self._run_guarded, self._run_waiting)
         elif not self._inline_due:
             self._queue.wake()
 
     # --- the model ------------------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
-        """Run batches one after the other. THE loop; there is one for each of the model's sessions."""
-        waiting = self._queue.waiting
+        """Run batches one after the other: the main loop, once for each of the model's parallel calls."""
+        loop = asyncio.get_running_loop()
         while True:
-            await self._queue.arrival()
-            outbox = waiting[0].intake.responder.outbox
+            batch = await self._next_batch()
+            outcomes = await self._run(batch)
+            now = loop.time()
+            self._send(batch, self._conclude(batch, outcomes, now))
+            self._observe(batch, outcomes, now)
+            await asyncio.sleep(0)  # yield: a short model answers on this loop, and other tasks must run too
+
+    async def _next_batch(self) -> list[Sample]:
+        """Wait for samples, and for capacity for their answers; return the next batch."""
+        queue = self._queue
+        while True:
+            await queue.arrival()
+            outbox = queue.waiting[0].intake.responder.outbox
             if not outbox.ready:
                 await outbox.wait_ready()  # unacknowledged answers pause the model
                 continue
-            batch = self._next_batch()
-            if not batch:
-                continue
-            self._calls += 1
-            try:
-                outcomes = await self._run(batch)
-            finally:
-                self._calls -= 1
-            self._conclude(batch, outcomes)
-            await asyncio.sleep(0)  # yield: a short model answers on this loop, and other tasks must run too
+            idle = max(1, self._sessions - self._calls)  # idle sessions share the queue
+            model = self.slot.inline_model if self._infer.ours else None
+            if batch := self._take_batch(model.inline_policy.max_samples if model else -(-len(queue.waiting) // idle)):
+                return batch
 
-    def _next_batch(self) -> list[Sample]:
-        """Remove the next batch from the queue, and drop expired samples."""
+    def _take_batch(self, limit: int) -> list[Sample]:
+        """Remove the next batch of at most ``limit`` samples from the queue and return it; drop expired samples."""
         queue = self._queue
-        idle = max(1, self._sessions - self._calls)  # idle sessions share the queue
-        inline = self.slot.inline_samples if self._infer.ours else 0
-        limit = min(self.rate.batch, inline or -(-len(queue.waiting) // idle))
-        batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), limit)
+        batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), min(self.rate.batch, limit))
         for sample in late:
             sample.intake.expire(sample, hopeless=False)
         for sample in hopeless:
             sample.intake.expire(sample, hopeless=True)
         if late or hopeless:
             self.inside -= len(late) + len(hopeless)
-            self._left.set()
+            self._departure.set()
         if queue.waiting:
             queue.wake()
         return batch
 
     async def _run(self, batch: Sequence[Sample]) -> list[InferenceOutcome]:
-        """Run each model on its samples; the current model repeats those that the canary failed on."""
-        slot, found = self.slot, dict[Sample, InferenceOutcome]()
-        if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
-            return outcomes
-        parts = slot.share(batch)
-        for model in parts:
-            model.hold()  # a model may be replaced while another one runs
+        """Return the outcome of each sample by its model; the current model repeats those that the canary failed on."""
+        slot, outcomes = self.slot, dict[Sample, InferenceOutcome]()
+        if self._infer.ours and (model := slot.inline_model) and (inline := model.try_inline(self._infer, batch)):
+            return inline
+        shares = slot.share(batch)
+        self._calls += 1
+        for model in shares:
+            model.acquire()  # a model may be replaced while another one runs
         try:
-            for model, samples in parts.items():
-                found.update(zip(samples, await model.run(self._infer, samples), strict=True))
-                if current := slot.before(model):
-                    await self._run_again(model, current, samples, found)
+            for model, samples in shares.items():
+                outcomes.update(zip(samples, await model.run(self._infer, samples), strict=True))
+                if model.on_trial and (current := slot.fallback(model)):
+                    await self._run_again(model, current, samples, outcomes)
         finally:
-            for model in parts:
+            self._calls -= 1
+            for model in shares:
                 model.release()
-        return list(map(found.__getitem__, batch))
+        return list(map(outcomes.__getitem__, batch))
 
     async def _run_again(
         self,
         canary: LoadedModel,
         current: LoadedModel,
         samples: Sequence[Sample],
-        found: dict[Sample, InferenceOutcome],
+        outcomes: dict[Sample, InferenceOutcome],
     ) -> None:
-        """Run the current model on the samples that the canary failed on. If both fail, the sample is at fault."""
-        failed = [sample for sample in samples if found[sample].prediction is None]
+        """Run the current model on the samples that the canary failed on, and replace their outcomes.
+
+        If only the canary failed, that is a strike against it. If both failed, the sample is at fault.
+        """
+        failed = [sample for sample in samples if outcomes[sample].prediction is None]
         if not failed:
             return
         for sample in failed:
             if sample.input is not None:
                 sample.intake.release_input(sample)  # the input was prepared for the canary
-        for sample, outcome in zip(failed, await current.run(self._infer, failed), strict=True):
+        with current.lease():
+            answers = await current.run(self._infer, failed)
+        for sample, outcome in zip(failed, answers, strict=True):
             if outcome.prediction is not None:
-                error, found[sample] = found[sample].error, outcome
+                error, outcomes[sample] = outcomes[sample].error, outcome
                 self.slot.strike(canary, error)
             else:
                 sample.version = canary.version  # the answer reports the canary's error
 
-    def _may_run_inline(self, sample: Sample) -> bool:
-        """Whether the model is idle, and so fast that a thread would cost more than the call."""
-        return (
-            self.slot.inline_samples > 0
-            and not self._calls
-            and not self._queue.delay_s
-            and self.peers is None
-            and self._group is not None
-            and self._infer.ours
-            and sample.intake.responder.outbox.immediate
-        )
+    def _inline_model(self, sample: Sample) -> LoadedModel | None:
+        """Return the model if a sample may run on the event loop now: the model is idle and short; else None."""
+        model = self.slot.inline_model
+        if model is None or self._calls or self._queue.delay_s or self.peers or self._group is None:
+            return None
+        return model if self._infer.ours and sample.intake.responder.outbox.immediate else None
 
     def _run_waiting(self) -> None:
-        """Run the model on queued samples on the event loop, a bounded number in one call."""
+        """Run the model on a batch of queued samples on the event loop; ``_consume`` takes what is left."""
         self._inline_due = False
-        batch = self._next_batch()
-        if batch:
-            self._run_inline(batch)
-        waiting = self._queue.waiting
-        if batch and waiting and not self._inline_due and self._may_run_inline(waiting[0]):
-            self._inline_due = True
-            asyncio.get_running_loop().call_soon(self._guarded, self._run_waiting)
+        model = self.slot.inline_model
+        if model is None:
+            self._queue.wake()
+        elif batch := self._take_batch(model.inline_policy.max_samples):
+            self._answer_inline(model, batch)
 
-    def _run_inline(self, batch: Sequence[Sample]) -> None:
-        """Run the model on a batch on the event loop; a slow model leaves it to the consumers."""
-        outcomes = self.slot.run_inline(self._infer, batch)
+    def _answer_inline(self, model: LoadedModel, batch: Sequence[Sample]) -> None:
+        """Run a batch on the event loop and answer it; if the model is not short any more, leave it to ``_consume``."""
+        outcomes = model.try_inline(self._infer, batch)
         if outcomes is None:
             self._queue.put_back(batch)
             self._queue.wake()
-        else:
-            self._conclude(batch, outcomes)
+            return
+        now = asyncio.get_running_loop().time()
+        self._send(batch, self._conclude(batch, outcomes, now))
+        self._observe(batch, outcomes, now)
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
-        """Answer the samples of a batch, or escalate them."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+    def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], now: float) -> list[Conclusion]:
+        """Return the conclusion about each sample of a batch after inference, with the decision about the next tier."""
+        conclusions: list[Conclusion] = []
         for sample, outcome in zip(batch, outcomes, strict=True):
+            intake = sample.intake
             if sample.input is not None:
-                sample.intake.release_input(sample)
-            self._decide(sample, outcome, now)
+                intake.release_input(sample)
+            decision = intake.escalation.decide(sample, outcome, now) if intake.escalation else NOT_ESCALATED
+            conclusions.append(Conclusion(outcome, decision, reason=decision.reason or ""))
+        return conclusions
+
+    def _send(self, batch: Sequence[Sample], conclusions: Sequence[Conclusion]) -> None:
+        """Answer each sample of a batch, or start to get its answer from the next tier or the pipeline of crops."""
+        for sample, conclusion in zip(batch, conclusions, strict=True):
+            outcome, decision, escalation = conclusion.outcome, conclusion.decision, sample.intake.escalation
+            if self._crops and (boxes := self._crops.select(outcome)):
+                self._delegate(self._recognise(sample, self._crops.recognise(sample, outcome, boxes)), "crops")
+            elif decision.up:
+                self._delegate(self._escalate(sample, outcome, decision), "escalate")
+            else:
+                if decision.audit and escalation:
+                    self._spawn(escalation.audit(sample, outcome, decision), "audit")
+                self._finish(sample, conclusion)
+
+    def _observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], now: float) -> None:
+        """Record a batch that was concluded at ``now`` (loop time); for requests after their replies were written."""
         if batch[0].intake.gathers:
-            loop.call_soon(self._guarded, self.observer.observe, batch, outcomes, now)  # after the answers were sent
+            asyncio.get_running_loop().call_soon(self._run_guarded, self.observer.observe, batch, outcomes, now)
         else:
             self.observer.observe(batch, outcomes, now)
-
-    def _decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> None:
-        """Answer a sample after inference, or escalate it."""
-        if self._crops and (boxes := self._crops.select(outcome)):
-            self._give(self._recognise(sample, self._crops.recognise(sample, outcome, boxes)), "crops")
-            return
-        escalation = sample.intake.escalation
-        decision = escalation.decide(sample, outcome, now) if escalation else KEPT
-        if decision.up:
-            self._give(self._escalate(sample, outcome, decision), "escalate")
-            return
-        if decision.audit and escalation:
-            self._spawn(escalation.audit(sample, outcome, decision), "audit")
-        self._finish(sample, Conclusion(outcome, decision, reason=decision.reason or ""))
 
     async def _escalate(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
         """Answer a sample with the next tier's answer, or with this worker's if there is none."""
@@ -324,13 +358,11 @@ class Pipeline:
         try:
             conclusion = await sample.intake.escalation.request(sample, outcome, decision)
         finally:
-            self.elsewhere -= 1
+            self.delegated -= 1
         if conclusion.reply is None and sample.decision and outcome.prediction is None:
             # mining before inference skipped the model here; now it must answer
             (conclusion.outcome,) = await self._run((sample,))
-        outbox = sample.intake.responder.outbox
-        if not outbox.ready:
-            await outbox.wait_ready()  # the sample stays inside, so that its source waits
+        await self._await_outbox(sample)
         self._finish(sample, conclusion)
 
     async def _recognise(self, sample: Sample, recognition: Coroutine[None, None, Conclusion]) -> None:
@@ -338,11 +370,15 @@ class Pipeline:
         try:
             conclusion = await recognition
         finally:
-            self.elsewhere -= 1
+            self.delegated -= 1
+        await self._await_outbox(sample)
+        self._finish(sample, conclusion)
+
+    async def _await_outbox(self, sample: Sample) -> None:
+        """Wait for capacity for the answer to a sample, which stays inside, so that its source waits."""
         outbox = sample.intake.responder.outbox
         if not outbox.ready:
             await outbox.wait_ready()
-        self._finish(sample, conclusion)
 
     async def _share(self, sample: Sample) -> None:
         """Answer a sample with a peer's model, or with this worker's if no peer answers."""
@@ -361,19 +397,17 @@ class Pipeline:
             # an unexpected error of the peer request must not cost the sample its answer
             log.exception("peer request failed", frame=sample.frame.id.hex())
         finally:
-            self.elsewhere -= 1
+            self.delegated -= 1
         if reply is None:
             await self._run_here(sample)
             return
-        outbox = sample.intake.responder.outbox
-        if not outbox.ready:
-            await outbox.wait_ready()
+        await self._await_outbox(sample)
         sample.peer, sample.version = reply.worker, reply.model
         outcome = InferenceOutcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
         if sample.mined:
             self._infer.mine(outcome)
         self.observer.concluded(sample, loop.time())
-        self._decide(sample, outcome, loop.time())
+        self._send((sample,), self._conclude((sample,), (outcome,), loop.time()))
 
     async def _run_here(self, sample: Sample) -> None:
         """Queue a sample that no peer answered for this worker's model."""
@@ -393,18 +427,19 @@ class Pipeline:
         self._finish(sample, Conclusion(outcome))
 
     def _finish(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Give a sample its one answer."""
+        """Give a sample its one answer, and release it."""
         sample.intake.responder.send(sample, conclusion)
         sample.intake.leave(sample)
         self.inside -= 1
-        self._left.set()
+        self._departure.set()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Start a task that ends with ``run``."""
         assert self._group is not None  # noqa: S101  # samples are concluded only within ``run``
         self._group.create_task(work, name=name)
 
-    def _guarded(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a callback; an unexpected error ends the pipeline, as in a task: no sample is lost unnoticed."""
+    def _run_guarded(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a callback; an unexpected error ends the pipeline as in a task, so that no sample is lost unnoticed."""
         try:
             work(*args, **kwargs)
         except Exception as error:
@@ -415,4 +450,5 @@ class Pipeline:
 
 
 async def _fail(error: Exception) -> None:
+    """Raise an error, in a task of its own."""
     raise error

@@ -1,13 +1,17 @@
 """The two responders of a pipeline: each gives a sample its one answer, as a reply or as a result.
 
-``ReplyResponder`` answers requests with the model's prediction, the next tier's, or the reason why there is none. It
-remembers recent replies, so that a repeated request is not computed again. It also remembers frames that broke their
-batches, so that they do not do so without limit. It never repeats a reply by itself: the requester owns deadline and
-retry.
+Every responder has an outbox. The pipeline gives an answer to ``send``, which puts it into the outbox and returns. The
+outbox publishes the answer and waits for the broker's acknowledgement. It bounds the unacknowledged answers: while it
+is full, the pipeline runs no batch, and its intake fills up.
 
-``ResultResponder`` publishes the final result of a frame, and repeats it until the broker acknowledges it. So a result
-may arrive twice, under the same id. Results are not ordered. A result is counted after the acknowledgement, so that
-counts never exceed the published answers.
+``ReplyResponder`` publishes each reply once: the prediction of this model or of the next tier, or the reason why there
+is none. The requester waits for it, and repeats its request if the reply is lost. So recent replies are remembered, and
+a repeated request is not computed again. A frame that made the model fail MAX_STRIKES times is refused (quarantined).
+
+``ResultResponder`` repeats each result until the broker acknowledges it. So a result may arrive twice, under the same
+id; results are not ordered. The source of a frame keeps the frame until then, and learns of it from ``acknowledge``.
+The result is counted at that moment, so that counts never exceed the published answers. A source may send a frame again
+meanwhile: all its copies are acknowledged together.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from halimede.bus.acked_publisher import AckedPublisher, Done
 from halimede.bus.message import FAILURE, NO_SUBSCRIBER
 from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.errors import shorten_middle
+from halimede.frames.encodings import picture_size
 from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Prediction, Reply, Result
 from halimede.offload.channel import Channel
@@ -43,42 +48,50 @@ from halimede.tracing.steps import REPLY, RESULT
 
 log = structlog.get_logger()
 
-#: results that wait, and results in flight
-CAPACITY, IN_FLIGHT = 256, 32
+#: most results that wait, and most that are in flight
+CAPACITY, MAX_IN_FLIGHT = 256, 32
 #: seconds until a result is repeated. A slow connection delivers what it has, and a repetition only makes it slower;
 #: the keepalive detects a lost connection long before
-PATIENCE_S = 60.0
+REPEAT_S = 60.0
+#: reason in a result without its prediction, which was too large or could not be encoded
 TOO_LARGE = "result-too-large"
 #: reason in a result by the next tier: this worker's model failed on the sample
 EDGE_FAILED = "edge-failed"
-#: counts of a sample, by whether a canary answered it, and whether it is hard
-MINED: dict[tuple[bool, bool], list[Count]] = {
+#: what is counted for a sample, by whether a canary answered it, and whether it is hard
+COUNTS: dict[tuple[bool, bool], list[Count]] = {
     (False, False): [],
     (False, True): [Count.HARD],
     (True, False): [Count.CANARY_ANSWERED],
     (True, True): [Count.HARD, Count.CANARY_ANSWERED, Count.CANARY_HARD],
 }
 #: most characters of a label in a trace
-SHOWN = 256
-#: replies and strikes that are remembered
-REMEMBERED = 1024
-#: a reply that takes more memory than this (bytes) is not remembered: a repeated request is computed again
+MAX_TRACED_LABEL = 256
+#: most replies that are remembered, and most frames with strikes
+MAX_REMEMBERED = 1024
+#: a reply that takes more bytes of memory is not remembered, and a repeated request is computed again
 REMEMBERED_BYTES = 64 * 1024
-#: a frame that broke this many batches is not tried again
-STRIKES = 2
+#: a frame on which the model failed this many times is not tried again
+MAX_STRIKES = 2
 #: least seconds reserved for the delivery of a reply, and the weight of the newest one in the running mean
-LEAST_S, NEWEST = 0.01, 0.2
+MIN_RETURN_S, NEW_WEIGHT = 0.01, 0.2
+#: most characters of an error's message
 MAX_MESSAGE = 4096
 
-#: the requester, by its reply topic, and the frame's id
+#: a request: the requester's reply topic, and the frame's id
 Key = tuple[str, bytes]
 
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts since the start. ``refused``: over a limit; ``expired``: past the deadline; ``failed``: no answer.
+    """Numbers of requests since the start. The intake counts ``refused`` and ``expired``, the responder the others.
 
-    ``unfit``: failed ones whose sample was the cause: unreadable or of the wrong shape.
+    Attributes:
+        served: answered with a prediction of this worker's model.
+        refused: not accepted, because of a limit.
+        expired: dropped, because the deadline was over or too close for the model.
+        failed: not answered by this worker's model.
+        unfit: failed because of the sample itself: unreadable, or of the wrong shape.
+
     """
 
     served: int = 0
@@ -89,50 +102,42 @@ class RequestStats:
 
 
 class ReplyResponder:
-    """Replies to the requests on a channel. ``ledger`` counts uploads to a next tier; None: no next tier.
+    """A ``Responder`` (sample) that replies to the requests on a channel. ``outbox.run`` sends the replies.
 
-    ``limit``: replies in flight. ``outbox.run`` sends them.
+    ``limit``: most replies in flight. ``ledger``: counts uploads to a next tier; None: there is no next tier.
+
+    Attributes:
+        stats: numbers of requests.
+        times: distributions of durations.
+        remembered: recent replies by request.
+        return_s: seconds to reserve for a reply: for its delivery through the broker, and as much for the request's.
+
     """
 
     def __init__(
-        self,
-        bus: Bus,
-        channel: Channel,
-        *,
-        limit: int,
-        times: CloudTimes,
-        stats: RequestStats,
-        trace_buffer: TraceBuffer,
-        ledger: Ledger | None = None,
+        self, bus: Bus, channel: Channel, *, limit: int, trace_buffer: TraceBuffer, ledger: Ledger | None = None
     ) -> None:
-        #: recent replies by request
-        self.remembered: LruCache[Key, Reply] = LruCache(REMEMBERED)
+        self.stats = RequestStats()
+        self.times = CloudTimes()
+        self.remembered: LruCache[Key, Reply] = LruCache(MAX_REMEMBERED)
         self.outbox: AckedPublisher[Reply] = AckedPublisher(
-            bus,
-            "reply",
-            limit=limit,
-            capacity=0,
-            timeout_s=PUBLISH_TIMEOUT,
-            retry=False,
-            substitute=self._unwritable,
+            bus, "reply", limit=limit, capacity=0, timeout_s=PUBLISH_TIMEOUT, retry=False, substitute=self._unwritable
         )
-        #: seconds to reserve for a reply: its delivery through the broker, and as much for that of the request
-        self.return_s = LEAST_S
+        self.return_s = MIN_RETURN_S
         self._worker, self._tier = channel.worker, channel.tier
-        self._times = times
-        self._stats = stats
         self._trace_buffer = trace_buffer
         self._ledger = ledger
         self._limited_log = RateLimitedLogger()
-        self._strikes: LruCache[bytes, int] = LruCache(REMEMBERED)
+        self._strikes: LruCache[bytes, int] = LruCache(MAX_REMEMBERED)
         self._acknowledged_s = 0.0
 
-    def quarantined(self, id_: bytes) -> bool:
-        """Whether a frame broke so many batches that it is not tried again."""
-        return (self._strikes.get(id_) or 0) >= STRIKES
+    def is_quarantined(self, id_: bytes) -> bool:
+        """Whether the model failed on a frame so often that it is not tried again."""
+        strikes = self._strikes.get(id_)
+        return strikes is not None and strikes >= MAX_STRIKES
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Reply with the conclusion on a sample, and remember it for repeated requests."""
+        """Reply to a request by its conclusion; remember the reply for repetitions unless it failed or is large."""
         outcome, beyond = conclusion.outcome, conclusion.reply
         reply = Reply(
             id=sample.frame.id,
@@ -149,11 +154,9 @@ class ReplyResponder:
             error = self._blame(reply.id, unfit=outcome.unfit)
             if beyond is None:
                 reply.error, reply.message = error, shorten_middle(outcome.error, MAX_MESSAGE)
-                self._limited_log.warning(
-                    "sample not answered", error=error, message=shorten_middle(reply.message, 256)
-                )
+                self._limited_log.warning("sample not answered", error=error, message=shorten_middle(reply.message))
         else:
-            self._stats.served += 1
+            self.stats.served += 1
         if beyond:
             reply.model, reply.tier, reply.reason = beyond.model, beyond.tier, beyond.reason
             reply.by = beyond.by or beyond.worker
@@ -165,59 +168,55 @@ class ReplyResponder:
         self._put(sample, reply)
 
     def refuse(self, sample: Sample, error: str, message: str) -> None:
-        """Reply that an accepted request is not computed."""
+        """Reply that an accepted request is not computed. ``error``: of ``Reply.error``. The caller counts it."""
         self._put(sample, Reply(id=sample.frame.id, worker=self._worker, error=error, message=message))
 
     def reject(self, reply_to: Address[Reply], correlation: bytes, id_: bytes, error: str, message: str) -> None:
-        """Reply that a request is not accepted."""
+        """Reply that a request is not accepted. ``error``: of ``Reply.error``. The caller counts it."""
         self.repeat(reply_to, correlation, Reply(id=id_, worker=self._worker, error=error, message=message))
 
     def reject_unfit(self, reply_to: Address[Reply], correlation: bytes, id_: bytes, message: str) -> None:
-        """Reply that a frame cannot be read."""
+        """Reply that a frame cannot be read, and count it as failed."""
         self.reject(reply_to, correlation, id_, self._blame(id_, unfit=True), message)
 
     def repeat(self, reply_to: Address[Reply], correlation: bytes, reply: Reply) -> None:
-        """Send a reply without counting it, if the outbox has capacity.
-
-        Without capacity the reply is dropped, and the requester repeats its request: more replies in flight would only
-        take memory.
-        """
+        """Send a reply without counting it; with a full outbox drop it, since the requester repeats its request."""
         if self.outbox.ready:
             self.outbox.put(reply_to, reply, correlation=correlation)
 
     def _put(self, sample: Sample, reply: Reply) -> None:
+        """Give the reply to a request to the outbox."""
         trace = sample.trace
         assert sample.reply_to is not None  # noqa: S101  # requests always have a reply topic
         self.outbox.put(
             sample.reply_to,
             reply,
             partial(self._sent, sample, reply, time.monotonic()),
-            properties=write(trace.here) if trace.travels else None,
+            properties=write(trace.context) if trace.must_travel else None,
             correlation=sample.correlation,
         )
 
     def _sent(self, sample: Sample, reply: Reply, began: float, reason: int) -> None:
-        """Record whether a reply was delivered."""
+        """Record the broker's reason code for a reply that was put at ``began`` (monotonic seconds)."""
         now = time.monotonic()
         sample.trace.step((REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER))
-        self._times.total.record((now - sample.began) * 1000)
-        self._trace_buffer.done(sample.trace)
+        self.times.total.record((now - sample.began) * 1000)
+        self._trace_buffer.finish(sample.trace)
         if reason < FAILURE:
-            self._acknowledged_s += NEWEST * (now - began - self._acknowledged_s)
-            self.return_s = max(LEAST_S, 2 * self._acknowledged_s)
+            self._acknowledged_s += NEW_WEIGHT * (now - began - self._acknowledged_s)
+            self.return_s = max(MIN_RETURN_S, 2 * self._acknowledged_s)
 
     def _blame(self, id_: bytes, *, unfit: bool) -> str:
-        """Count a failure and return its error; a frame that broke its batch often is not tried again."""
-        self._stats.failed += 1
+        """Count a failure and return its ``Reply.error``. ``unfit``: the sample was the cause, not the model."""
+        self.stats.failed += 1
         if unfit:
-            self._stats.unfit += 1
+            self.stats.unfit += 1
             return "invalid"
-        strikes = (self._strikes.get(id_) or 0) + 1
-        self._strikes.put(id_, strikes)
-        return "quarantined" if strikes >= STRIKES else "failed"
+        self._strikes.put(id_, (self._strikes.get(id_) or 0) + 1)
+        return "quarantined" if self.is_quarantined(id_) else "failed"
 
     def _count(self, ledger: Ledger, sample: Sample, conclusion: Conclusion) -> None:
-        """Count the hard, withheld and escalated samples of a tier."""
+        """Count a tier's sample: whether it is hard, withheld from the next tier, uploaded, and overruled."""
         decision = conclusion.decision
         ledger.add(Count.HARD, int(decision.hard))
         ledger.add(Count.WITHHELD, int(decision.reason is not None))
@@ -227,7 +226,7 @@ class ReplyResponder:
             ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
 
     def _unwritable(self, reply: Reply, error: Exception) -> Reply | None:
-        """Return a reply which reports that the prediction cannot be sent."""
+        """Return the reply in place of one that cannot be encoded; None: nothing can be sent."""
         self._limited_log.warning("prediction not sent", error=str(error))
         if reply.error:
             return None
@@ -235,7 +234,7 @@ class ReplyResponder:
 
 
 def weight(prediction: Prediction | None) -> int:
-    """Return the estimated size of a prediction in bytes; infinite if it cannot be encoded."""
+    """Return the estimated bytes of memory of a prediction; ``sys.maxsize`` if it cannot be encoded."""
     if prediction is None:
         return 0
     try:
@@ -251,7 +250,16 @@ def weight(prediction: Prediction | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of results: the worker, its node, its tier and the next one."""
+    """Where results come from, as they name it.
+
+    Attributes:
+        service: the name of the service.
+        worker: the worker whose model answers.
+        node: the node of that worker.
+        tier: of that worker, in a service with tiers; else empty.
+        next_tier: the next tier, for answers of a worker that does not name its own tier; else empty.
+
+    """
 
     service: str
     worker: str
@@ -261,52 +269,53 @@ class Origin:
 
 
 class ResultOutbox(Outbox, Protocol):
-    """Takes results for publication (``AckedPublisher``)."""
+    """An ``Outbox`` (sample) for results; ``AckedPublisher`` is one."""
 
     @property
     def waiting(self) -> int:
-        """Results that wait for their first attempt."""
+        """The number of results that wait for their first attempt."""
 
     def put(
-        self,
-        address: Address[Result],
-        body: Result,
-        done: Done,
-        *,
-        properties: Mapping[str, str] | None = None,
+        self, address: Address[Result], body: Result, done: Done, *, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Take a result; ``done`` is called once it is delivered."""
+        """Take a result for ``address``. ``done`` is called with the broker's reason code for it.
+
+        ``properties``: user properties of the message, such as the trace context. Does not wait.
+        """
 
     async def run(self) -> None:
         """Deliver results until cancelled."""
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until all results are delivered; return whether they were within ``timeout_s`` seconds."""
+        """Wait until all results are delivered, at most ``timeout_s`` seconds; return whether they are."""
 
 
 class ResultSink(Protocol):
-    """Accepts answered samples, to show or store them."""
+    """Takes answered samples, to show or store them."""
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Take a sample. Never blocks."""
+        """Take a frame with this worker's prediction (None: it failed, or did not run) and its result. Never blocks."""
 
 
 class ResultStore(ResultSink, Protocol):
-    """Stores some of the samples, and counts all of them."""
+    """A ``ResultSink`` that stores some of the samples, and counts all of them."""
 
     def observe(self, frame: Frame, *, hard: bool) -> None:
-        """Count an answered sample."""
+        """Count an answered sample. Called for all of them, before ``offer``."""
 
 
-def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
-    """Return the outbox of results: bounded, and it repeats each result until the broker acknowledges it."""
+def result_outbox(bus: Bus, *, limit: int = MAX_IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
+    """Return an outbox that repeats each result until the broker acknowledges it.
+
+    ``limit``: most results in flight. ``capacity``: most results that wait.
+    """
     return AckedPublisher(
-        bus, "result", limit=limit, capacity=capacity, timeout_s=PATIENCE_S, retry=True, substitute=_without_prediction
+        bus, "result", limit=limit, capacity=capacity, timeout_s=REPEAT_S, retry=True, substitute=_without_prediction
     )
 
 
 def _without_prediction(result: Result, error: Exception) -> Result | None:
-    """Return a substitute for a result that is too large or cannot be encoded."""
+    """Return the substitute for a result that is too large or cannot be encoded; None: it is a substitute already."""
     log.warning("result truncated", frame=result.id, error=str(error))
     if result.reason == TOO_LARGE:
         return None
@@ -314,10 +323,17 @@ def _without_prediction(result: Result, error: Exception) -> Result | None:
 
 
 class ResultResponder:
-    """Makes final results, and gives them to ``outbox``.
+    """A ``Responder`` (sample) that makes final results, and gives them to ``outbox`` for ``address``.
 
-    ``tier``: the next tier, which answers hard samples. ``previews`` gets the samples that another worker was requested
-    to answer, ``keeper`` all hard samples and the audited ones.
+    ``ledger``: counts them. ``tier``: the next tier, which answers hard samples. ``previews``: gets the samples that
+    the next tier was requested to answer; None: nobody does. ``keeper``: gets all hard samples and the audited ones;
+    None: they are not stored. ``sizes``: whether a result with boxes has the size of its picture.
+
+    Attributes:
+        origin: where the results come from.
+        degraded: number of degraded answers by reason.
+        times: distributions of durations.
+
     """
 
     return_s = 0.0
@@ -333,35 +349,59 @@ class ResultResponder:
         tier: NextTier | None = None,
         previews: ResultSink | None = None,
         keeper: ResultStore | None = None,
+        sizes: bool = False,
     ) -> None:
-        #: degraded answers by reason
         self.degraded: Counter[str] = Counter()
         self.outbox = outbox
-        #: by a frame's id: callbacks of the sources that keep it until it is answered; a source may send it more than
-        #: once
-        self.pending_acks: dict[bytes, list[Callable[[], None]]] = {}
         self.times = EdgeTimes()
-        self._origin = origin
-        self._address = address
-        self._ledger = ledger
+        self.origin = origin
+        self.address = address
+        self.ledger = ledger
+        #: by a frame's id: what acknowledges it to its sources, once for each time that it was sent
+        self._acks: dict[bytes, list[Callable[[], None]]] = {}
         self._trace_buffer = trace_buffer or TraceBuffer()
         self._tier = tier or NextTier()
         self._previews = previews
         self._keeper = keeper
+        self._sizes = sizes
+
+    def add_source(self, id_: bytes, ack: Callable[[], None]) -> None:
+        """Call ``ack`` once the result of a new frame is published: its source keeps the frame until then."""
+        self._acks.setdefault(id_, []).append(ack)
+
+    def rejoin_source(self, id_: bytes, ack: Callable[[], None]) -> None:
+        """Call ``ack`` for a repeated frame once the first one's result is published; at once if it has been."""
+        if id_ in self._acks:
+            self._acks[id_].append(ack)
+        else:
+            ack()
+
+    def acknowledge(self, id_: bytes) -> int:
+        """Acknowledge a frame to its sources, which need not keep it any longer; return to how many."""
+        acks = self._acks.pop(id_, ())
+        for ack in acks:
+            ack()
+        return len(acks)
+
+    def forget_sources(self, id_: bytes) -> None:
+        """Drop what ``add_source`` added for a frame that is not accepted: its sources learn that from an error."""
+        self._acks.pop(id_, None)
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Publish the final result of a sample."""
+        """Publish the final result of a sample by its conclusion, and offer the sample to previews and keeper."""
         now, began, trace = asyncio.get_running_loop().time(), time.monotonic(), sample.trace
         result = self._result(sample, conclusion, now)
+        if self._sizes and result.prediction.boxes:
+            result.size = picture_size(sample.frame)
         if conclusion.reply:
             offload_ms = (conclusion.replied_at - conclusion.requested_at) * 1000
-            self._ledger.record(Latency.OFFLOAD, offload_ms)
+            self.ledger.record(Latency.OFFLOAD, offload_ms)
             self.times.offload.record(offload_ms)
         self.outbox.put(
-            self._address,
+            self.address,
             result,
             partial(self._taken, sample, conclusion, result, began),
-            properties=write(trace.here) if trace.travels else None,
+            properties=write(trace.context) if trace.must_travel else None,
         )
         edge = conclusion.outcome.prediction
         if self._previews and conclusion.requested_at:
@@ -372,7 +412,7 @@ class ResultResponder:
                 self._keeper.offer(sample.frame, edge, result)
 
     def audited(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Store an audited sample, with the next tier's answer as the result."""
+        """Offer an audited sample to the keeper, with the next tier's answer as its result."""
         if self._keeper:
             result = self._result(sample, conclusion, asyncio.get_running_loop().time())
             self._keeper.offer(sample.frame, conclusion.outcome.prediction, result)
@@ -380,11 +420,11 @@ class ResultResponder:
     def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
         """Return the result: the reply's prediction or this worker's, degraded if it needed the next tier."""
         outcome, decision, reply = conclusion.outcome, conclusion.decision, conclusion.reply
-        origin, frame, edge = self._origin, sample.frame, outcome.prediction
+        origin, frame, edge = self.origin, sample.frame, outcome.prediction
         final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()
         reason = reply.reason if reply else conclusion.reason
         if edge is None and not conclusion.requested_at:
-            log.warning("frame not answered", frame=frame.id.hex(), error=shorten_middle(outcome.error, 256))
+            log.warning("frame not answered", frame=frame.id.hex(), error=shorten_middle(outcome.error))
             reason = OffloadReason.ERROR
         elif reply and outcome.error and not reason:
             reason = EDGE_FAILED
@@ -417,28 +457,26 @@ class ResultResponder:
         )
 
     def _taken(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
-        """Count a result that the broker has acknowledged."""
+        """Acknowledge and count a result, for which the broker has sent the reason code ``reason``."""
         trace = sample.trace
-        trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
-        self._trace_buffer.done(trace)
-        pending = self.pending_acks.pop(sample.frame.id, ())
-        for answered in pending:
-            answered()
+        trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:MAX_TRACED_LABEL]))
+        self._trace_buffer.finish(trace)
+        sources = self.acknowledge(sample.frame.id)
         if reason >= FAILURE:  # refused even without its prediction: it is lost, and its source need not keep it
             log.error("result lost", frame=result.id)
             return
         # ACCEPTED first: a worker that is killed here must not have answered more than it accepted
-        counts = [Count.ACCEPTED] if pending else []
+        counts = [Count.ACCEPTED] if sources else []
         if reason == NO_SUBSCRIBER:
             counts.append(Count.UNRECEIVED)
         self._count(sample, conclusion, result, counts)
 
     def _count(self, sample: Sample, conclusion: Conclusion, result: Result, counts: list[Count]) -> None:
-        """Count a sample whose result was published, after these ``counts``."""
+        """Count a sample whose result was published; ``counts`` are counted before the others."""
         counts.append(Count.ANSWERED)
         if result.by == "cloud":
             counts.append(Count.CLOUD)
-        counts += MINED[sample.on_trial, result.hard]
+        counts += COUNTS[sample.on_trial, result.hard]
         if conclusion.decision.reason is not None:
             counts.append(Count.WITHHELD)
         if conclusion.overruled:
@@ -448,5 +486,5 @@ class ResultResponder:
             self.degraded[result.reason] += 1
         if conclusion.sent and self._tier.hard:
             counts.append(Count.UPLOADED)
-            self._ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
-        self._ledger.count(counts)
+            self.ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
+        self.ledger.count(counts)

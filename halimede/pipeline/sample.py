@@ -1,4 +1,7 @@
-"""A sample in the pipeline, and its conclusion."""
+"""A sample in the pipeline, its conclusion, and the interfaces of the intakes and responders that it has.
+
+Loop time is the time of the event loop in seconds; monotonic time is that of ``time.monotonic``, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from halimede.pipeline.observer import IntakeMetrics
 
 #: decision for a sample that is not escalated
-KEPT = UploadDecision(ask=False, hard=False)
+NOT_ESCALATED = UploadDecision(ask=False, hard=False)
 
 
 class Conclusion(Struct, eq=False):
@@ -30,15 +33,17 @@ class Conclusion(Struct, eq=False):
         outcome: of this worker's model or of a peer's.
         decision: whether the next tier was requested, and why.
         reply: the next tier's reply; None: the outcome is the answer.
-        reason: why the outcome is the answer although the sample is hard.
+        reason: why the outcome is the answer although the sample is hard; empty: it is easy, or has a reply.
         sent: the sample was uploaded.
-        mixed: the fusion of both answers, if there is one; ``overruled``: its label differs from the reply's.
-        requested_at: loop time of the request to the next tier, ``replied_at``: of its end; 0: no request.
+        mixed: the fusion of the model's answer and the reply; None: there is none.
+        overruled: the label of ``mixed`` differs from the reply's.
+        requested_at: loop time of the request to the next tier; 0: no request.
+        replied_at: loop time of the end of that request; 0: no request.
 
     """
 
     outcome: InferenceOutcome
-    decision: UploadDecision = KEPT
+    decision: UploadDecision = NOT_ESCALATED
     reply: Reply | None = None
     reason: str = ""
     sent: bool = False
@@ -49,23 +54,32 @@ class Conclusion(Struct, eq=False):
 
 
 class Sample(Struct, eq=False):
-    """An accepted sample. Times are loop times; those of its trace are monotonic.
+    """An accepted sample.
 
     Attributes:
+        frame: as received, with its id and its data.
         intake: accepted the sample, and has its responder.
-        accepted: when it was accepted; ``until``: its deadline; infinite if none is set.
-        stale_at: when it is too old for a call of the model; infinite if its age does not matter.
-        size: bytes that it takes until it is answered; ``pixels``: decoded ones among them.
-        queued: when it was queued for the model, ``began``: when it arrived (monotonic).
-        input: the model's input, if it was prepared before acceptance, for ``model``; ``scale``: the sides of its
-            picture were divided by that when it was decoded.
-        version: of the model that ran it; ``on_trial``: that model was a canary.
-        mined: whether mining applies to it.
-        reply_to, correlation: topic and correlation data of the reply to a request.
+        trace: records the steps of its way.
+        accepted: loop time of its acceptance.
+        until: loop time of its deadline; infinite: none is set.
+        queued: monotonic time at which it was queued for the model.
+        began: monotonic time of its arrival; 0: not recorded.
+        size: bytes of its message, which count until it is answered.
+        pixels: bytes of its decoded pixels.
+        stale_at: loop time from which it is too old for a call of the model; infinite: its age does not matter.
+        input: the model's input, if it was prepared before acceptance.
+        scale: the sides of its picture were divided by this when it was decoded for ``input``.
+        model: the model for which ``input`` was prepared.
+        version: of the model that ran it; empty: none did, or it has no version.
+        on_trial: the model that ran it was a canary.
+        mined: mining applies to it.
+        reply_to: the topic of the reply to a request; None: it is no request.
+        correlation: the correlation data of that reply.
         patient: it occupies one of the few slots of samples whose source can wait.
-        peer: the other edge worker whose model answered it; ``stays``: no further peer may be requested.
+        peer: the other edge worker whose model answered it; empty: none.
+        stays: no further peer may be requested.
         decision: the decision before inference, if mining judges samples.
-        uploaded: size of the upload in bytes, if the sample was encoded again for it.
+        uploaded: bytes of the upload, if the sample was encoded again for it; else 0.
 
     """
 
@@ -95,43 +109,41 @@ class Sample(Struct, eq=False):
 
 
 class Outbox(Protocol):
-    """Holds answers until the broker acknowledges them (``AckedPublisher``)."""
+    """Holds answers until the broker acknowledges them; ``AckedPublisher`` is one."""
 
     @property
     def immediate(self) -> bool:
-        """Whether the next answer is sent at once."""
+        """Whether the next answer is sent at once: no answer waits, and not too many are in flight."""
 
     @property
     def ready(self) -> bool:
         """Whether it has capacity for one more answer."""
 
     async def wait_ready(self) -> None:
-        """Wait until it has capacity for one more answer."""
+        """Wait, without a deadline, until it has capacity for one more answer."""
 
 
 class Responder(Protocol):
-    """Gives each sample its one answer without waiting. A full ``outbox`` pauses the pipeline."""
+    """Gives each sample its one answer without waiting. While ``outbox`` is full, the pipeline runs no batch."""
 
     @property
     def outbox(self) -> Outbox:
-        """Holds answers until the broker acknowledges them."""
+        """Holds the answers until the broker acknowledges them."""
 
     @property
     def return_s(self) -> float:
         """Seconds of a sample's deadline to reserve for sending its answer."""
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Answer a sample. Called once for each sample."""
+        """Answer a sample by its conclusion. Called once for each sample. Does not wait."""
 
 
 class Intake(Protocol):
-    """An entry of samples into the pipeline: it counts and bounds the samples without an answer.
+    """An entry of samples into the pipeline: it accepts samples, and bounds those without an answer.
 
     Attributes:
-        responder: answers its samples. ``escalation``: requests the next tier; None: there is no next tier.
-        metrics: what is recorded of its samples.
-        drops_late: whether samples are dropped after their deadline.
-        gathers: whether several samples may arrive in one iteration of the event loop, to be run in one batch.
+        drops_late: samples are dropped after their deadline; else they are answered, however late.
+        gathers: several samples may arrive in one iteration of the event loop, and are run in one batch then.
 
     """
 
@@ -140,24 +152,27 @@ class Intake(Protocol):
 
     @property
     def responder(self) -> Responder:
-        """See the attributes of the class."""
+        """Answers its samples."""
 
     @property
     def escalation(self) -> Escalation | None:
-        """See the attributes of the class."""
+        """Requests the next tier for its samples; None: there is no next tier."""
 
     @property
     def metrics(self) -> IntakeMetrics:
-        """See the attributes of the class."""
+        """The distributions and the ledger in which its samples are recorded."""
 
     async def prepare(self, sample: Sample) -> None:
-        """Make the model's input from a sample before it is queued for the model. Raises DecodeError."""
+        """Set ``sample.input`` before the sample is queued, if this intake prepares samples. Raises DecodeError."""
 
     def release_input(self, sample: Sample) -> None:
-        """Release the prepared input of a sample."""
+        """Release the prepared input of a sample, if it has one, and the model that it was prepared for."""
 
     def leave(self, sample: Sample) -> None:
-        """Release a sample that has its answer, or needs none."""
+        """Free the room of a sample that has its answer, or needs none. Called once for each accepted sample."""
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Drop a sample whose deadline is over, or (``hopeless``) too close for the model."""
+        """Drop a sample that is too old or whose deadline is over, or (``hopeless``) too close for the model.
+
+        This includes what ``leave`` does.
+        """

@@ -1,7 +1,7 @@
-"""The configurations of the pipeline: a worker that takes frames from cameras, and one that answers requests.
+"""Two workers, each a pipeline with its intake: ``EdgeWorker`` answers frames of cameras, ``RequestWorker`` requests.
 
-A tier is the second kind with an ``Escalation``. A member of a multi-edge service is the first kind, with a
-``RequestIntake`` on the same pipeline for the frames of its peers.
+A tier between edge and cloud is a RequestWorker with an ``Escalation``. A member of a multi-edge service is an
+EdgeWorker, with a ``RequestIntake`` on the same pipeline for the frames of its peers.
 """
 
 from __future__ import annotations
@@ -32,10 +32,21 @@ log = structlog.get_logger()
 
 
 class EdgeWorker:
-    """Answers frames. ``intake.offer`` takes them, ``run`` answers them; ``drain`` before the end.
+    """Answers frames: ``intake.offer`` accepts them, ``run`` answers them until cancelled; ``drain`` before that.
 
-    ``miner`` judges predictions, or (``mines_first``) frames before inference. ``peers``, ``deadline_s``: see
-    ``Pipeline``. With a ``detector``, the samples are the crops of what it finds.
+    ``slot``: the models. ``responder``: publishes the results. ``ledger``: counts frames and answers. ``decoder``: the
+    thread that decodes frames. ``limits``: None: the defaults. ``miner``: judges predictions, or (``mines_first``)
+    frames before inference; None: there is no mining. ``escalation``: requests the next tier; None: there is none.
+    ``peers``: may answer frames in place of the model, each within ``deadline_s`` seconds; None: there are none.
+    ``detector``: its crops are the samples; None: frames are.
+
+    Attributes:
+        intake: accepts the frames.
+        frames: the pipeline of the frames: that of the detector, if there is one.
+        pipeline: the pipeline of the samples.
+        inference: runs and mines the samples of ``pipeline``.
+        times: distributions of durations, those of the responder.
+
     """
 
     def __init__(
@@ -60,16 +71,10 @@ class EdgeWorker:
         self.responder = responder
         self.inference = Inference(limits.batch, None if mines_first else miner)
         self.pipeline = Pipeline(
-            slot,
-            rate,
-            self.inference,
-            Observer(rate, trace_buffer),
-            peers=peers,
-            deadline_s=deadline_s,
+            slot, rate, self.inference, Observer(rate, trace_buffer), peers=peers, deadline_s=deadline_s
         )
         self.escalation = escalation
         metrics = IntakeMetrics.at_edge(self.times, ledger)
-        #: the pipeline of frames: of the detector, if there is one
         self.frames = self.pipeline
         if detector:
             self.frames = detector.pipeline(
@@ -101,21 +106,31 @@ class EdgeWorker:
                 group.create_task(self.frames.run(), name="frames")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer the pending frames; return whether all results were delivered within ``timeout_s`` seconds."""
+        """Answer the pending frames, then accept no more; wait at most ``timeout_s`` seconds.
+
+        Returns whether all results were delivered. In the last third, requests to the next tier are abandoned.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
-        others: list[Abandonable] = [each for each in (self.escalation, self.pipeline.peers) if each]
-        answered = await self.frames.drain(timeout_s, *others)
+        clients: list[Abandonable] = [client for client in (self.escalation, self.pipeline.peers) if client]
+        answered = await self.frames.drain(timeout_s, *clients)
         delivered = await self.responder.outbox.drain(max(until - loop.time(), 0))
         self.intake.close()
         return answered and delivered and not self.frames.inside
 
 
 class RequestWorker:
-    """Answers the requests on a channel. ``run`` until cancelled; ``drain`` before that.
+    """Answers the requests on a channel: ``run`` until cancelled; ``drain`` before that.
 
-    With an ``escalation`` it is a tier: ``miner`` judges predictions, or (``mines_samples``) samples, and ``ledger``
-    counts escalations. ``advertiser``: see ``RequestIntake``.
+    ``slot``: the models. ``limits``: None: the defaults. ``advertiser``: publishes this worker's load; None: the intake
+    does, on the channel's load topic. ``escalation``: requests the next tier, for a worker that is a tier; None: there
+    is no next tier. ``miner``: judges predictions, or (``mines_samples``) samples before inference, for the escalation.
+    ``ledger``: counts escalations.
+
+    Attributes:
+        intake: accepts the requests.
+        pipeline: answers them.
+
     """
 
     def __init__(
@@ -148,13 +163,16 @@ class RequestWorker:
         )
 
     async def run(self) -> None:
-        """Subscribe and answer until cancelled."""
+        """Subscribe to requests, and answer them until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pipeline.run(), name="pipeline")
             await self.intake.run()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests, answer pending ones; return whether all were answered in ``timeout_s``."""
+        """Take no more requests, answer the pending ones, and wait at most ``timeout_s`` seconds.
+
+        Returns whether all replies were delivered. In the last third, requests to the next tier are abandoned.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         try:
@@ -163,7 +181,7 @@ class RequestWorker:
         except TimeoutError:
             log.warning("requests not answered in time", left=self.pipeline.inside)
             return False
-        others: list[Abandonable] = [self.intake.escalation] if self.intake.escalation else []
-        answered = await self.pipeline.drain(until - loop.time(), *others)
+        clients: list[Abandonable] = [self.intake.escalation] if self.intake.escalation else []
+        answered = await self.pipeline.drain(until - loop.time(), *clients)
         delivered = await self.intake.responder.outbox.drain(max(until - loop.time(), 0))
         return answered and delivered

@@ -1,4 +1,8 @@
-"""Regions of a frame: which parts of it are uploaded, one picture of them, and the answer in the frame's pixels."""
+"""Regions of a frame: which parts of it are uploaded, one picture of them, and the answer in the frame's pixels.
+
+``find_regions`` selects them, ``lay_out`` arranges them, and ``SentRegions`` joins the big model's answer about them
+with the small model's answer about the rest.
+"""
 
 from __future__ import annotations
 

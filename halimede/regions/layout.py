@@ -1,6 +1,7 @@
 """One picture of the regions of a frame: each where it is in the frame, or packed into rows of a smaller picture.
 
-A packed picture has the frame's ratio of sides, so that a model that resizes pictures does not distort objects.
+``lay_out`` makes the ``RegionLayout``. A packed picture has the frame's ratio of sides, so that a model that resizes
+pictures does not distort objects.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from numpy.typing import NDArray
 
 from halimede.regions.selection import BLOCK, FrameRegion, disjoint
 
-#: sides of packed pictures, as shares of the frame's
+#: sides of packed pictures, as fractions of the frame's
 CANVASES = (0.25, 0.375, 0.5, 0.75)
 #: pixels between two regions, so that objects do not touch
 GUTTER = BLOCK
-#: every so many pixels count for the colour of what is no region
+#: one of so many pixels in each direction counts for the mean colour
 STRIDE = 8
 
+#: points ``[n, 2]``: x, y in pixels
 Points = NDArray[np.float64]
 
 
 class RegionPlacement(NamedTuple):
-    """A region of the frame, and its left and top in the picture of regions."""
+    """A region of the frame, and its left (``x``) and top (``y``) in the picture of regions, in pixels."""
 
     region: FrameRegion
     x: int
@@ -33,7 +35,15 @@ class RegionPlacement(NamedTuple):
 
 
 class RegionLayout(Struct, frozen=True):
-    """A picture of regions: its size, and where each region is. ``in_place``: where it is in the frame."""
+    """A picture of the regions of a frame.
+
+    Attributes:
+        width: of the picture in pixels.
+        height: of the picture in pixels.
+        placements: where each region is in the picture.
+        in_place: each region is where it is in the frame; else regions are packed.
+
+    """
 
     width: int
     height: int
@@ -41,51 +51,52 @@ class RegionLayout(Struct, frozen=True):
     in_place: bool = True
 
     def paint(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        """Return the picture of regions of a frame, ``[height, width]`` or with a third axis; between them is its mean
-        colour.
+        """Return the picture of the regions of a frame; the space between them has the frame's mean colour.
+
+        ``pixels``: of the frame, ``[height, width]`` or ``[height, width, channels]``; the result has as many axes.
         """
         colour = pixels[::STRIDE, ::STRIDE].reshape(-1, *pixels.shape[2:]).mean(axis=0)
         picture = np.empty((self.height, self.width, *pixels.shape[2:]), pixels.dtype)
         picture[:] = colour.astype(pixels.dtype)
         for region, x, y in self.placements:
-            part = pixels[region.y1 : region.y2, region.x1 : region.x2]
-            picture[y : y + region.height, x : x + region.width] = part
+            picture[y : y + region.height, x : x + region.width] = pixels[region.y1 : region.y2, region.x1 : region.x2]
         return picture
 
     def placement_at(self, points: Points) -> NDArray[np.int64]:
         """Return the index of the placement that contains each point ``[n, 2]`` of the picture; -1: none does."""
-        x1, y1 = np.array([[placement.x, placement.y] for placement in self.placements], np.float64).reshape(-1, 2).T
-        return self._first_containing(points, x1, y1)
+        return self._first_containing(points, [(placement.x, placement.y) for placement in self.placements])
 
     def region_at(self, points: Points) -> NDArray[np.int64]:
         """Return the index of the first region that contains each point ``[n, 2]`` of the frame; -1: none does."""
-        x1, y1 = np.array([placement.region[:2] for placement in self.placements], np.float64).reshape(-1, 2).T
-        return self._first_containing(points, x1, y1)
+        return self._first_containing(points, [placement.region[:2] for placement in self.placements])
 
     def offsets(self) -> Points:
-        """Return what is added to a point in each placement for the same point in the frame, ``[placements, 2]``."""
+        """Return for each placement what is added to a point in it for the same point of the frame, ``[n, 2]``."""
         rows = [[placement.region.x1 - placement.x, placement.region.y1 - placement.y] for placement in self.placements]
         return np.array(rows, np.float64).reshape(-1, 2)
 
-    def _first_containing(self, points: Points, x1: Points, y1: Points) -> NDArray[np.int64]:
-        """Return the index of the first region, with this left and top, that contains each point; -1: none does."""
+    def _first_containing(self, points: Points, origins: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Return the index of the first region that contains each point; -1: none does.
+
+        ``origins``: left and top of each region.
+        """
         owners = np.full(len(points), -1)
         x, y = points.T
-        for index, (region, *_) in reversed(list(enumerate(self.placements))):
-            across, down = x - x1[index], y - y1[index]
+        for index, (x1, y1) in reversed(list(enumerate(origins))):
+            region, across, down = self.placements[index].region, x - x1, y - y1
             owners[(across >= 0) & (across < region.width) & (down >= 0) & (down < region.height)] = index
         return owners
 
 
-def lay_out(regions: Sequence[FrameRegion], width: int, height: int, least: float) -> RegionLayout:
-    """Return the smallest picture of regions of a frame; its sides are ``least`` of the frame's at least.
+def lay_out(regions: Sequence[FrameRegion], width: int, height: int, least_share: float) -> RegionLayout:
+    """Return the smallest picture of regions of a frame of ``width`` x ``height`` pixels.
 
-    If the regions fit into no smaller picture, each stays where it is in the frame. Those of a packed picture do
-    not overlap.
+    ``least_share``: least sides of the picture, as a fraction of the frame's. If the regions fit into no smaller
+    picture, each stays where it is in the frame. The regions of a packed picture do not overlap.
     """
     separate = disjoint(regions)
     for share in CANVASES:
-        if share < least:
+        if share < least_share:
             continue
         across, down = (max(BLOCK, round(side * share / BLOCK) * BLOCK) for side in (width, height))
         placements = pack_rows(separate, across, down) if across < width and down < height else None
@@ -95,7 +106,7 @@ def lay_out(regions: Sequence[FrameRegion], width: int, height: int, least: floa
 
 
 def pack_rows(regions: Sequence[FrameRegion], width: int, height: int) -> list[RegionPlacement] | None:
-    """Place regions in rows, the highest first, with gutters; None if they do not fit.
+    """Return regions placed in rows of a picture, the highest first, with gutters; None if they do not fit.
 
     First-fit decreasing height (Coffman et al., "Performance bounds for level-oriented two-dimensional packing
     algorithms", SIAM Journal on Computing 9, 1980).

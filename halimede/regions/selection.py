@@ -1,8 +1,8 @@
 """Which parts of a frame are uploaded: around uncertain boxes, and cells in which the small model misses objects.
 
+A cell is a part of a grid of GRID x GRID over the frame; calibration has found where the small model misses objects.
 Regions are whole blocks of 8 x 8 pixels, as JPEG has them, up to the edge of the frame. Two regions become their common
-rectangle if that has no more pixels than both; in a packed picture also if they overlap. The work is bounded for any
-boxes: see ``MAX_REGIONS``.
+rectangle if that has no more pixels than both; in a packed picture also if they overlap. MAX_REGIONS bounds the work.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from halimede.mining.calibration_file import GRID, RegionRule
 BLOCK = 8
 #: most regions of a frame: a frame with more is uploaded whole
 MAX_REGIONS = 128
-#: largest area of the regions, as a share of the frame: with more, it is uploaded whole
+#: largest area of the regions, as a fraction of the frame: with more, it is uploaded whole
 MAX_AREA = 0.75
 
+#: rectangles ``[n, 4]``: x1, y1, x2, y2 in pixels; x2 and y2 are outside
 Rows = NDArray[np.int64]
 
 
@@ -37,20 +38,20 @@ class FrameRegion(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Its width in pixels."""
+        """The number of columns."""
         return self.x2 - self.x1
 
     @property
     def height(self) -> int:
-        """Its height in pixels."""
+        """The number of rows."""
         return self.y2 - self.y1
 
 
 def find_regions(boxes: Sequence[Box], width: int, height: int, rule: RegionRule) -> list[FrameRegion] | None:
-    """Return the regions of a picture with these boxes, in its pixels; None: it is uploaded whole.
+    """Return the regions of a picture of ``width`` x ``height`` pixels, in which the small model found these boxes.
 
-    It is uploaded whole if there is no region, if the regions have more than ``MAX_AREA`` of its pixels, or if
-    they are more than ``MAX_REGIONS``.
+    ``rule``: which scores are certain, the padding around boxes, and the cells. None: the picture is uploaded whole,
+    because there is no region, the regions have more than MAX_AREA of its pixels, or they are more than MAX_REGIONS.
     """
     uncertain = [(box.x1, box.y1, box.x2, box.y2) for box in boxes if box.score < rule.sure]
     corners = np.array(uncertain, np.float64).reshape(-1, 4)
@@ -63,12 +64,12 @@ def find_regions(boxes: Sequence[Box], width: int, height: int, rule: RegionRule
 
 
 def disjoint(regions: Sequence[FrameRegion]) -> list[FrameRegion]:
-    """Return regions that do not overlap: those that do become their common rectangle."""
+    """Return regions that do not overlap: overlapping ones are replaced by their common rectangle."""
     return [FrameRegion(*row) for row in _merge(np.array(regions, np.int64), overlapping=True).tolist()]
 
 
 def covered_share(rows: Rows, width: int, height: int) -> float:
-    """Return the share of a picture's blocks that rectangles cover, counted once."""
+    """Return the fraction of a picture's blocks that rectangles cover; a block that several cover counts once."""
     across, down = -(-width // BLOCK), -(-height // BLOCK)
     changes = np.zeros((down + 1, across + 1), np.int64)
     x1, y1, x2, y2 = (-(-rows // BLOCK)).T
@@ -80,7 +81,10 @@ def covered_share(rows: Rows, width: int, height: int) -> float:
 
 
 def _pad(corners: NDArray[np.float64], width: int, height: int, padding: float) -> Rows:
-    """Return boxes with padding, in whole blocks; a box without a part of the picture is left out."""
+    """Return boxes with padding as rectangles of whole blocks; a box outside of the picture is left out.
+
+    ``corners``: ``[n, 4]``. ``padding``: what is added on each side, as a fraction of the box's width and height.
+    """
     limits = np.array([width, height], np.float64)
     first, last = (np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:]))
     visible = (np.minimum(last, limits) > np.maximum(first, 0)).all(axis=1)
@@ -93,7 +97,7 @@ def _pad(corners: NDArray[np.float64], width: int, height: int, padding: float) 
 
 
 def _cells(cells: Sequence[int], width: int, height: int) -> Rows:
-    """Return cells of the grid in whole blocks."""
+    """Return cells of the grid, by their numbers row by row, as rectangles of whole blocks."""
     index = np.array(cells, np.int64).reshape(-1, 1)
     sides = np.array([width, height]) / (GRID * BLOCK)
     position = np.concatenate([index % GRID, index // GRID], axis=1)
@@ -104,8 +108,7 @@ def _cells(cells: Sequence[int], width: int, height: int) -> Rows:
 
 def _without_contained(rows: Rows) -> Rows | None:
     """Return the rectangles that are in no other one, the largest first; None for more than ``MAX_REGIONS``."""
-    sizes = (rows[:, 2] - rows[:, 0]) * (rows[:, 3] - rows[:, 1])
-    remaining = rows[np.argsort(-sizes, kind="stable")]
+    remaining = rows[np.argsort(-areas(rows), kind="stable")]
     chosen: list[Rows] = []
     while len(remaining):
         if len(chosen) == MAX_REGIONS:
@@ -118,7 +121,10 @@ def _without_contained(rows: Rows) -> Rows | None:
 
 
 def _merge(rows: Rows, *, overlapping: bool = False) -> Rows:
-    """Merge two rectangles while their common rectangle has no more pixels than both, or while they overlap."""
+    """Return rectangles, merged by twos while the common rectangle has no more pixels than both of them.
+
+    ``overlapping``: merge while two overlap.
+    """
     index = 0
     while index < len(rows):
         row = rows[index]

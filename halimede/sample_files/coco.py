@@ -1,6 +1,7 @@
-"""COCO: one JSON file with ``images``, ``annotations`` and ``categories``.
+"""COCO: one JSON file with the lists ``images``, ``annotations`` (boxes in images) and ``categories`` (classes).
 
-The three may come in any order: if annotations come before the entries that they reference, the file is read twice.
+``read_coco`` reads the pictures of files; ``CocoFile`` reads the entries of one file. The lists may come in any order:
+if annotations come before the images or categories that they name, the file is read twice.
 """
 
 from __future__ import annotations
@@ -22,31 +23,38 @@ from halimede.sample_files.rules import SampleFileError, is_set
 from halimede.sample_files.samples import LabelledBox, PictureSample
 from halimede.sample_files.text_blocks import contains_text
 
+#: the ending of COCO files, in small letters
 SUFFIX = ".json"
+#: the names of the lists
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
+#: most categories of a file; further ones are unusable
 MAX_CATEGORIES = 10_000
-#: ids below this take one bit each (16 MB); so many others are remembered, and with more of them images are not checked
-SMALL_IDS, OTHER_IDS = 1 << 27, 200_000
-#: most images whose names are compared with those of other files
+#: ids below the first number take one bit each (16 MB); of other ids at most so many hashes are stored
+SMALL_IDS, MAX_HASHES = 1 << 27, 200_000
+#: most images of a file whose names are compared with those of other files
 MAX_COMPARED = 250_000
-#: most boxes of a file whose boxes are read
+#: most boxes of a file that ``read_coco`` reads
 MAX_BOXES = 2_000_000
+#: the begin of the reason why an annotation with an empty box is unusable
 EMPTY_BOX = "its bbox is empty"
 #: the name of a file that has all boxes of its folder
-OWN_FILE = "annotations.json"
-#: most bytes at the begin of a file that are searched for the names of its lists
-HEAD = 1024 * 1024
+DEFAULT_FILE = "annotations.json"
+#: first bytes of a file that are searched for the names of its lists
+HEAD_BYTES = 1024 * 1024
 
 
 class CocoImage(msgspec.Struct):
-    """An image, as far as it is read."""
+    """An entry of ``images``, as far as it is read: its id, and the path of its picture. Values may have any type."""
 
     id: Any = None
     file_name: Any = None
 
 
 class CocoCategory(msgspec.Struct):
-    """A category; those with key points describe persons that are also in a file of boxes."""
+    """An entry of ``categories``, as far as it is read: a class with its id. Values may have any type.
+
+    Files whose categories have ``keypoints`` repeat objects that a file of boxes has, too.
+    """
 
     id: Any = None
     name: Any = None
@@ -54,7 +62,15 @@ class CocoCategory(msgspec.Struct):
 
 
 class CocoAnnotation(msgspec.Struct):
-    """An annotation, as far as it is read."""
+    """An entry of ``annotations``, as far as it is read: an object in an image. Values may have any type.
+
+    Attributes:
+        image_id: of an entry of ``images``.
+        category_id: of an entry of ``categories``.
+        bbox: x, y, width and height in pixels; empty or None: the annotation has no box.
+        iscrowd: set if the box has many objects.
+
+    """
 
     id: Any = None
     image_id: Any = None
@@ -63,20 +79,34 @@ class CocoAnnotation(msgspec.Struct):
     iscrowd: Any = None
 
 
+#: the struct of an entry, by the name of its list
 TYPES: dict[str, type[msgspec.Struct]] = {
     IMAGES: CocoImage, ANNOTATIONS: CocoAnnotation, CATEGORIES: CocoCategory,
 }  # fmt: skip
 
 
 class CocoFile:
-    """An open file. ``fault`` is called with the name of an unusable entry and the reason.
+    """An open COCO file. Read ``entries`` to their end; then the attributes are complete.
 
-    ``categories``: the names by id, once ``entries`` has yielded an annotation. ``pictures``: hashes of the names of
-    its images, to compare files.
+    ``descriptor``: of the open file of ``size`` bytes. ``name``: of the file, for errors. ``on_fault``: called with the
+    name of an unusable entry and the reason. ``on_bytes``: called with each number of bytes that was read.
+
+    Attributes:
+        name: of the file.
+        categories: names by id; complete when ``entries`` yields the first annotation.
+        has_key_points: a category has key points.
+        pictures: 64-bit hashes of the names of its images, by which files are compared; at most one more than
+            MAX_COMPARED.
+
     """
 
     def __init__(
-        self, descriptor: int, size: int, name: str, fault: Callable[[str, str], None], came: Callable[[int], None]
+        self,
+        descriptor: int,
+        size: int,
+        name: str,
+        on_fault: Callable[[str, str], None],
+        on_bytes: Callable[[int], None],
     ) -> None:
         self.categories: dict[Any, str] = {}
         self.has_key_points = False
@@ -84,43 +114,47 @@ class CocoFile:
         self._ids = _Ids()
         self._lists: set[str] = set()
         self.name = name
-        self._fault = fault
-        self._open = partial(JsonLists, descriptor, size, name, came)
+        self._on_fault = on_fault
+        self._open_lists = partial(JsonLists, descriptor, size, name, on_bytes)
 
     def entries(self) -> Iterator[CocoImage | CocoAnnotation]:
-        """Yield all usable images, and annotations whose image and category are there. Raises SampleFileError."""
-        is_late = False
-        for name, number, values in self._open().entries(TYPES):
-            if name != ANNOTATIONS:
-                self._lists.add(name)
-                yield from self._named(name, number, values)
-            elif self._lists == {IMAGES, CATEGORIES} and not is_late:
-                yield from self._annotations(number, values)
+        """Yield the usable images, and the annotations whose image and category are in the file, after these.
+
+        Raises SampleFileError if the file is no COCO file or no valid JSON.
+        """
+        has_early_annotations = False
+        for list_name, first_index, entries in self._open_lists().entries(TYPES):
+            if list_name != ANNOTATIONS:
+                self._lists.add(list_name)
+                yield from self._usable_images(list_name, first_index, entries)
+            elif self._lists == {IMAGES, CATEGORIES} and not has_early_annotations:
+                yield from self._annotations(first_index, entries)
             else:
-                is_late = True
+                has_early_annotations = True
         if IMAGES not in self._lists and not self.categories:
             raise SampleFileError(f"{self.name}: it has neither images nor categories: is it a COCO file?")
-        if is_late and self.is_labelled:
-            for name, number, values in self._open().entries(TYPES):
-                if name == ANNOTATIONS:
-                    yield from self._annotations(number, values)
+        if has_early_annotations and self.is_labelled:
+            for list_name, first_index, entries in self._open_lists().entries(TYPES):
+                if list_name == ANNOTATIONS:
+                    yield from self._annotations(first_index, entries)
 
     @property
     def rank(self) -> int:
-        """The order among files that list the same images: boxes, key points, captions."""
+        """The order of this file among files of the same images: 0 with boxes, 1 with key points, 2 with captions."""
         return 2 if not self.is_labelled else int(self.has_key_points)
 
     @property
     def is_labelled(self) -> bool:
-        """Whether it has categories; a file of captions has none."""
+        """Whether the file has categories; a file of captions has none."""
         return CATEGORIES in self._lists
 
-    def _named(self, part: str, begin: int, values: list[Any]) -> Iterator[CocoImage]:
-        for number, entry in enumerate(values, begin):
-            reason = self._image_fault(entry) if part == IMAGES else self._category_fault(entry)
+    def _usable_images(self, list_name: str, first_index: int, entries: list[Any]) -> Iterator[CocoImage]:
+        """Record entries of images or categories, and yield the usable images. ``first_index``: of the first entry."""
+        for index, entry in enumerate(entries, first_index):
+            reason = self._image_fault(entry) if list_name == IMAGES else self._category_fault(entry)
             if reason:
-                self._fault(f"{self.name}: {part}[{number}]", reason)
-            elif part == CATEGORIES:
+                self._on_fault(f"{self.name}: {list_name}[{index}]", reason)
+            elif list_name == CATEGORIES:
                 self.categories[entry.id] = entry.name
                 self.has_key_points |= bool(entry.keypoints)
             else:
@@ -129,15 +163,17 @@ class CocoFile:
                     self.pictures.frombytes(digest.digest())
                 yield entry
 
-    def _annotations(self, begin: int, values: list[Any]) -> Iterator[CocoAnnotation]:
-        for number, entry in enumerate(values, begin):
+    def _annotations(self, first_index: int, entries: list[Any]) -> Iterator[CocoAnnotation]:
+        """Yield the usable annotations. ``first_index``: of the first entry in its list."""
+        for index, entry in enumerate(entries, first_index):
             if reason := self._annotation_fault(entry):
-                which = f" (id {entry.id})" if entry is not None and is_id(entry.id) else ""
-                self._fault(f"{self.name}: {ANNOTATIONS}[{number}]{which}", reason)
+                id_text = f" (id {entry.id})" if entry is not None and is_id(entry.id) else ""
+                self._on_fault(f"{self.name}: {ANNOTATIONS}[{index}]{id_text}", reason)
             else:
                 yield entry
 
     def _category_fault(self, entry: CocoCategory | None) -> str:
+        """Return why a category cannot be used; empty for a usable one."""
         if entry is None:
             return "no object"
         if not is_id(entry.id):
@@ -149,6 +185,7 @@ class CocoFile:
         return f"category {entry.id} is there twice" if entry.id in self.categories else ""
 
     def _image_fault(self, entry: CocoImage | None) -> str:
+        """Return why an image cannot be used; empty for a usable one, whose id is recorded."""
         if entry is None:
             return "no object"
         if not is_id(entry.id):
@@ -158,6 +195,7 @@ class CocoFile:
         return "" if self._ids.add(entry.id) else f"image {entry.id} is there twice"
 
     def _annotation_fault(self, entry: CocoAnnotation | None) -> str:
+        """Return why an annotation cannot be used; empty for a usable one."""
         if entry is None:
             return "no object"
         if not is_id(entry.image_id) or not self._ids.contains(entry.image_id):
@@ -168,47 +206,47 @@ class CocoFile:
 
 
 class _Ids:
-    """A set of ids in bounded memory."""
+    """A set of ids in bounded memory: bits for small numbers, hashes for all other ids."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
-        self._others: set[int] = set()
-        self._complete = True
+        self._hashes: set[int] = set()
+        self._is_complete = True
 
-    def add(self, key: Any) -> bool:
-        """Remember an id; return whether it is new."""
-        if isinstance(key, float):
-            key = int(key)
-        if isinstance(key, int) and 0 <= key < SMALL_IDS:
-            if key // 8 >= len(self._bits):
-                self._bits.extend(bytes(key // 8 + 1 - len(self._bits)))
-            new = not self._bits[key // 8] >> key % 8 & 1
-            self._bits[key // 8] |= 1 << key % 8
-            return new
-        new = hash(key) not in self._others
-        if len(self._others) < OTHER_IDS:
-            self._others.add(hash(key))
-        elif new:
-            self._complete = False
-        return new
+    def add(self, id_: Any) -> bool:
+        """Add an id; return whether it is new."""
+        if isinstance(id_, float):
+            id_ = int(id_)
+        if isinstance(id_, int) and 0 <= id_ < SMALL_IDS:
+            if id_ // 8 >= len(self._bits):
+                self._bits.extend(bytes(id_ // 8 + 1 - len(self._bits)))
+            is_new = not self._bits[id_ // 8] >> id_ % 8 & 1
+            self._bits[id_ // 8] |= 1 << id_ % 8
+            return is_new
+        is_new = hash(id_) not in self._hashes
+        if len(self._hashes) < MAX_HASHES:
+            self._hashes.add(hash(id_))
+        elif is_new:
+            self._is_complete = False
+        return is_new
 
-    def contains(self, key: Any) -> bool:
-        """Whether an id was added, as far as it is remembered."""
-        if isinstance(key, float):
-            key = int(key)
-        if isinstance(key, int) and 0 <= key < SMALL_IDS:
-            return key // 8 < len(self._bits) and bool(self._bits[key // 8] >> key % 8 & 1)
-        return hash(key) in self._others or not self._complete
+    def contains(self, id_: Any) -> bool:
+        """Whether an id was added; True for any id that is no small number if there were too many to store."""
+        if isinstance(id_, float):
+            id_ = int(id_)
+        if isinstance(id_, int) and 0 <= id_ < SMALL_IDS:
+            return id_ // 8 < len(self._bits) and bool(self._bits[id_ // 8] >> id_ % 8 & 1)
+        return hash(id_) in self._hashes or not self._is_complete
 
 
 def is_id(value: Any) -> bool:
-    """Whether a value can be an id."""
+    """Whether a value can be an id: a text or a whole number."""
     is_whole = isinstance(value, float) and value.is_integer()  # as pandas writes a column that lacks a number
     return is_whole or (isinstance(value, int | str) and not isinstance(value, bool))
 
 
 def box_fault(box: Any) -> str:
-    """Return what is wrong with a box that is there."""
+    """Return what is wrong with the box of an annotation; empty for a usable box."""
     if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(side) for side in box):
         return "its bbox is not four numbers: x, y, width, height"
     if box[2] <= 0 or box[3] <= 0:
@@ -217,19 +255,21 @@ def box_fault(box: Any) -> str:
 
 
 def _is_finite(value: Any) -> bool:
+    """Whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def annotations_folder(folder: Path) -> Path:
-    """Return the annotations folder of COCO's own layout, if there is one."""
+    """Return the folder ``annotations`` of COCO's own layout, else the dataset's folder itself."""
     inner = folder / ANNOTATIONS
     return inner if inner.is_dir() else folder
 
 
 def pictures_folder(folder: Path, file: Path) -> Path:
-    """Return the folder of a file's pictures: of its split (``instances_val2017.json``: ``val2017``), or its own.
+    """Return the folder with the pictures of a COCO file in the dataset ``folder``.
 
-    ``folder``: that of the dataset.
+    In COCO's own layout it is the folder of the file's split (``val2017`` for ``instances_val2017.json``) or a common
+    folder of pictures; else the folder of the file.
     """
     split = file.stem.rpartition("_")[2]
     for path in (folder / split, folder / IMAGES / split, folder / "JPEGImages", folder / IMAGES):
@@ -243,15 +283,18 @@ def is_coco(path: Path) -> bool:
     if path.suffix.lower() != SUFFIX:
         return False
     with path.open("rb") as file:
-        head = file.read(HEAD)
+        head = file.read(HEAD_BYTES)
     names = [contains_text(head, f'"{name}"') for name in (IMAGES, ANNOTATIONS, "image_id")]
     return names[0] or all(names[1:])
 
 
 def annotation_files(folder: Path, files: Iterable[Path]) -> list[Path]:
-    """Return those files of a dataset that are COCO's. Raises OSError."""
-    if (folder / OWN_FILE).is_file():
-        return [folder / OWN_FILE]
+    """Return those of a dataset's files that are COCO files: ``annotations.json`` alone if there is one.
+
+    Raises OSError.
+    """
+    if (folder / DEFAULT_FILE).is_file():
+        return [folder / DEFAULT_FILE]
     root = annotations_folder(folder)
     return [file for file in files if file.is_relative_to(root) and is_coco(file)]
 
@@ -259,8 +302,9 @@ def annotation_files(folder: Path, files: Iterable[Path]) -> list[Path]:
 def read_coco(folder: Path, files: Iterable[Path], limit: int) -> list[PictureSample]:
     """Return the pictures of COCO files with their boxes, in their order. Raises SampleFileError and OSError.
 
-    Crowds and annotations without a box, or with an empty one, are left out: no answer can be compared with them. A
-    file in which no annotation has a box is refused: every answer of a detector would count as wrong.
+    ``folder``: of the dataset. ``limit``: most images of a file. Crowds and annotations without a box, or with an empty
+    one, are left out, because no answer can be compared with them. A file in which no annotation has a box is refused,
+    because every answer of a detector would count as wrong.
     """
     contents = [_read(folder, file, limit) for file in files]
     samples: list[PictureSample] = []
@@ -276,11 +320,12 @@ def read_coco(folder: Path, files: Iterable[Path], limit: int) -> list[PictureSa
 
 
 def _read(folder: Path, file: Path, limit: int) -> tuple[CocoFile, list[PictureSample]]:
+    """Return a COCO file that was read, and its pictures. Raises SampleFileError and OSError."""
     by_id: dict[Any, PictureSample] = {}
     number_of_boxes, lacks_boxes = 0, False
-    with file.open("rb") as opened:
-        number = opened.fileno()
-        coco = CocoFile(number, os.fstat(number).st_size, str(file), _refuse, lambda _: None)
+    with file.open("rb") as stream:
+        descriptor = stream.fileno()
+        coco = CocoFile(descriptor, os.fstat(descriptor).st_size, str(file), _refuse, lambda _: None)
         for entry in coco.entries():
             if isinstance(entry, CocoImage):
                 by_id[entry.id] = PictureSample(_picture(folder, file, entry.file_name), [])
@@ -303,22 +348,18 @@ def _read(folder: Path, file: Path, limit: int) -> tuple[CocoFile, list[PictureS
 
 
 def _picture(folder: Path, file: Path, name: str) -> Path:
-    """Return where the picture of that name is. Raises SampleFileError for one that is not in the dataset's folder."""
+    """Return the path of an image of a COCO file. Raises SampleFileError if it is not in the dataset's folder."""
     inside = PurePosixPath(name.replace("\\", "/"))
-    if inside.is_absolute() or ".." in inside.parts or "\0" in name:
-        raise SampleFileError(_outside(file, name))
-    folders = (pictures_folder(folder, file), file.parent, folder, folder / IMAGES)
-    path = next((path for parent in folders if (path := parent / inside).is_file()), None)
-    if path is None or not path.resolve().is_relative_to(folder.resolve()):
-        raise SampleFileError(_outside(file, name))
-    return path
-
-
-def _outside(file: Path, name: str) -> str:
-    return f"{file}: its file_name {name[:80]!r} is not in this folder: put the picture beside the annotations"
+    if not (inside.is_absolute() or ".." in inside.parts or "\0" in name):
+        folders = (pictures_folder(folder, file), file.parent, folder, folder / IMAGES)
+        path = next((path for parent in folders if (path := parent / inside).is_file()), None)
+        if path and path.resolve().is_relative_to(folder.resolve()):
+            return path
+    text = f"its file_name {name[:80]!r} is not in this folder: put the picture beside the annotations"
+    raise SampleFileError(f"{file}: {text}")
 
 
 def _refuse(entry: str, reason: str) -> None:
-    """Refuse a file for an unusable entry; an empty box is no harm."""
+    """Raise SampleFileError for an unusable entry, unless only its box is empty."""
     if not reason.startswith(EMPTY_BOX):
         raise SampleFileError(f"{entry}: {reason}")

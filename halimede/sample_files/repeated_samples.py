@@ -1,17 +1,22 @@
-"""Compares which samples the files of a dataset list: those of one file may stand in another one again."""
+"""Detects samples that several files of a dataset list, and that would count twice: ``RepeatedSamples``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: most samples that are remembered: 130 bytes each
+#: most samples that are remembered, at 130 bytes each; those of further files are not
 MAX_REMEMBERED = 500_000
 
 
 class RepeatedSamples:
-    """The samples of the files of one dataset, by hashes. Files of other views of samples are added last.
+    """The samples of the files of one dataset, as hashes.
 
-    ``message``: which file repeats another one's samples, and what to do; empty: none does.
+    A view is a file that may list the same samples as other files for another purpose, such as captions. Add views
+    last.
+
+    Attributes:
+        message: which file repeats the samples of another file, and what to do; empty: no file does.
+
     """
 
     def __init__(self) -> None:
@@ -21,9 +26,10 @@ class RepeatedSamples:
         self._files: dict[str, dict[int, str]] = {}
 
     def add(self, name: str, scope: str, samples: Sequence[int], *, is_view: bool = False) -> bool:
-        """Add a file; return whether its samples count: those of a view do not if other files list all of them.
+        """Add the samples of the file ``name``; return whether they count.
 
-        ``scope``: samples of different scopes are different ones.
+        Those of a view do not count if other files list all of them. ``scope``: where the samples are, because equal
+        hashes in two scopes are different samples.
         """
         files = self._files.setdefault(scope, {})
         repeated = [file for sample in samples if (file := files.get(sample))]

@@ -1,4 +1,4 @@
-"""The rules by which files of samples are read: one table for all readers.
+"""The rules by which files of samples are read, for all readers, and the error of an unreadable file.
 
 | what | rule |
 |---|---|
@@ -25,24 +25,28 @@ from halimede.errors import HalimedeError
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 #: folders that divide pictures from their labels and are not classes: Roboflow's and YOLO's `train/images`
 CONTAINERS = frozenset({"images", "imgs", "jpegimages", "labels", "annotations"})
-#: endings of pictures
+#: endings of the names of pictures, in small letters
 PICTURES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+#: separators of columns in tables, the default first
 SEPARATORS = ",;\t|"
 #: column names of the class, best first
 CLASS_COLUMNS = ("label", "class", "category", "target", "labels", "classes", "class_name", "y")
 
 
 class SampleFileError(HalimedeError):
-    """A whole file is unreadable. The message begins with its name."""
+    """A whole file cannot be read. The message begins with its name, unless the function that raises says otherwise."""
 
 
 def class_of(inside: PurePath) -> str:
-    """Return the class of a picture by its path below the dataset: the first folder that may be one, else empty."""
+    """Return the class of a picture by its path below the dataset: the first folder that may be a class; else empty."""
     return next((name for name in inside.parts[:-1] if name.lower() not in SPLITS | CONTAINERS), "")
 
 
 def class_column(names: Sequence[str]) -> tuple[int, bool]:
-    """Return the index of the class column, and whether it is a guess: the last column then."""
+    """Return the index of the class column by the names of the columns, and whether it is a guess.
+
+    The guess is the last column, if no column has a name of CLASS_COLUMNS.
+    """
     lower = [name.strip().strip('"').lower() for name in names]
     for name in CLASS_COLUMNS:
         if name in lower:
@@ -51,5 +55,5 @@ def class_column(names: Sequence[str]) -> tuple[int, bool]:
 
 
 def is_set(flag: object) -> bool:
-    """Whether a flag is set: true, 1, or their text."""
+    """Whether a flag is set: it is true or 1, as a value or as text."""
     return str(flag).strip().lower() in {"1", "true"}

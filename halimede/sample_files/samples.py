@@ -1,4 +1,4 @@
-"""Samples of pictures as the readers yield them: where the picture is, and its boxes."""
+"""Samples of pictures as the readers of COCO and VOC return them: where the picture is, and its boxes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LabelledBox:
-    """An object in a picture, by its corners in pixels.
+    """An object in a picture: its class, and its upper left and lower right corner in pixels.
 
-    ``is_left_out``: nothing to compare a detector with, a crowd or a difficult object.
+    Attributes:
+        label: the name of the class.
+        is_left_out: a detector is not compared with it, because it is a difficult object.
+
     """
 
     label: str
-    left: float
-    top: float
-    right: float
-    bottom: float
+    x1: float
+    y1: float
+    x2: float
+    y2: float
     is_left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PictureSample:
-    """A picture and the objects in it."""
+    """The path of a picture, and the objects in it."""
 
     picture: Path
     boxes: list[LabelledBox]

@@ -1,4 +1,4 @@
-"""Reads a file of text in blocks, with LF, CR LF or CR at the ends of its lines."""
+"""Reads a file of UTF-8 text in blocks, whose lines may end with LF, CR LF or CR: ``text_blocks``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from halimede.sample_files.rules import SampleFileError
 #: bytes of a block: small enough that the derived data stays in the processor's cache, and in the allocator's free
 #: lists
 BLOCK = 64 * 1024
+#: the byte order marks of UTF-16
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+#: part of the error about such a file
 NOT_UTF8 = "is UTF-16: write it as UTF-8"
 _LONE_CR = re.compile(rb"\r(?!\n)")
 
 
 def is_utf16(head: bytes) -> bool:
-    """Whether a text is UTF-16 by its mark, or by a zero byte in one half of its first characters.
+    """Whether the first bytes of a text are UTF-16: by its mark, or by zeros only in even or only in odd positions.
 
-    Zeros in both halves are no text: a file that has a size, and no content yet.
+    Zeros in both are no text: the file has a size, and no content yet.
     """
     halves_with_zeros = {position % 2 for position, byte in enumerate(head[:4]) if byte == 0}
     return head.startswith(UTF16_MARKS) or len(halves_with_zeros) == 1
@@ -31,10 +33,10 @@ def contains_text(head: bytes, text: str) -> bool:
 
 
 def text_blocks(descriptor: int, name: str, begin: int, end: int, block: int = BLOCK) -> Iterator[bytes]:
-    """Yield the blocks between two positions of an open file. A CR before anything but an LF becomes an LF.
+    """Yield blocks of at most ``block`` bytes between two positions of an open file.
 
-    Positions stay the same, and a CR at the end stays, because an LF may follow when the file grows. Raises
-    SampleFileError for UTF-16.
+    A CR that no LF follows becomes an LF, so positions stay the same. A CR at the end of the file stays, because an LF
+    may follow when the file grows. ``name``: of the file, for errors. Raises SampleFileError for UTF-16, OSError.
     """
     offset = begin
     while offset < end and (data := os.pread(descriptor, min(block, end - offset), offset)):
@@ -47,6 +49,7 @@ def text_blocks(descriptor: int, name: str, begin: int, end: int, block: int = B
 
 
 def _with_newlines(data: bytes, following: bytes) -> bytes:
+    """Return ``data`` with LF for each CR that no LF follows. ``following``: the byte after ``data``."""
     if data.count(b"\r") == data.count(b"\r\n"):
         return data
     return _LONE_CR.sub(b"\n", data + following)[: len(data)]

@@ -1,6 +1,6 @@
-"""Pictures with a text each: a folder with ``metadata.csv``, as Hugging Face's ImageFolder has it.
+"""Pictures with the text that is in each of them: a folder with ``metadata.csv``, as in Hugging Face's ImageFolder.
 
-Its column ``file_name`` has the pictures' paths from the folder on, its column ``text`` what they read.
+The column ``file_name`` has the paths of the pictures below the folder, the column ``text`` their texts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from pathlib import Path
 from halimede.sample_files.rules import SampleFileError
 from halimede.sample_files.tables import TableRow, read_rows
 
+#: the name of the table
 NAME = "metadata.csv"
+#: the names of its columns
 FILE, TEXT = "file_name", "text"
-#: most bytes of the table, and most characters of one text: an answer's label has no more
+#: most bytes of the table, and most characters of one text, as of the label of an answer
 MAX_BYTES, MAX_TEXT = 64 * 1024 * 1024, 1024
 
 
 def read_texts(folder: Path, most: int) -> list[tuple[Path, str]]:
-    """Return the pictures of a folder and their texts, at most ``most``; empty if it has no such table.
+    """Return the pictures of a folder and their texts; empty if the folder has no table with both columns.
 
-    Raises SampleFileError for a table that is too large or broken, and for a picture that is not in the folder.
+    Raises SampleFileError for a table that is too large, broken or has more than ``most`` pictures, and for a picture
+    that is not in the folder; OSError.
     """
     table = folder / NAME
     if not table.is_file():
@@ -42,6 +45,7 @@ def read_texts(folder: Path, most: int) -> list[tuple[Path, str]]:
 
 
 def _pairs(folder: Path, rows: Iterable[TableRow], columns: tuple[int, int]) -> Iterator[tuple[Path, str]]:
+    """Yield the picture and the text of each row. ``columns``: the indexes of both. Raises SampleFileError."""
     file_column, text_column = columns
     for row in rows:
         at = f"{NAME}, line {row.line_number}"

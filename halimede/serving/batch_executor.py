@@ -1,12 +1,12 @@
-"""Batches the requests that wait for one model, and runs them in its threads. It never waits to fill a batch.
+"""Batches the requests that wait for one model, and runs them in threads. It never waits to fill a batch.
 
 The event loop puts requests into a queue; a thread takes the queued ones, up to ``most`` rows, and returns all answers
 in one step. ONNX Runtime releases the interpreter while it computes, so several threads (``instances``) may share one
-session.
+model.
 
-Handing work to a thread and back costs some 50 us, and several times that on a busy core. A model that was measured to
-be faster runs on the event loop at once: no other request could wait long enough to share its call
-(``pipeline.executor.InlinePolicy``). After one slow call it runs in its threads again.
+Handing work to a thread and back takes some 50 microseconds, and several times that on a busy core. A model that was
+measured to be faster runs on the event loop at once: no other request could wait long enough to share its call. An
+``InlinePolicy`` decides that; after one slow call the model runs in its threads again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,21 @@ from halimede.serving.errors import ExpiredError, ModelFailedError, OverloadedEr
 T = TypeVar("T")
 
 #: most requests that wait for one model
-CAPACITY = 1024
+MAX_WAITING = 1024
 
 
 @dataclass(slots=True, eq=False)
 class BatchJob:
-    """One request: ``answer`` gets the model's output for ``work``. ``until``: the request's deadline."""
+    """One request for a model.
+
+    Attributes:
+        work: what ``BatchExecutor.run`` gets for it.
+        rows: its samples.
+        answer: gets the answer, or a ServeError.
+        put: when it was queued, in monotonic seconds.
+        until: its deadline, in monotonic seconds.
+
+    """
 
     work: Any
     rows: int
@@ -41,21 +50,29 @@ class BatchJob:
     until: float = float("inf")
 
 
-#: answers jobs, in order; the error of a job is its own SampleError
+#: takes the works of jobs and returns an answer for each, in order; a SampleError or ServeError is that job's error
 Run = Callable[[Sequence[Any]], Sequence[Any]]
-#: called after each run: arrival times of its requests, rows, begin and end (monotonic)
+#: called after each run: when its requests were queued, its rows, its begin and end, in monotonic seconds
 Ran = Callable[[Sequence[float], int, float, float], None]
 
-
 #: number of the event loop among a model's threads
-HERE = -1
+EVENT_LOOP = -1
 
 
 @dataclass(slots=True)
 class BatchExecutor:
-    """The threads of one model. ``start`` once; ``submit``; ``close`` after its last answer.
+    """The threads of one model. Call ``start`` once, then ``submit``, and ``close`` after the last answer.
 
-    ``policy`` selects the calls that run on the event loop; None: none. ``begin`` is called first in each thread.
+    Attributes:
+        name: of the model, for messages.
+        run: calls the model.
+        most: rows from which a batch takes no further request.
+        instances: the number of threads.
+        ran: is called on the event loop after each call of the model.
+        policy: decides which calls run on the event loop; None: none.
+        begin: is called first in each thread.
+        waiting: requests without an answer.
+
     """
 
     name: str
@@ -72,19 +89,19 @@ class BatchExecutor:
     _began: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Start the threads; they end with the process unless closed before."""
+        """Start the threads; they end with the process, or after ``close``. Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._idle.set()
         for number in range(self.instances):
             threading.Thread(target=self._work, args=(number,), name=f"model_{self.name}", daemon=True).start()
 
     def is_quick(self, rows: int) -> bool:
-        """Whether a call with ``rows`` rows may run on the event loop."""
+        """Whether a call with so many ``rows`` is short enough for the event loop."""
         return self.policy is not None and rows <= self.policy.max_samples > 0
 
-    def at_once(self, call: Callable[[], T], rows: int) -> T:
-        """Run a call in the calling thread. Raises ModelFailedError."""
-        began = self._began[HERE] = time.monotonic()
+    def run_inline(self, call: Callable[[], T], rows: int) -> T:
+        """Run a call of the model on the event loop, and return its result. Raises ModelFailedError."""
+        began = self._began[EVENT_LOOP] = time.monotonic()
         spent = time.thread_time()
         try:
             return call()
@@ -93,13 +110,16 @@ class BatchExecutor:
         finally:
             if self.policy:
                 self.policy.learn(rows, (time.thread_time() - spent) * 1000)
-            del self._began[HERE]
+            del self._began[EVENT_LOOP]
             if self.ran:
                 self.ran((began,), rows, began, time.monotonic())
 
     def submit(self, work: Any, rows: int, until: float = float("inf")) -> asyncio.Future[Any]:
-        """Request an answer. Raises OverloadedError if too many requests wait."""
-        if self.waiting >= CAPACITY:
+        """Queue a request; the future gets its answer or a ServeError. Raises OverloadedError if too many wait.
+
+        ``until``: its deadline in monotonic seconds; a request that waits longer gets ExpiredError.
+        """
+        if self.waiting >= MAX_WAITING:
             raise OverloadedError(f"{self.waiting} requests wait for {self.name}: try again later")
         assert self._loop is not None, "started"  # noqa: S101 - for the type checker
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -109,22 +129,23 @@ class BatchExecutor:
 
     @property
     def busy_s(self) -> float:
-        """Seconds since the start of the longest running call, 0 without one."""
+        """Seconds for which the longest running call has run; 0 without one. Any thread may read it."""
         began = min(list(self._began.values()), default=None)
         return time.monotonic() - began if began is not None else 0.0
 
-    async def drained(self) -> None:
-        """Wait until all requests are answered."""
+    async def wait_idle(self) -> None:
+        """Wait until all requests are answered, without a deadline."""
         while self.waiting:
             self._idle.clear()
             await self._idle.wait()
 
     def close(self) -> None:
-        """End the threads after their pending jobs."""
+        """Let the threads end after the queued jobs. Does not wait for them."""
         for _ in range(self.instances):
             self._queue.put(None)
 
     def _work(self, number: int) -> None:
+        """Answer jobs until ``close``; the thread ``number`` runs this."""
         loop = self._loop
         assert loop is not None, "started"  # noqa: S101 - for the type checker
         if self.begin:
@@ -132,15 +153,15 @@ class BatchExecutor:
         while (jobs := self._next()) is not None:
             began = time.monotonic()
             alive = [job for job in jobs if job.until > began and not job.answer.done()]
-            answers = self._answers(alive, number, began) if alive else ()
+            answers = self._run_jobs(alive, number, began) if alive else ()
             try:
                 loop.call_soon_threadsafe(self._deliver, jobs, alive, answers, began, time.monotonic())
             except RuntimeError:
                 return  # the loop is closed, and with it all waiting requests
             del jobs, alive, answers  # they may be large, and the next jobs may arrive much later
 
-    def _answers(self, jobs: Sequence[BatchJob], number: int, began: float) -> Sequence[Any]:
-        """Run jobs, and record the duration."""
+    def _run_jobs(self, jobs: Sequence[BatchJob], number: int, began: float) -> Sequence[Any]:
+        """Run jobs in the thread ``number``, and return their answers; errors if the call fails."""
         works = [job.work for job in jobs]
         self._began[number] = began
         spent = time.thread_time()
@@ -154,7 +175,7 @@ class BatchExecutor:
                 self.policy.learn(sum(job.rows for job in jobs), (time.thread_time() - spent) * 1000)
 
     def _next(self) -> list[BatchJob] | None:
-        """Wait for a job, and take further queued ones."""
+        """Wait for a job, and return it with further queued ones; None: the thread must end."""
         first = self._queue.get()
         if first is None:
             return None
@@ -174,6 +195,7 @@ class BatchExecutor:
     def _deliver(
         self, jobs: Sequence[BatchJob], alive: Sequence[BatchJob], answers: Sequence[Any], began: float, ended: float
     ) -> None:
+        """Give jobs their answers, on the event loop. The jobs that are not ``alive`` have expired."""
         for job, answer in zip(alive, answers, strict=True):
             if job.answer.done():
                 continue
@@ -192,7 +214,7 @@ class BatchExecutor:
 
 
 def _as_error(answer: Any) -> ServeError | None:
-    """Return the error of a failed answer, None for any other."""
+    """Return the error to raise for an answer that is an error; None for any other answer."""
     if isinstance(answer, ServeError):
         return answer
     return ModelFailedError(str(answer)) if isinstance(answer, SampleError) else None

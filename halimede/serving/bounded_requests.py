@@ -1,7 +1,6 @@
-"""Bounds requests over REST: the body of each, its arrival time, and open requests when the server stops.
+"""Bounds requests over REST: the size of each body, the time of its arrival, and the requests at the server's end.
 
-A ``RequestBudget`` bounds all bodies together. A compressed body is counted as it is decompressed: a few bytes may
-become as many as one request may have.
+A ``RequestBudget`` bounds all bodies together. A compressed body counts with its decompressed bytes.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _encoder = msgspec.json.Encoder()
 
 
 def json_response(value: object) -> web.Response:
-    """Return a value as JSON."""
+    """Return a response with a value as JSON."""
     return web.Response(body=_encoder.encode(value), content_type=rest_codec.JSON)
 
 
 def refuse(status: int, text: str) -> web.Response:
-    """Return a refusal in the protocol's form."""
+    """Return a response that refuses a request, in the protocol's form: ``{"error": text}``."""
     return web.Response(status=status, body=rest_codec.error(text), content_type=rest_codec.JSON)
 
 
 def tensor_response(body: bytes, head: int, status: int = 200) -> web.Response:
-    """Return an answer whose first ``head`` bytes are JSON; 0: all of it."""
+    """Return a response whose first ``head`` bytes are JSON, and the others tensors; 0: it is only JSON."""
     if not head:
         return web.Response(status=status, body=body, content_type=rest_codec.JSON)
     headers = {rest_codec.HEADER_LENGTH: str(head), "Content-Type": rest_codec.BINARY}
@@ -49,7 +48,10 @@ async def live(_: web.Request) -> web.Response:
 
 
 class BoundedRequests:
-    """Answers requests with bodies of up to ``most`` bytes, and tracks open ones."""
+    """Answers requests with bodies of up to ``most`` bytes, and counts open ones. Base of a server's REST handlers.
+
+    ``budget``: bounds all requests together; None: a new one.
+    """
 
     def __init__(self, most: int, budget: RequestBudget | None = None) -> None:
         self.budget = budget or RequestBudget(most)
@@ -61,7 +63,10 @@ class BoundedRequests:
     async def answer(
         self, request: web.Request, infer: Callable[[web.Request, bytes, Charge], Awaitable[web.Response]]
     ) -> web.StreamResponse:
-        """Read a request's body and return the response of ``infer``; a ServeError becomes a refusal."""
+        """Read a request's body and return the response of ``infer``; a ServeError becomes a refusal.
+
+        ``infer`` takes the request, its body, and its charge, to which it adds the memory that it needs.
+        """
         answer: web.StreamResponse
         self._count += 1
         try:
@@ -84,9 +89,10 @@ class BoundedRequests:
         return answer
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer open requests, and close each connection afterwards; return whether all were answered in time.
+        """Wait until open requests are answered; return whether that took at most ``timeout_s`` seconds.
 
-        Call it before connections are closed: then aiohttp reads no more of their requests.
+        From now on each answer closes its connection. Call it before the server closes its connections: after that
+        aiohttp reads no more of their requests.
         """
         self._leaving = True
         try:
@@ -99,7 +105,10 @@ class BoundedRequests:
         return True
 
     async def _send_large(self, request: web.Request, answer: web.Response, body: bytes) -> web.StreamResponse:
-        """Send a large answer, and return it without its body: an idle connection keeps its last answer."""
+        """Send a large answer; return it without its body, because an idle connection keeps its last answer.
+
+        A client that does not read it within ARRIVAL_S is disconnected.
+        """
         sent = web.StreamResponse(status=answer.status, headers=answer.headers)
         sent.content_length = len(body)
         if self._leaving:
@@ -115,7 +124,7 @@ class BoundedRequests:
         return sent
 
     async def _read(self, request: web.Request, charge: Charge) -> bytes:
-        """Return a body. Raises ServeError."""
+        """Return a request's body, decompressed. Raises ServeError if it is too large, too slow or unreadable."""
         size = request.content_length
         if size is not None and size > self._most:
             raise TooMuchError(f"a body of {size} bytes is more than {self._most}")
@@ -132,14 +141,13 @@ class BoundedRequests:
         except TimeoutError:
             raise SlowRequestError(f"the body has not arrived within {ARRIVAL_S:g} s") from None
         except web.RequestPayloadError:
-            encoding = request.headers.get("Content-Encoding", "")
-            encoding_name = shorten_middle(encoding, MAX_ENCODING) if encoding else "HTTP"
+            encoding = shorten_middle(request.headers.get("Content-Encoding") or "HTTP", MAX_ENCODING)
             request.content.feed_eof()  # aiohttp would read on, and log the same error with its traceback
-            raise UnreadableBodyError(
-                f"the body cannot be read: it is not valid {encoding_name}: correct it, or the header Content-Encoding"
-            ) from None
+            fix = f"it is not valid {encoding}: correct it, or the header Content-Encoding"
+            raise UnreadableBodyError(f"the body cannot be read: {fix}") from None
 
     async def _read_unknown_size(self, request: web.Request, charge: Charge) -> bytes:
+        """Return a body whose size is not known before it has arrived."""
         parts, size = [], 0
         while part := await request.content.readany():
             size += len(part)

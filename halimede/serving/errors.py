@@ -1,4 +1,4 @@
-"""Errors for clients: an HTTP status, its gRPC counterpart, and what to do."""
+"""Errors for clients of a server, each with its HTTP status; ``grpc_handlers.CODES`` has those of gRPC."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from halimede.errors import HalimedeError
 
 
 class ServeError(HalimedeError):
-    """A request without an answer. ``status`` is the HTTP status: it says whether a retry can help."""
+    """A request that gets no answer, because of a mistake in it if no subclass says otherwise.
+
+    ``status``: the HTTP status.
+    """
 
     status = 400
 
@@ -30,11 +33,11 @@ class SlowRequestError(ServeError):
 
 
 class UnreadableBodyError(ServeError):
-    """A body that is not in the encoding that its header names: where the next request begins is unknown."""
+    """A body that is not in the encoding that its header names. Its connection is closed."""
 
 
 class TooMuchError(ServeError):
-    """A request above a size limit."""
+    """A request or an answer above a limit of size."""
 
     status = 413
 
@@ -56,6 +59,6 @@ class OverloadedError(ModelUnavailableError):
 
 
 class ExpiredError(ServeError):
-    """The client's timeout is over."""
+    """The client's timeout was over before the model could answer."""
 
     status = 504

@@ -1,4 +1,8 @@
-"""The protocol over gRPC: the same requests and answers as over REST."""
+"""The Open Inference Protocol over gRPC: the same requests and answers as over REST.
+
+``GrpcHandlers`` has the methods of the service. The other functions decode and encode its messages, within the server's
+limits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ from halimede.serving.tensors import (
     to_bytes,
 )
 
+#: full name of the service
 SERVICE = "inference.GRPCInferenceService"
+#: codes by the HTTP status of a ServeError
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -59,36 +65,42 @@ CONTENTS = {
 }
 #: most streams of one connection, and most requests of all connections
 STREAMS, REQUESTS = 256, 1024
-#: bytes of a message that arrive before it is read
+#: bytes of a message that arrive before a method reads it
 LOOKAHEAD = 64 * 1024
-#: most bytes of a message without its raw contents, and the most memory per byte while it is parsed
+#: most bytes of a message without its raw contents, and the most bytes of memory for each of them while it is parsed
 MAX_TYPED, COPIES = 8 * 1024 * 1024, 32
 #: most fields at the outermost level of a message
 MAX_FIELDS = 4 * MAX_TENSORS
-#: the tag of raw_input_contents, and the wire type of all fields of a request
+#: protobuf's tag of the field raw_input_contents, and the wire type of all fields of a request
 RAW_TAG, LENGTH_DELIMITED = 7 << 3 | 2, 2
-#: the tag of raw_output_contents
+#: the tag of the field raw_output_contents
 RAW_OUTPUT_TAG = bytes([6 << 3 | 2])
 
+#: a protobuf message; their classes are made at run time
 Message = Any
 
 
 def _messages() -> Callable[[str], type[Message]]:
-    """Return a function that finds a message's class by name, in a separate pool: see ``stubs``."""
+    """Return a function that returns the class of a message by its name.
+
+    The classes are in a separate pool, so that the process may contain another client or server of the protocol.
+    """
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(FILE)
     return lambda name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"inference.{name}"))
 
 
+#: returns the class of a protobuf message by its name in the protocol
 message = _messages()
 InferRequest, InferResponse = message("ModelInferRequest"), message("ModelInferResponse")
 
 
 class GrpcHandlers:
-    """The service's methods, on a repository.
+    """The service's methods, which answer with the models of a repository.
 
-    A method reads its request itself when the budget allows it. A method that needs nothing of its request leaves it
-    unread: so health is answered under any load.
+    A method reads its request itself, when the budget allows it. A method that needs nothing of its request leaves it
+    unread: so health is answered under any load. A ServeError ends a call with one of CODES. ``access``: the token that
+    clients must send; health needs none.
     """
 
     def __init__(self, repository: Repository, budget: RequestBudget, access: ServerAccess = OPEN_ACCESS) -> None:
@@ -97,7 +109,7 @@ class GrpcHandlers:
         self._budget = budget
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler for a server."""
+        """Return what a server of ``grpc.aio`` needs to answer calls of the service."""
         methods = {
             name: grpc.stream_unary_rpc_method_handler(
                 method,
@@ -115,12 +127,15 @@ class GrpcHandlers:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _live(self, _: object, __: grpc.aio.ServicerContext) -> Message:
+        """Answer ServerLive: a server that answers is live."""
         return message("ServerLiveResponse")(live=True)
 
     async def _ready(self, _: object, __: grpc.aio.ServicerContext) -> Message:
+        """Answer ServerReady: true once every model has a version in use."""
         return message("ServerReadyResponse")(ready=not self._repository.not_ready())
 
     async def _server(self, _: object, context: grpc.aio.ServicerContext) -> Message:
+        """Answer ServerMetadata. Ends the call with an error status if the caller is not let in."""
         try:
             self._admit(context)
         except ServeError as error:
@@ -130,6 +145,7 @@ class GrpcHandlers:
         )
 
     async def _model_ready(self, _: object, context: grpc.aio.ServicerContext) -> Message:
+        """Answer ModelReady: false while the model has no usable version. Ends the call if the model is unknown."""
         try:
             request = _parse_model_request(await self._receive(context))
             self._repository.get(request.name).choose(request.version)
@@ -140,6 +156,7 @@ class GrpcHandlers:
         return message("ModelReadyResponse")(ready=True)
 
     async def _model(self, _: object, context: grpc.aio.ServicerContext) -> Message:
+        """Answer ModelMetadata with inputs and outputs. Ends the call with an error status if the model is unknown."""
         try:
             request = _parse_model_request(await self._receive(context))
             fields = rest_handlers.metadata(self._repository, request.name, request.version)
@@ -149,6 +166,7 @@ class GrpcHandlers:
         return message("ModelMetadataResponse")(**fields)
 
     async def _infer(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
+        """Answer ModelInfer with the encoded response. Ends the call with an error status if the request fails."""
         try:
             return await self._answer(context)
         except ServeError as error:
@@ -157,7 +175,7 @@ class GrpcHandlers:
         raise refused
 
     async def _answer(self, context: grpc.aio.ServicerContext) -> bytes:
-        """Answer a request. Raises ServeError."""
+        """Receive an inference request and return its encoded answer. Raises ServeError."""
         with Charge(self._budget) as charge:
             data = await self._receive(context)
             charge.take(len(data))
@@ -190,7 +208,7 @@ class GrpcHandlers:
                 raise UnauthorizedError(UNAUTHORIZED)
 
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
-        """Receive a message from an authorized client. Raises ServeError."""
+        """Return the message of a call, from a client with the token. Raises ServeError."""
         self._admit(context)
         data: object = await self._budget.receive(context.read)
         if not isinstance(data, bytes):
@@ -200,14 +218,14 @@ class GrpcHandlers:
 
 @dataclass(slots=True)
 class InferenceRequest(Request):
-    """A request with the names of its model and version."""
+    """A ``Request`` with the names of its model and of the version (empty: any)."""
 
     model: str = ""
     version: str = ""
 
 
 def parts_of(data: bytes) -> tuple[bytes, list[memoryview]]:
-    """Return an inference request without its raw contents, and these without a copy. Raises ServeError."""
+    """Return an inference request without its raw contents, and views of the raw contents. Raises ServeError."""
     view, typed, raw = memoryview(data), [], []
     at = size = 0
     while at < len(data):
@@ -230,7 +248,7 @@ def parts_of(data: bytes) -> tuple[bytes, list[memoryview]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a number of up to five bytes; return it and its end. Raises ServeError."""
+    """Return the varint of up to five bytes at the offset ``at``, and the offset after it. Raises ServeError."""
     value = 0
     for shift, byte in enumerate(data[at : at + 5]):
         value |= (byte & 0x7F) << 7 * shift
@@ -240,7 +258,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
-    """Parse an inference request; ``raw`` are its raw contents. Raises ServeError."""
+    """Decode an inference request. ``raw``: its raw contents, if they are not in ``data``. Raises ServeError."""
     try:
         request = InferRequest.FromString(data)
     except DecodeError as error:
@@ -261,7 +279,7 @@ def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
 
 
 def _parse_model_request(data: bytes) -> Message:
-    """Parse a request that names a model: those of readiness and metadata are equal. Raises ServeError."""
+    """Decode a request for a model's readiness or metadata, which have the same fields. Raises ServeError."""
     if len(data) > SMALL:
         raise TooMuchError(f"a message of {len(data)} bytes is more than {SMALL}")
     try:
@@ -271,7 +289,10 @@ def _parse_model_request(data: bytes) -> Message:
 
 
 def tensors_of(request: Message, raw: Sequence[bytes | memoryview]) -> list[Tensor]:
-    """Decode a request's inputs: all as bytes, or all typed. Raises ServeError."""
+    """Return the inputs of a request, from ``raw`` contents if there are any, else from typed ones.
+
+    Raises ServeError.
+    """
     inputs = request.inputs
     check_inputs(inputs)
     if raw and len(raw) != len(inputs):
@@ -282,6 +303,7 @@ def tensors_of(request: Message, raw: Sequence[bytes | memoryview]) -> list[Tens
 
 
 def _typed_tensor(header: Message) -> Tensor:
+    """Return an input with its typed contents. Raises ServeError."""
     name = CONTENTS.get(header.datatype)
     if name is None:
         raise ServeError(f"tensor {header.name[:80]}: {header.datatype[:32]!r} has no typed contents: send it raw")
@@ -291,7 +313,10 @@ def _typed_tensor(header: Message) -> Tensor:
 
 
 def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) -> bytes:
-    """Encode an answer in the form of its request: raw, or typed if every output allows it. Raises ServeError."""
+    """Return the encoded answer of a model's version, in the form of its request. Raises ServeError.
+
+    The form is typed contents if the request had them and every output has a type for it, otherwise raw contents.
+    """
     typed = not request.binary and all(answer.datatype in CONTENTS for answer in answers)
     response = InferResponse(model_name=request.model, model_version=version, id=request.id)
     raw: list[bytes | memoryview] = []
@@ -314,7 +339,7 @@ def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) ->
 
 
 def _length(size: int) -> bytes:
-    """Encode a number as a varint."""
+    """Return a number as protobuf's varint."""
     written = bytearray()
     while size > 0x7F:
         written.append(size & 0x7F | 0x80)
@@ -324,7 +349,7 @@ def _length(size: int) -> bytes:
 
 
 def options(max_request: int) -> list[tuple[str, int]]:
-    """Return the options of a server."""
+    """Return the options of a gRPC server. ``max_request``: most bytes of a message."""
     return [
         ("grpc.max_receive_message_length", max_request),
         ("grpc.max_send_message_length", -1),
@@ -337,6 +362,7 @@ def options(max_request: int) -> list[tuple[str, int]]:
 
 
 def _parameters(parameters: Mapping[str, Message]) -> dict[str, Any]:
+    """Return parameters as values of Python; empty text for one without a value."""
     return {
         name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
         for name, value in parameters.items()
@@ -344,5 +370,6 @@ def _parameters(parameters: Mapping[str, Message]) -> dict[str, Any]:
 
 
 async def _abort(context: grpc.aio.ServicerContext, error: ServeError) -> None:
+    """End a call with an error. Raises what ``grpc`` raises for that, always."""
     code = CODES.get(error.status, grpc.StatusCode.UNKNOWN)
     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED if isinstance(error, OverloadedError) else code, str(error))

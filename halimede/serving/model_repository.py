@@ -1,8 +1,9 @@
-"""The models of a server: reconciles them with the desired state while they answer.
+"""The models of a server: ``Repository`` reconciles them with the desired state while they answer.
 
-Level-triggered: ``apply`` takes the whole desired state and makes the missing changes. A new version is tried in a
-child process, opened in addition to the current one, run once, and replaces it between two requests; the old one
-answers its pending requests and is freed. If any step fails, the old version stays in use, and ``in_use`` reports why.
+``Repository.apply`` takes the whole desired state and makes the missing changes. A new version is tried in a child
+process, opened in addition to the current one, and run once. Then it replaces the current version between two requests,
+or gets a share of them as a canary. The old version answers its pending requests and is freed. If a step fails, the
+old version stays in use, and ``in_use`` reports why.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -38,16 +38,27 @@ from halimede.serving.loaded_model import Loaded, ModelVersionState, Served, ope
 from halimede.serving.tensors import Tensor
 
 log = structlog.get_logger()
+#: reason of a version whose file cannot be read
 UNREADABLE = "ModelUnreadable"
-#: temporary reasons, and seconds until such a version is tried again
-PASSING = {TrialReason.FAILED, TrialReason.MEMORY, UNREADABLE}
+#: reasons for which a version is refused, but which may pass
+TEMPORARY_REASONS = {TrialReason.FAILED, TrialReason.MEMORY, UNREADABLE}
+#: seconds until a version that was refused for one of TEMPORARY_REASONS is tried again
 RETRY_S = 10.0
+#: tries the model at a path with the JSON of its spec in a child process
 Try = Callable[[Path, str], Awaitable[Trial]]
 
 
 @dataclass(frozen=True, slots=True)
 class RepositorySettings:
-    """Options of models: rows of one call, threads of ONNX Runtime in it (0: one per core), parallel calls."""
+    """Options for all models of a server.
+
+    Attributes:
+        most: samples of one call.
+        threads: of ONNX Runtime in a call; 0: one for each core.
+        instances: calls of one model at a time.
+        estimator: a user's object that replaces the model files; None: there is none.
+
+    """
 
     most: int = 64
     threads: int = 1
@@ -57,9 +68,9 @@ class RepositorySettings:
 
 @dataclass(slots=True)
 class Repository:
-    """All models of a server, between ``async with`` and its end.
+    """All models of a server. An asynchronous context manager: use it inside its block.
 
-    ``said`` is called after a refused model was tried again.
+    ``attempt`` tries a new version in a child process; ``on_retry`` is called after a refused version was tried again.
     """
 
     settings: RepositorySettings = field(default_factory=RepositorySettings)
@@ -73,9 +84,7 @@ class Repository:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Free idle models; a running one ends with the process."""
         for task in list(self._tasks):
             task.cancel()
@@ -86,7 +95,10 @@ class Repository:
         self._models.clear()
 
     async def apply(self, desired: Desired) -> None:
-        """Apply a desired state; returns when it is applied or refused. Raises InvalidFieldError if invalid."""
+        """Apply a desired state, and return when each of its models is in use or refused.
+
+        Raises InvalidFieldError if it has two models of one name.
+        """
         names = [model.name for model in desired.models]
         if len(set(names)) < len(names):
             raise InvalidFieldError("models", names, "name each model once")
@@ -97,73 +109,63 @@ class Repository:
             async with asyncio.TaskGroup() as group:
                 for model in desired.models:
                     served = self._models.setdefault(model.name, Served(model.name))
-                    group.create_task(self._follow(served, model), name=f"model {model.name}")
+                    group.create_task(self._reconcile(served, model), name=f"model {model.name}")
 
     # --- answers --------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Served:
-        """Return a model by name. Raises ModelNotFoundError."""
+        """Return a model by its name. Raises ModelNotFoundError."""
         served = self._models.get(name)
         if served is None:
             raise ModelNotFoundError(f"there is no model {name[:80]!r} here")
         return served
 
     def not_ready(self) -> str:
-        """Return which models cannot answer yet, empty if all can."""
+        """Return for users which models cannot answer yet, and why; empty if all can."""
         if self._desired is None:
             return "no model is loaded yet"
         waiting = [served for served in self._models.values() if served.rollout.current is None]
-        return "; ".join(f"{one.name}: {one.rollout.reason or 'loading'}" for one in waiting)
+        return "; ".join(f"{served.name}: {served.rollout.reason or 'loading'}" for served in waiting)
 
     def models(self) -> Mapping[str, Served]:
         """Return all models by name."""
         return self._models
 
     def in_use(self) -> dict[str, ModelInUse]:
-        """Return the reported state of each model."""
+        """Return the state of each model's rollout, by its name, in the form for reports."""
         return {name: served.rollout.in_use() for name, served in self._models.items()}
 
     def busy_s(self) -> float:
-        """Seconds since the start of the longest running model call. Any thread may call this."""
-        versions = [one for served in list(self._models.values()) for one in served.open_versions()]
-        return max((one.loaded.busy_s for one in versions), default=0.0)
+        """Return the seconds for which the longest running model call has run. Any thread may call this."""
+        versions = [version for served in list(self._models.values()) for version in served.open_versions()]
+        return max((version.loaded.busy_s for version in versions), default=0.0)
 
     def metrics(self) -> Iterator[Metric]:
-        """Return the metrics of all models."""
+        """Yield the metrics of all models for Prometheus."""
 
         def by(value: Callable[[Served], float]) -> list[tuple[dict[str, str], float]]:
             return [({"model": name}, value(served)) for name, served in self._models.items()]
 
         yield counter("serve_requests", "Requests for a model.", by(lambda s: s.counts.requests))
         yield counter("serve_failures", "Failed requests, including invalid ones.", by(lambda s: s.counts.failures))
-        yield counter(
-            "serve_rollouts", "Versions that became current, the first one included.", by(lambda s: s.counts.rollouts)
-        )
-        yield counter(
-            "serve_refused_versions",
-            "Refused versions; the log and the worker's report have the reason.",
-            by(lambda s: s.counts.refusals),
-        )
-        yield gauge(
-            "serve_waiting_requests",
-            "Open requests.",
-            by(lambda s: sum(one.loaded.waiting for one in s.open_versions())),
-        )
-        versions = GaugeMetricFamily(
-            f"{PREFIX}serve_version_info",
-            "The versions that answer: current, and canary.",
-            labels=["model", "version", "digest", "as"],
-        )
+        text = "Versions that became current, the first one included."
+        yield counter("serve_rollouts", text, by(lambda s: s.counts.rollouts))
+        text = "Refused versions; the log and the worker's report have the reason."
+        yield counter("serve_refused_versions", text, by(lambda s: s.counts.refusals))
+        waiting = by(lambda s: sum(version.loaded.waiting for version in s.open_versions()))
+        yield gauge("serve_waiting_requests", "Open requests.", waiting)
+        text = "The versions that answer: current, and canary."
+        versions = GaugeMetricFamily(f"{PREFIX}serve_version_info", text, labels=["model", "version", "digest", "as"])
         for name, served in self._models.items():
-            for role, one in (("current", served.rollout.current), ("canary", served.rollout.canary)):
-                if one:
-                    versions.add_metric([name, one.version, one.digest[:12], role], 1)
+            for role, version in (("current", served.rollout.current), ("canary", served.rollout.canary)):
+                if version:
+                    versions.add_metric([name, version.version, version.digest[:12], role], 1)
         yield versions
         times_by_model = {name: served.times for name, served in self._models.items() if served.counts.rollouts}
         steps = [
-            ({"model": name, "step": step}, one.histogram, one.total)
+            ({"model": name, "step": step}, distribution.histogram, distribution.total)
             for name, t in times_by_model.items()
-            for step, one in (("queue", t.queue), ("compute", t.compute), ("total", t.request))
+            for step, distribution in (("queue", t.queue), ("compute", t.compute), ("total", t.request))
         ]
         yield times("serve_seconds", "Time of a step of requests: queue, compute (a call), total.", steps)
         rows = [({"model": name}, t.batch.histogram, t.batch.total) for name, t in times_by_model.items()]
@@ -177,7 +179,18 @@ class Repository:
         outputs: Sequence[str] = (),
         until: float = float("inf"),
     ) -> tuple[ModelVersionState, list[Tensor]]:
-        """Answer one request; return the version that answered. Raises ServeError."""
+        """Return the version that answered a request, and its output tensors. Raises ServeError.
+
+        If a canary fails, the current version answers, unless the request named the canary.
+
+        Args:
+            name: the model.
+            version: the requested version; empty: any.
+            tensors: the inputs.
+            outputs: names of the requested outputs; empty: all.
+            until: the deadline, in monotonic seconds.
+
+        """
         served = self.get(name)
         chosen = served.choose(version)
         served.counts.requests += 1
@@ -202,7 +215,8 @@ class Repository:
 
     # --- rollout --------------------------------------------------------------------------------------------------
 
-    async def _follow(self, served: Served, desired: DesiredModel) -> None:
+    async def _reconcile(self, served: Served, desired: DesiredModel) -> None:
+        """Take the step from the present versions of a model to the desired one."""
         rollout = served.rollout
         step, canary = rollout.step(desired), rollout.canary
         if step == "load":
@@ -216,33 +230,32 @@ class Repository:
         rollout.settle(desired)
 
     async def _load(self, served: Served, desired: DesiredModel) -> None:
-        """Try, open and use a new version, or record why not."""
+        """Try, open and use a new version, or record why it is refused."""
         digest = desired.digest
+        loaded: Loaded | None = None
         try:
             spec = spec_of(desired, "spec")
             path = model_file(Path(desired.path), format_of(spec.format) or ONNX)
             digest = digest or await asyncio.to_thread(_digest, path)
-            trial = Trial(skipped=True) if desired.tried else await self._try(path, spec)
-            if trial.reason:
-                self._refuse(served, desired, digest, trial.reason, trial.message)
-                return
-            async with ModelThread("open") as thread:  # a thread that opens a script loses rights
-                loaded = await thread.call(self._open, path, spec)
+            needs_trial = not desired.tried and self.settings.estimator is None
+            trial = await self.attempt(path, msgspec.json.encode(spec).decode()) if needs_trial else Trial(skipped=True)
+            reason, message = trial.reason, trial.message
+            if not reason:
+                async with ModelThread("open") as thread:  # a thread that opens a script loses rights
+                    loaded = await thread.call(self._open, path, spec)
         except (HalimedeError, OSError) as error:
+            reason, message = UNREADABLE, str(error)
             if isinstance(error, FetchError | ModelError):
                 reason = str(error.reason)
-            else:
-                reason = TrialReason.INVALID if isinstance(error, InvalidFieldError) else UNREADABLE
-            self._refuse(served, desired, digest, reason, str(error))
-            return
+            elif isinstance(error, InvalidFieldError):
+                reason = TrialReason.INVALID
         except MemoryError:
-            self._refuse(served, desired, digest, TrialReason.MEMORY, "there is no memory for it beside the one in use")
-            return
+            reason, message = TrialReason.MEMORY, "there is no memory for it beside the one in use"
         except Exception as error:  # any error that a file causes in a library must leave the current version in use
             log.exception("model not loaded", model=served.name)
-            self._refuse(
-                served, desired, digest, TrialReason.INVALID, f"it cannot be opened: {describe_exception(error)}"
-            )
+            reason, message = TrialReason.INVALID, f"it cannot be opened: {describe_exception(error)}"
+        if loaded is None:
+            self._refuse(served, desired, digest, reason, message)
             return
         name = served.name
         loaded.start(name, instances=self.settings.instances, ran=served.times.ran)
@@ -251,50 +264,49 @@ class Repository:
         if served.rollout.canary is new:
             log.info("canary takes requests", model=name, version=desired.version, percent=desired.canary_percent)
 
-    async def _try(self, path: Path, spec: ModelSpec) -> Trial:
-        if self.settings.estimator is not None:
-            return Trial(skipped=True)
-        return await self.attempt(path, msgspec.json.encode(spec).decode())
-
     def _open(self, path: Path, spec: ModelSpec) -> Loaded:
-        how = self.settings
+        """Open a model's file, in a thread of its own. Raises what ``open_loaded`` raises."""
+        settings = self.settings
         confine(spec)
-        return open_loaded(path, spec, estimator=how.estimator, threads=how.threads, most=how.most)
+        return open_loaded(path, spec, estimator=settings.estimator, threads=settings.threads, most=settings.most)
 
     def _use(self, served: Served, version: ModelVersionState, percent: int) -> None:
-        """Give a version its percentage of the requests, from the next one on."""
+        """Give a version ``percent`` of the requests (100: it becomes the current one), from the next one on."""
         before = served.rollout.current
-        leaving = served.rollout.use(version, percent)
+        to_close = served.rollout.use(version, percent)
         if served.rollout.current is not before:
             served.counts.rollouts += 1
             log.info("model in use", model=served.name, version=version.version, digest=version.digest[:12])
-        self._retire(leaving)
+        self._retire(to_close)
 
     def _strike(self, served: Served, canary: ModelVersionState, error: ServeError) -> None:
+        """Count a request at which only the canary failed, and withdraw it after a few of them."""
         if served.rollout.strike(canary, f"it failed where its predecessor did: {error}"):
             self._record_refusal(served)
             self._retire([canary])
 
     def _refuse(self, served: Served, desired: DesiredModel, digest: str, reason: str, message: str) -> None:
+        """Record that a desired version is refused, and try it again later if the reason may pass."""
         served.rollout.refuse(reason, message, desired, digest)
         self._record_refusal(served)
-        if reason in PASSING:
+        if reason in TEMPORARY_REASONS:
             self._start(self._retry(served, desired), "try a model again")
 
     def _record_refusal(self, served: Served) -> None:
         """Count and log the latest refusal."""
         served.counts.refusals += 1
         rollout = served.rollout
-        goes_on = rollout.current.version or rollout.current.digest[:12] if rollout.current else "none"
+        version_in_use = rollout.current.version or rollout.current.digest[:12] if rollout.current else "none"
         reason, message = rollout.reason, rollout.message[:512]
-        log.warning("model refused", model=served.name, reason=reason, message=message, in_use=goes_on)
+        log.warning("model refused", model=served.name, reason=reason, message=message, in_use=version_in_use)
 
     def _retire(self, versions: Sequence[ModelVersionState]) -> None:
-        """Close versions, each after it has answered its pending requests."""
+        """Begin to close versions, each after it has answered its pending requests."""
         for version in versions:
             self._start(version.loaded.retire(), "retire a model")
 
     async def _retry(self, served: Served, desired: DesiredModel) -> None:
+        """Try a refused version again after RETRY_S, if it is still desired."""
         await asyncio.sleep(RETRY_S)
         if served.rollout.refused is desired and self._desired is not None:
             served.rollout.retry()
@@ -302,16 +314,17 @@ class Repository:
             self.on_retry()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task, which ends at the end of the block at the latest."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file; of a folder that of its files' names and digests."""
+    """Return the SHA-256 of a file in hexadecimal; of a folder that of its files' names and digests. Raises OSError."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        listed = "".join(f"{_digest(file)}  {file.relative_to(path)}\n" for file in files)
-        return hashlib.sha256(listed.encode()).hexdigest()
+        digests = "".join(f"{_digest(file)}  {file.relative_to(path)}\n" for file in files)
+        return hashlib.sha256(digests.encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

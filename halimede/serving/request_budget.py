@@ -1,8 +1,8 @@
-"""The memory and the time that requests may take, over REST and gRPC together.
+"""The memory and the time that the requests of a server may take, over REST and gRPC together.
 
 A request is charged for its body, and for the tensors made from it, until it is answered. The size of a gRPC message is
-unknown before its arrival, so their number is limited as if each had the largest size. Large requests are parsed
-and encoded in a thread, one after the other, because that holds the interpreter.
+unknown before its arrival: so the number of arriving messages is limited as if each had the largest size. Large
+requests are parsed and encoded in a thread, one after the other, because that holds the interpreter.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from halimede.serving.tensors import BYTES, Tensor
 
 T = TypeVar("T")
 
+#: bytes
 MEGABYTE = 1024 * 1024
 #: most bytes of open requests
 MEMORY = 384 * MEGABYTE
 #: most bytes of gRPC messages that are arriving
 ARRIVING = 192 * MEGABYTE
-#: seconds for the arrival of a body, and for the wait of a gRPC message for earlier ones
+#: seconds for the arrival of a body, and for the wait of a gRPC message until earlier ones have arrived
 ARRIVAL_S, WAIT_S = 60.0, 5.0
 #: most bytes that are converted on the event loop: the worst case, numbers of many digits, takes some 10 ms
 SMALL = 64 * 1024
-#: overhead of a text in memory in bytes
+#: bytes of memory that each text in a tensor counts
 TEXT = 128
 
 
 class SharedTimeout:
-    """Ends waits longer than ``seconds``, with one timer for all: one for each would cost more than a wait.
+    """Ends waits longer than ``seconds``, with one timer for all of them.
 
-    It replaces ``asyncio.timeout`` for many waits of equal length, of which few time out.
+    It replaces ``asyncio.timeout``, whose timer for each wait would cost more than a wait. It is for many waits of
+    equal length, of which few time out.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -42,7 +44,7 @@ class SharedTimeout:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``wait``. Raises TimeoutError."""
+        """Return the result of ``wait``. Raises TimeoutError if it takes longer than ``seconds``."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None  # noqa: S101  # for the type checker
@@ -71,18 +73,27 @@ class SharedTimeout:
 
 
 class RequestBudget:
-    """The budget of a server whose requests have up to ``largest`` bytes. One such request always fits."""
+    """The budget of a server whose requests have up to ``largest`` bytes. One request of that size always fits.
+
+    Attributes:
+        memory: most bytes of all open requests.
+        used: the bytes that they take now.
+        converting: is held while a large request or answer is converted.
+
+    """
 
     def __init__(self, largest: int) -> None:
         self.memory = max(MEMORY, 2 * largest)
         self.used = 0
         self._arriving = asyncio.Semaphore(max(1, ARRIVING // largest))
         self._waits, self._arrivals = SharedTimeout(WAIT_S), SharedTimeout(ARRIVAL_S)
-        #: held during the conversion of a large request or answer
         self.converting = asyncio.Lock()
 
     async def receive(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Receive a message of unknown size. Raises OverloadedError and SlowRequestError."""
+        """Return the message of unknown size that ``read`` receives.
+
+        Raises OverloadedError if others have not arrived within WAIT_S, SlowRequestError after ARRIVAL_S.
+        """
         try:
             if self._arriving.locked():
                 await self._waits.run(self._arriving.acquire)
@@ -99,7 +110,7 @@ class RequestBudget:
 
 
 class Charge:
-    """The share of one request in a budget; the end of ``with`` returns it."""
+    """The bytes of a budget that one request takes: a context manager, which returns them at its end."""
 
     __slots__ = ("_budget", "_charged")
 
@@ -111,14 +122,14 @@ class Charge:
         return self
 
     def release(self, *_: object) -> None:
-        """Return the whole share."""
+        """Return all bytes to the budget."""
         self._budget.used -= self._charged
         self._charged = 0
 
     __exit__ = release
 
     def take(self, size: int) -> None:
-        """Take ``size`` bytes. Raises OverloadedError."""
+        """Take ``size`` more bytes; below 0: return as many. Raises OverloadedError if the budget has fewer."""
         budget = self._budget
         if budget.used + size > budget.memory:
             raise OverloadedError("other requests take the memory that this one needs: try again later")
@@ -126,7 +137,10 @@ class Charge:
         self._charged += size
 
     def take_tensors(self, tensors: Iterable[Tensor], body: int = 0) -> int:
-        """Take the memory of tensors beyond the body that may contain them; return it. Raises OverloadedError."""
+        """Take the bytes of tensors, less the ``body`` bytes that are charged already; return how many were taken.
+
+        Raises OverloadedError.
+        """
         size = -body
         for tensor in tensors:
             size += tensor.array.size * TEXT if tensor.datatype == BYTES else tensor.array.nbytes
@@ -136,7 +150,10 @@ class Charge:
         return size
 
     async def convert(self, size: int, needs: int, call: Callable[[], T]) -> T:
-        """Parse or encode ``size`` bytes, with ``needs`` bytes temporarily. Raises the errors of ``call``."""
+        """Return the result of ``call``, which parses or encodes ``size`` bytes and needs ``needs`` bytes meanwhile.
+
+        A large size is converted in a thread. Raises the errors of ``call``, and OverloadedError.
+        """
         if size <= SMALL:
             return call()
         async with self._budget.converting:

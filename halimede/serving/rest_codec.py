@@ -1,7 +1,7 @@
-"""The protocol over REST, without a server: parses bodies of requests, and encodes answers.
+"""The bodies of the Open Inference Protocol over REST: ``parse`` decodes requests, ``write`` encodes answers.
 
-A body is JSON, optionally followed by tensors as bytes (the binary tensor extension): the header
-``Inference-Header-Content-Length`` has their position.
+A body is JSON, optionally followed by tensors as bytes (the protocol's binary tensor extension). The header
+``Inference-Header-Content-Length`` then has the length of the JSON.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ from halimede.serving.tensors import (
     to_values,
 )
 
+#: parameter of a tensor: its bytes after the JSON
 BINARY_SIZE = "binary_data_size"
 #: most bytes of the JSON part: numbers take 0.05 to 0.2 s a megabyte, and large tensors have a better form
 MAX_JSON = 16 * 1024 * 1024
 #: most objects in the JSON part
 MAX_OBJECTS = 65_536
-#: temporary memory while it is parsed, as a multiple of its size
+#: temporary memory while the JSON part is parsed, as a multiple of its size
 COPIES = 6
-#: most bytes of JSON that are decoded as a whole; for larger ones only the parts other than data
+#: most bytes of JSON that are decoded as a whole; of a longer JSON, the data of tensors is decoded in parts
 WHOLE = 64 * 1024
-JSON = "application/json"
-BINARY = "application/octet-stream"
+#: media types of bodies: only JSON, with tensors as bytes
+JSON, BINARY = "application/json", "application/octet-stream"
+#: header with the bytes of JSON in a body
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 #: most microseconds of a timeout: some 30,000 years
 MAX_TIMEOUT = 10**18
+#: parameters of a request, a tensor or an output, by name
 Parameters = dict[str, Any]
 
 
 class TensorHeader(Struct):
-    """An input, or an output of an answer, in JSON."""
+    """An input of a request, or an output of an answer, in JSON. ``data``: its values, flat or nested, if not bytes."""
 
     name: str
     shape: list[int]
@@ -55,14 +58,14 @@ class TensorHeader(Struct):
 
 
 class OutputHeader(Struct):
-    """A requested output."""
+    """A requested output in JSON."""
 
     name: str
     parameters: Parameters = {}
 
 
 class RequestHeader(Struct):
-    """A request's JSON."""
+    """The JSON of a request. ``outputs``: empty: all."""
 
     inputs: list[TensorHeader]
     id: str = ""
@@ -71,7 +74,7 @@ class RequestHeader(Struct):
 
 
 class LargeTensorHeader(Struct):
-    """An input of a large request, with its parts undecoded."""
+    """An input of a large request in JSON; ``Raw`` fields are not decoded yet."""
 
     name: str
     shape: Raw
@@ -81,7 +84,7 @@ class LargeTensorHeader(Struct):
 
 
 class LargeRequestHeader(Struct):
-    """A large request's JSON, with its parts undecoded."""
+    """The JSON of a large request; ``Raw`` fields are not decoded yet."""
 
     inputs: list[LargeTensorHeader]
     id: str = ""
@@ -90,7 +93,7 @@ class LargeRequestHeader(Struct):
 
 
 class OutputBody(Struct, omit_defaults=True):
-    """An output of an answer."""
+    """An output of an answer in JSON. ``data``: its values in C order, if they are not sent as bytes."""
 
     name: str
     shape: list[int]
@@ -100,7 +103,7 @@ class OutputBody(Struct, omit_defaults=True):
 
 
 class AnswerBody(Struct, omit_defaults=True):
-    """An answer's JSON."""
+    """The JSON of an answer. ``id``: that of its request."""
 
     model_name: str
     model_version: str
@@ -110,7 +113,17 @@ class AnswerBody(Struct, omit_defaults=True):
 
 @dataclass(slots=True)
 class Request:
-    """One request: its tensors, the requested outputs (none: all), and which of them to send as bytes."""
+    """One request for a model, decoded.
+
+    Attributes:
+        id: the client's name for it; empty if it has none.
+        tensors: its inputs.
+        outputs: names of the requested outputs; empty: all.
+        binary: outputs are sent as bytes, unless ``binary_of`` has them.
+        binary_of: whether an output is sent as bytes, by its name.
+        timeout_s: the client's timeout in seconds; infinity without one.
+
+    """
 
     id: str
     tensors: list[Tensor]
@@ -126,7 +139,10 @@ _json = msgspec.json.Encoder()
 
 
 def json_length(body: bytes, header_length: str | None) -> int:
-    """Return how many of a body's bytes are JSON. Raises ServeError."""
+    """Return how many of a body's bytes are JSON. Raises ServeError.
+
+    ``header_length``: the value of HEADER_LENGTH; None: all bytes are JSON.
+    """
     end = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit() and len(header_length) <= 12):
@@ -140,7 +156,7 @@ def json_length(body: bytes, header_length: str | None) -> int:
 
 
 def parse(body: bytes, end: int) -> Request:
-    """Parse a request's body; its first ``end`` bytes are JSON. Raises ServeError."""
+    """Decode a request's body, whose first ``end`` bytes are JSON. Raises ServeError if it is not valid."""
     view = memoryview(body)
     try:
         header = _requests.decode(view[:end]) if end <= WHOLE else _large_header(body, end)
@@ -177,7 +193,10 @@ def parse(body: bytes, end: int) -> Request:
 
 
 def _large_header(body: bytes, end: int) -> RequestHeader:
-    """Decode all but the data of inputs, which stays undecoded. Raises ServeError and msgspec.DecodeError."""
+    """Decode the JSON of a large request; the data of its inputs stays ``Raw``.
+
+    Raises ServeError and msgspec.DecodeError.
+    """
     if body.count(b"{", 0, end) > MAX_OBJECTS:
         raise TooMuchError(f"more than {MAX_OBJECTS} objects in its JSON: send large tensors as binary data")
     large = _large_requests.decode(memoryview(body)[:end])
@@ -199,7 +218,7 @@ def _large_header(body: bytes, end: int) -> RequestHeader:
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float:
-    """Return the seconds of a client's ``timeout`` (microseconds); infinity without one."""
+    """Return the seconds of a client's parameter ``timeout`` (microseconds); infinity without. Raises ServeError."""
     timeout = parameters.get("timeout", 0)
     if type(timeout) is str and timeout.isascii() and timeout.isdigit() and len(timeout) < 20:
         timeout = int(timeout)
@@ -209,12 +228,15 @@ def timeout_of(parameters: Mapping[str, Any]) -> float:
 
 
 def _short_text(value: object) -> str:
-    """Return the start of a value as text; a number of a thousand digits is not even converted."""
+    """Return the start of a value as text for a message; of a very long number only its size."""
     return f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 99 else f"{value!r:.40}"
 
 
 def write(request: Request, model: str, version: str, answers: Sequence[Tensor]) -> tuple[bytes, int]:
-    """Return an answer's body, and the length of its JSON; 0 if it is only JSON. Raises TooMuchError."""
+    """Return the body of a model version's answer, and the length of its JSON; 0 if it is only JSON.
+
+    Raises TooMuchError for an output that is too large for JSON.
+    """
     outputs, tails = [], []
     for answer in answers:
         shape = list(answer.array.shape)
@@ -230,5 +252,5 @@ def write(request: Request, model: str, version: str, answers: Sequence[Tensor])
 
 
 def error(text: str) -> bytes:
-    """Return the body of a refusal."""
+    """Return the body of a response that refuses a request."""
     return _json.encode({"error": text})

@@ -1,4 +1,4 @@
-"""The protocol's REST addresses, and the limits that refuse requests before they are read.
+"""The REST addresses of the Open Inference Protocol (``RestHandlers``), and limits for requests (``accepts``).
 
 | address | |
 |---|---|
@@ -20,23 +20,29 @@ from halimede.observe import Accepts
 from halimede.serving import rest_codec
 from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
 from halimede.serving.errors import ServeError
-from halimede.serving.loaded_model import Loaded, ModelVersionState
+from halimede.serving.loaded_model import Loaded
 from halimede.serving.model_repository import Repository
-from halimede.serving.request_budget import SMALL, Charge, RequestBudget
+from halimede.serving.request_budget import Charge, RequestBudget
 from halimede.serving.server_access import OPEN_ACCESS, ServerAccess
 from halimede.serving.tensors import BYTES
 
+#: name of the server in its metadata
 NAME = "halimede"
+#: extensions of the protocol that it has
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 #: most bytes of one request
 MAX_REQUEST = 64 * 1024 * 1024
+#: most open connections
 CONNECTIONS = 1024
 #: addresses that need no token
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
 def accepts(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCESS) -> Accepts:
-    """Return the limits of the server."""
+    """Return what the HTTP server accepts: methods, bodies of up to ``max_request`` bytes, clients with the token.
+
+    ``closing_s``: seconds that connections have at the server's end.
+    """
     methods = frozenset({"GET", "HEAD", "POST"})
     return Accepts(
         methods,
@@ -50,7 +56,10 @@ def accepts(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCE
 
 
 class RestHandlers(BoundedRequests):
-    """The handlers, on a repository."""
+    """The handlers of the addresses, which answer with the models of a repository.
+
+    ``max_request``: most bytes of one request; ``budget``: bounds all requests together; None: a new one.
+    """
 
     def __init__(
         self, repository: Repository, *, max_request: int = MAX_REQUEST, budget: RequestBudget | None = None
@@ -59,7 +68,7 @@ class RestHandlers(BoundedRequests):
         self._repository = repository
 
     def add_to(self, application: web.Application) -> None:
-        """Register all addresses."""
+        """Register all addresses in an application."""
         get, post = application.router.add_get, application.router.add_post
         get("/v2", self._server)
         get("/v2/", self._server)
@@ -76,36 +85,32 @@ class RestHandlers(BoundedRequests):
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
+        """Answer an inference request, within the limits of ``BoundedRequests``."""
         return await self.answer(request, self._answer)
 
     async def _answer(self, request: web.Request, body: bytes, charge: Charge) -> web.Response:
-        """Answer a request. Raises ServeError."""
+        """Return the answer to an inference request with this body. Raises ServeError."""
         end = rest_codec.json_length(body, request.headers.get(rest_codec.HEADER_LENGTH))
-        if end <= SMALL:
-            query = rest_codec.parse(body, end)
-        else:
-            query = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
+        query = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
         charge.take_tensors(query.tensors, len(body))
-        names = request.match_info
+        model, version = _model_of(request)
         until = time.monotonic() + query.timeout_s
-        version, answers = await self._repository.infer(
-            names["model"], names.get("version", ""), query.tensors, query.outputs, until
-        )
+        used, answers = await self._repository.infer(model, version, query.tensors, query.outputs, until)
         size = charge.take_tensors(answers)
-        model = names["model"]
-        if size <= SMALL:
-            return tensor_response(*rest_codec.write(query, model, version.version, answers))
-        body, head = await charge.convert(size, size, lambda: rest_codec.write(query, model, version.version, answers))
-        return tensor_response(body, head)
+        answer = await charge.convert(size, size, lambda: rest_codec.write(query, model, used.version, answers))
+        return tensor_response(*answer)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
+        """Answer with the server's metadata."""
         return json_response({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
+        """Answer 200 if every model is ready, else 503 with the reason."""
         reason = self._repository.not_ready()
         return refuse(503, reason) if reason else json_response({"ready": True})
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
+        """Answer with a row for each version in use, and one for each model that waits or was refused."""
         rows = []
         for name, served in self._repository.models().items():
             rollout = served.rollout
@@ -119,12 +124,14 @@ class RestHandlers(BoundedRequests):
         return json_response(rows)
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
+        """Answer with a model's metadata, or with an error's status."""
         try:
             return json_response(metadata(self._repository, *_model_of(request)))
         except ServeError as error:
             return refuse(error.status, str(error))
 
     async def _model_ready(self, request: web.Request) -> web.StreamResponse:
+        """Answer 200 if the model (and version, if named) can be called, else the error's status."""
         name, version = _model_of(request)
         try:
             self._repository.get(name).choose(version)
@@ -134,10 +141,9 @@ class RestHandlers(BoundedRequests):
 
 
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
-    """Return the inputs and outputs of a model. Raises ServeError."""
+    """Return the metadata of a model (``version``: empty: any), such as its inputs and outputs. Raises ServeError."""
     served = repository.get(name)
-    version_state: ModelVersionState = served.choose(version)
-    loaded = version_state.loaded
+    loaded = served.choose(version).loaded
     return {
         "name": name,
         "versions": served.versions(),
@@ -149,7 +155,7 @@ def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
 
 
 def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
-    """Return a model's inputs or outputs; without tensors of its own ``image`` or ``prediction``."""
+    """Return a model's inputs (or outputs) as metadata; ``image`` (or ``prediction``) if it takes only pictures."""
     if not loaded.inputs:
         return [{"name": loaded.image if inputs else loaded.prediction, "datatype": BYTES, "shape": [-1]}]
     by_name = loaded.inputs if inputs else loaded.outputs
@@ -157,7 +163,7 @@ def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
 
 
 def properties(loaded: Loaded) -> dict[str, str]:
-    """Return properties for which the protocol has no field."""
+    """Return what metadata says of a model in properties, because the protocol has no field for it."""
     fields = {"batched": str(loaded.batched).lower()}
     if loaded.takes_pictures:
         fields |= {"image_input": loaded.image, "prediction_output": loaded.prediction}
@@ -165,4 +171,5 @@ def properties(loaded: Loaded) -> dict[str, str]:
 
 
 def _model_of(request: web.Request) -> tuple[str, str]:
+    """Return the names of the model and of its version (empty: any) in a request's address."""
     return request.match_info["model"], request.match_info.get("version", "")

@@ -1,4 +1,4 @@
-"""``halimede serve``: the server as a process. Its parts in order of start: models, addresses, reports."""
+"""``halimede serve``: the server as a process. Its parts start in this order: models, REST, gRPC, reports."""
 
 from __future__ import annotations
 
@@ -30,12 +30,17 @@ from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
+#: exit code after a mistake of the user
 USERS_MISTAKE = 2
+#: exit code after any other error
 CRASH = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code."""
+    """Serve until SIGTERM or SIGINT; return the exit code, or end the process with CRASH.
+
+    ``arguments``: those of the command line; None: the process's own.
+    """
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
         reports = settings.reports
@@ -55,9 +60,9 @@ async def serve(settings: ServerSettings) -> None:
     """Serve until SIGTERM or SIGINT, then answer open requests within the grace period. Raises HalimedeError."""
     stop = stop_on_signal()
     estimator = load_estimator(settings.estimator, "--estimator") if settings.estimator else None
-    how = RepositorySettings(settings.most, settings.threads, settings.instances, estimator)
+    options = RepositorySettings(settings.most, settings.threads, settings.instances, estimator)
     async with contextlib.AsyncExitStack() as stack:
-        models = Repository(how)
+        models = Repository(options)
         stuck = f"halimede serve: a model has not answered for {settings.model_timeout_s:g} s (MODEL_TIMEOUT_S)"
         stack.enter_context(LoopWatchdog(models.busy_s, settings.model_timeout_s, text=stuck, code=CRASH))
         await stack.enter_async_context(models)
@@ -85,9 +90,14 @@ async def serve(settings: ServerSettings) -> None:
 
 
 async def _follow(settings: ServerSettings, models: Repository, reporter: StatusReporter | None) -> None:
+    """Apply the desired models, and each change of their file, until cancelled.
+
+    Raises InvalidFieldError if a model of the command line cannot be served, HalimedeError if one of the file cannot
+    and the server is strict.
+    """
     if settings.file is None:
         await models.apply(settings.desired)
-        _settle()
+        gc.freeze()  # keep libraries and models out of later collections
         if models.not_ready():
             refused = {name: one.message or one.reason for name, one in models.in_use().items() if one.reason}
             raise InvalidFieldError("MODEL", ", ".join(refused), "; ".join(refused.values()))
@@ -100,28 +110,23 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
                 async for desired in desired_state.changes(settings.file, "--file"):
                     await models.apply(desired)
                     _report_ready(models, reporter)
-                    _settle()
+                    gc.freeze()
                     if settings.strict and models.not_ready():
                         raise HalimedeError(f"a model is not there: {_refusal_text(models)}")
             except InvalidFieldError as error:
                 # its author may correct it; the served models stay in use
                 log.warning("desired model not loaded", error=str(error))
-                await asyncio.sleep(desired_state.LOOK_S * 4)
+                await asyncio.sleep(desired_state.CHECK_PERIOD_S * 4)
 
 
 def _refusal_text(models: Repository) -> str:
-    """Return why models are not ready."""
+    """Return the reasons of all models that are refused."""
     reasons = (": ".join(filter(None, (one.reason, one.message))) for one in models.in_use().values() if one.reason)
     return "; ".join(reasons)
 
 
-def _settle() -> None:
-    """Exclude libraries and models from garbage collection. Collects nothing now."""
-    gc.freeze()
-
-
 def _report_ready(models: Repository, reporter: StatusReporter | None) -> None:
-    """Report whether every model is ready."""
+    """Report to the local controller, if there is one, whether every model is ready."""
     if reporter is None:
         return
     waiting = next((one.rollout for one in models.models().values() if one.rollout.current is None), None)
@@ -135,6 +140,7 @@ def _report_ready(models: Repository, reporter: StatusReporter | None) -> None:
 async def _http(
     settings: ServerSettings, models: Repository, api: RestHandlers, stop: asyncio.Event
 ) -> AsyncIterator[HttpServer]:
+    """Yield the running HTTP server with the models' addresses, health and metrics."""
     health = Health()
     health.live("model", lambda: _stuck(models.busy_s(), settings.model_timeout_s))
     health.ready("models", models.not_ready)
@@ -147,7 +153,7 @@ async def _http(
 
 @contextlib.asynccontextmanager
 async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBudget) -> AsyncIterator[str]:
-    """Serve gRPC; yields its address, empty if it is off."""
+    """Serve gRPC in the block; yield its address, empty if it is off. Raises InvalidFieldError if it cannot be used."""
     address = parse_bind(settings.grpc, "--grpc")
     if address is None:
         yield ""
@@ -181,7 +187,7 @@ async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBud
 
 @contextlib.asynccontextmanager
 async def _report(settings: ServerSettings, models: Repository, http: str) -> AsyncIterator[StatusReporter | None]:
-    """Report to the local controller, if there is one."""
+    """Yield what reports to the local controller; None without one. ``http``: the URL of the REST server."""
     identity = settings.reports
     if identity is None:
         yield None
@@ -204,4 +210,5 @@ async def _report(settings: ServerSettings, models: Repository, http: str) -> As
 
 
 def _stuck(busy_s: float, limit_s: float) -> str:
+    """Return why the process is not healthy; empty if no model call takes longer than the limit."""
     return f"a model call has taken {busy_s:.0f} s, more than {limit_s:g}" if busy_s > limit_s else ""

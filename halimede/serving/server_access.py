@@ -1,4 +1,4 @@
-"""Access to a server: a bearer token, and TLS, for REST and gRPC. Both are off by default."""
+"""Who may use a server: clients with its bearer token, over TLS, for REST and gRPC. Both are off by default."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from halimede.errors import InvalidFieldError, cause_of
 
 #: most bytes of a token or of a TLS file
 MOST = 65_536
-#: the least length of a token
+#: the least characters of a token
 LEAST_TOKEN = 16
+#: what a client without the token is told
 UNAUTHORIZED = "show the server's token: Authorization: Bearer TOKEN"
 #: the mode bit of a file that every user of the machine may read
 READABLE_BY_ALL = 0o004
@@ -20,7 +21,15 @@ READABLE_BY_ALL = 0o004
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """The token of clients (``token``, empty: none), and the server's certificate and key in PEM."""
+    """Who may use a server.
+
+    Attributes:
+        token: what clients must send; empty: nothing.
+        certificate: the server's certificate chain in PEM; empty: no TLS.
+        key: its key in PEM.
+        tls: both for an HTTP server; None: no TLS.
+
+    """
 
     token: bytes = b""
     certificate: bytes = b""
@@ -28,7 +37,7 @@ class ServerAccess:
     tls: ssl.SSLContext | None = None
 
     def is_admitted(self, authorization: str) -> bool:
-        """Whether an ``Authorization`` header, or its metadata in gRPC, is correct."""
+        """Whether a client with this ``Authorization`` header (in gRPC: metadata) may use the server."""
         return not self.token or hmac.compare_digest(authorization.encode(), b"Bearer " + self.token)
 
 
@@ -37,7 +46,10 @@ OPEN_ACCESS = ServerAccess()
 
 
 def read_access(token_file: str, certificate: str, key: str, token: str = "") -> ServerAccess:
-    """Read the files of the options; ``token`` is used without a token file. Raises InvalidFieldError."""
+    """Read the files of the command line's options, whose paths are given; empty: none.
+
+    ``token``: the token itself, which counts without a token file. Raises InvalidFieldError.
+    """
     if bool(certificate) != bool(key):
         raise InvalidFieldError("--tls-cert", certificate, "give --tls-cert and --tls-key, or neither")
     shown = _content("--token-file", token_file, secret=True).strip() if token_file else token.strip().encode()
@@ -60,6 +72,7 @@ def read_access(token_file: str, certificate: str, key: str, token: str = "") ->
 
 
 def _content(option: str, name: str, *, secret: bool = False) -> bytes:
+    """Return the content of an option's file. ``secret``: not all users may read it. Raises InvalidFieldError."""
     path = Path(name)
     try:
         if secret and path.stat().st_mode & READABLE_BY_ALL:

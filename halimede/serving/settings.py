@@ -1,4 +1,4 @@
-"""Settings of a server, from its command line and its supervisor's environment."""
+"""Settings of a server (``halimede serve``), from its command line and its environment."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ from halimede.names import check_label, check_name
 from halimede.observe import parse_bind
 from halimede.serving.server_access import ServerAccess, read_access
 
+#: address of REST, health and metrics, unless ``--http`` names another
 DEFAULT_HTTP = "127.0.0.1:8080"
+#: bytes
 MEGABYTE = 1024 * 1024
+#: names of models
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+#: the end of ``--help``: examples, variables of the environment and exit codes
 ENVIRONMENT = """\
 Examples:
   halimede serve digits.onnx
@@ -49,7 +53,20 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (se
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """Its identity for a local controller, and the broker between them."""
+    """The server's identity as a worker of a node, for reports to the node's local controller.
+
+    Attributes:
+        broker: host:port of the broker between them.
+        credentials: folder with the server's credentials; empty: none.
+        namespace: that of its InferenceModel.
+        service: the name of its InferenceModel.
+        uid: the uid of its InferenceModel; empty if unknown.
+        worker: its own name.
+        node: its node.
+        period_s: seconds between two reports.
+        role: what it is among workers.
+
+    """
 
     broker: str
     credentials: str
@@ -64,7 +81,25 @@ class ReportSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One server. Times are seconds, sizes bytes."""
+    """The settings of one server.
+
+    Attributes:
+        desired: the models to serve, at first.
+        file: the file with the desired models, to follow while it changes; None: they are on the command line.
+        strict: with a file: the server ends if a model is refused and none answers in its place.
+        http: host:port of REST, health and metrics.
+        grpc: host:port of gRPC, or ``off``.
+        most: samples in one call of a model.
+        threads: of one call; 0: one for each core.
+        instances: calls of one model at a time.
+        max_request: bytes of a request.
+        estimator: a user's own estimator as ``module:class``; empty: none.
+        grace_s: seconds to answer open requests at the end.
+        model_timeout_s: seconds after which one call of a model counts as stuck, and the process ends.
+        reports: the identity for reports; None: there is no local controller.
+        access: token and TLS.
+
+    """
 
     desired: Desired = field(default_factory=Desired)
     file: Path | None = None
@@ -91,12 +126,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument
-    add(
-        "models",
-        nargs="*",
-        metavar="[NAME=]MODEL",
-        help="a file (.onnx, .tflite) or a folder with one; its stem is its name",
-    )
+    models_help = "a file (.onnx, .tflite) or a folder with one; its stem is its name"
+    add("models", nargs="*", metavar="[NAME=]MODEL", help=models_help)
     add("--file", type=Path, help="take the models from this file, and follow it while it changes")
     add("--strict", action="store_true", help="with --file: end with code 1 when a model is refused and none answers")
     add("--spec", type=Path, metavar="FILE", help="JSON of a Model's spec (preprocess, labels, ...) for MODEL")
@@ -115,16 +146,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> ServerSettings:
-    """Read command line and environment. Raises InvalidFieldError, or SystemExit as argparse does."""
+    """Return the settings on a command line and in the environment.
+
+    Raises InvalidFieldError for invalid values, SystemExit for unknown options and ``--help``.
+    """
     options = parser().parse_args(arguments)
     if bool(options.models) == bool(options.file):
-        raise InvalidFieldError(
-            "MODEL", " ".join(options.models), "give models, or --file with the file that names them"
-        )
-    for option in ("http", "grpc"):
-        parse_bind(getattr(options, option), f"--{option}")
+        fix = "give models, or --file with the file that names them"
+        raise InvalidFieldError("MODEL", " ".join(options.models), fix)
     if parse_bind(options.http, "--http") is None:
         raise InvalidFieldError("--http", options.http, "it is where the server's health is: write host:port")
+    parse_bind(options.grpc, "--grpc")
     if options.file and (options.spec or options.estimator):
         raise InvalidFieldError("--file", str(options.file), "its models bring their own specs: leave out --spec")
     return ServerSettings(
@@ -151,7 +183,10 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Serve
 
 
 def reachable(host: str, broker: str) -> str:
-    """Return a reachable host for a listening one: for "all addresses", the address towards the broker."""
+    """Return the host at which others reach a server that listens at ``host``, in brackets if it is of IPv6.
+
+    If it listens at all addresses, the result is the address that it has towards the ``broker`` (host:port or a URL).
+    """
     if host and not _is_any(host):
         return f"[{host}]" if ":" in host else host
     match = re.fullmatch(r"(?:\w+://)?(?:[^@/]*@)?(\[[^\]]+\]|[^:/]+)(?::(\d+))?/?.*", broker)
@@ -167,6 +202,7 @@ def reachable(host: str, broker: str) -> str:
 
 
 def _is_any(host: str) -> bool:
+    """Whether a host stands for all addresses, such as 0.0.0.0."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -174,6 +210,7 @@ def _is_any(host: str) -> bool:
 
 
 def _state_of(models: Sequence[str], spec_file: Path | None) -> Desired:
+    """Return the models on the command line, ``[NAME=]MODEL``, as a desired state. Raises InvalidFieldError."""
     spec = {}
     if spec_file:
         try:
@@ -198,6 +235,8 @@ def _state_of(models: Sequence[str], spec_file: Path | None) -> Desired:
 
 
 def _count(least: int, most: int) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number from ``least`` to ``most``."""
+
     def read_count(text: str) -> int:
         if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"{text!r}: write a number from {least} to {most}")
@@ -207,12 +246,12 @@ def _count(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    """Read a number of seconds, a day at most. Raises InvalidFieldError."""
-    return number(environ, name, default, least=0, most=86_400, what="number of seconds")
+    """Return the seconds (0 to a day) in an environment variable. Raises InvalidFieldError for other values."""
+    return number(environ, name, default, least=0, most=86_400, kind="number of seconds")
 
 
 def _reports(environ: Mapping[str, str]) -> ReportSettings | None:
-    """Return its identity; None without a local controller."""
+    """Return the identity for reports; None unless the environment names all of it. Raises InvalidFieldError."""
     names = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
     if not all(names.values()):
         return None

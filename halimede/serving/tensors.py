@@ -1,7 +1,7 @@
-"""Tensors in the encodings of the Open Inference Protocol, JSON and bytes, and as NumPy arrays.
+"""Tensors of the Open Inference Protocol: conversion between JSON or bytes and NumPy arrays.
 
-Every size is checked before an array is made. An array of text holds ``bytes`` if it arrived as bytes and ``str`` if it
-arrived as JSON: a model of text and one of pictures read them differently.
+Every size is checked before an array is made. The element type BYTES, which stands for text and files, becomes an array
+of objects: ``bytes`` if it arrived as bytes, ``str`` if it arrived as JSON.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from halimede.inference import Array
 from halimede.inference.tensor_model import BF16, TYPES, as_float
 from halimede.serving.errors import ServeError, TooMuchError
 
+#: the protocol's element type of text and files
 BYTES = "BYTES"
+#: NumPy's types by all other element types, in little endian; BF16 is uint16
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(dtype).newbyteorder("<") for name, dtype in TYPES.values() if name != BYTES
 }
-#: most axes, and elements of one tensor; most tensors of one request, and elements of text in all of them
+#: most axes and elements of one tensor
 MAX_AXES, MAX_ELEMENTS = 16, 2**31
+#: most tensors of one request, and elements of BYTES in all of them
 MAX_TENSORS, MAX_TEXTS = 256, 65_536
 #: most elements of one tensor that are Python objects at a time, as in typed contents of gRPC and in an answer's JSON
 MAX_VALUES = 1024 * 1024
@@ -33,13 +36,14 @@ MAX_VALUES = 1024 * 1024
 LARGE = 64 * 1024
 #: characters of JSON that are read at a time
 PART = 64 * 1024
+#: types of numbers in JSON
 NUMBERS = {int, float, bool}
 _length = struct.Struct("<I")
 
 
 @dataclass(slots=True)
 class Tensor:
-    """One input or output: its name, its element type in the protocol, and its values."""
+    """One input or output: its name, its element type in the protocol (such as ``FP32``), and its values."""
 
     name: str
     datatype: str
@@ -47,7 +51,7 @@ class Tensor:
 
 
 def count_of(name: str, shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape. Raises ServeError."""
+    """Return the number of elements of a shape. ``name``: of its tensor. Raises ServeError for invalid sizes."""
     if len(shape) <= MAX_AXES and min(shape, default=1) > 0 and (count := math.prod(shape)) <= MAX_ELEMENTS:
         return count
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or max(shape, default=0) > MAX_ELEMENTS:
@@ -60,7 +64,10 @@ def count_of(name: str, shape: Sequence[int]) -> int:
 
 
 def check_inputs(inputs: Sequence[Any]) -> None:
-    """Check the numbers of a request's inputs and of their texts, before decoding them. Raises ServeError."""
+    """Raise ServeError if a request has too many inputs, or too many elements of BYTES, before they are decoded.
+
+    ``inputs``: have the attributes ``name``, ``datatype`` and ``shape``.
+    """
     if len(inputs) > MAX_TENSORS:
         raise TooMuchError(f"more than {MAX_TENSORS} tensors")
     texts = 0
@@ -72,26 +79,31 @@ def check_inputs(inputs: Sequence[Any]) -> None:
 
 
 def check_count(name: str, count: int) -> None:
-    """Check the number of elements of a tensor that is not binary. Raises TooMuchError."""
+    """Raise TooMuchError if a tensor has more elements than may be Python objects at a time."""
     if count > MAX_VALUES:
         raise TooMuchError(f"tensor {name[:80]}: {count} values are more than {MAX_VALUES}: use its binary (raw) form")
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Tensor:
-    """Decode the binary form: little endian, C order; BYTES have four bytes of length each. Raises ServeError."""
+    """Return the tensor in its binary form: little endian, C order; each element of BYTES after four bytes of length.
+
+    Raises ServeError.
+    """
     count = count_of(name, shape)
     if datatype == BYTES:
         return Tensor(name, BYTES, objects(_split(name, count, memoryview(data)), shape))
     dtype = _dtype(name, datatype)
     if count * dtype.itemsize != len(data):
-        raise ServeError(
-            f"tensor {name}: {datatype} {list(shape)} takes {count * dtype.itemsize} bytes, and there are {len(data)}"
-        )
+        size = f"{datatype} {list(shape)} takes {count * dtype.itemsize} bytes"
+        raise ServeError(f"tensor {name}: {size}, and there are {len(data)}")
     return Tensor(name, datatype, _array(data, dtype, shape))
 
 
 def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> Tensor:
-    """Convert values of JSON or typed gRPC contents: a list, flat or nested, C order. Raises ServeError."""
+    """Return the tensor of values from JSON or typed gRPC contents: a list, flat or nested, in C order.
+
+    Raises ServeError.
+    """
     count = count_of(name, shape)
     if not isinstance(values, list):
         raise ServeError(f"tensor {name}: data is a {type(values).__name__}: give a list of {count} values")
@@ -117,9 +129,9 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> Tensor:
-    """Decode a long list of JSON in parts: few values are Python objects at a time. Raises ServeError.
+    """Return the tensor of a long list in JSON, decoded in parts: few values are Python objects at a time.
 
-    Nested lists are flattened: numbers are in C order however they are nested.
+    Nested lists are flattened: numbers are in C order however they are nested. Raises ServeError.
     """
     count, text = count_of(name, shape), bytes(data)
     if datatype == BYTES:
@@ -145,7 +157,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw)
 
 
 def _texts(name: str, data: bytes) -> Any:
-    """Decode a long list of texts, nested like its first element; stop at any other value."""
+    """Return a long list of texts in JSON, nested as deep as its first element. Raises ServeError for other values."""
     if data.count(b'"') > 8 * MAX_TEXTS or data.count(b"[") > 2 * MAX_TEXTS:
         raise TooMuchError(f"tensor {name}: its data has too many texts or quotes: send it as binary data")
     start = data[: 64 * MAX_AXES].translate(None, b" \t\r\n")
@@ -160,7 +172,7 @@ def _texts(name: str, data: bytes) -> Any:
 
 
 def to_bytes(tensor: Tensor) -> bytes | memoryview:
-    """Encode the binary form; that of a large array is the array's own memory."""
+    """Return the binary form of a tensor, as ``from_bytes`` reads it; of a large array a view of its memory."""
     if tensor.datatype != BYTES:
         array = np.ascontiguousarray(tensor.array, DTYPES[tensor.datatype])
         return array.reshape(-1).view(np.uint8).data if array.nbytes > LARGE else array.tobytes()
@@ -172,7 +184,7 @@ def to_bytes(tensor: Tensor) -> bytes | memoryview:
 
 
 def to_values(tensor: Tensor) -> list[Any]:
-    """Return a flat list for JSON; invalid UTF-8 becomes a replacement, a non-finite number null."""
+    """Return the values of a tensor as a flat list for JSON, in C order; characters that are not UTF-8 are replaced."""
     if tensor.datatype == BYTES:
         return [
             item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in tensor.array.ravel()
@@ -183,7 +195,7 @@ def to_values(tensor: Tensor) -> list[Any]:
 
 
 def bits_of(array: Array) -> Array:
-    """Round single precision to bfloat16's bits, to nearest even."""
+    """Return float32 numbers as the bits of bfloat16, in uint16, rounded to nearest even."""
     wide = np.ascontiguousarray(array, np.float32)
     bits = wide.view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -191,6 +203,7 @@ def bits_of(array: Array) -> Array:
 
 
 def _array(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Return the array in the binary form of numbers, without a copy except of BOOL."""
     array = np.frombuffer(data, dtype) if data else np.zeros(0, dtype)
     if dtype.kind == "b":
         array = array.view(np.uint8) != 0  # any byte but 0 is true; a bool of 2 would be neither true nor false
@@ -198,16 +211,16 @@ def _array(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int])
 
 
 def _dtype(name: str, datatype: str) -> np.dtype[Any]:
+    """Return NumPy's type of an element type. Raises ServeError for an unknown one."""
     dtype = DTYPES.get(datatype)
     if dtype is None:
-        raise ServeError(
-            f"tensor {name}: datatype {datatype[:32]!r} is unknown: use one of {', '.join([*DTYPES, BYTES])}"
-        )
+        fix = f"use one of {', '.join([*DTYPES, BYTES])}"
+        raise ServeError(f"tensor {name}: datatype {datatype[:32]!r} is unknown: {fix}")
     return dtype
 
 
 def _cast(name: str, datatype: str, dtype: np.dtype[Any], array: Array) -> Array:
-    """Convert numbers to their declared type, if only precision is lost."""
+    """Return numbers in their declared type. Raises ServeError if more than precision would be lost."""
     kind = array.dtype.kind
     if dtype.kind == "b":
         if kind == "b" or (kind in "iu" and array.size and array.min() >= 0 and array.max() <= 1) or not array.size:
@@ -224,7 +237,7 @@ def _cast(name: str, datatype: str, dtype: np.dtype[Any], array: Array) -> Array
 
 
 def _flat(name: str, values: list[Any]) -> list[Any]:
-    """Flatten nested lists, level by level. Raises ServeError."""
+    """Return the elements of nested lists of equal depth. Raises ServeError if they are nested too deeply."""
     for _ in range(MAX_AXES):
         if set(map(type, values)) != {list}:
             return values
@@ -233,14 +246,14 @@ def _flat(name: str, values: list[Any]) -> list[Any]:
 
 
 def objects(items: list[Any], shape: Sequence[int]) -> Array:
-    """Make an array of text."""
+    """Return an array of objects with this shape: texts or bytes in C order."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
 
 
 def _split(name: str, count: int, data: memoryview) -> list[bytes]:
-    """Split the binary form of BYTES into its items."""
+    """Return the ``count`` elements in the binary form of BYTES. Raises ServeError."""
     items, at = [], 0
     if count * _length.size > len(data):
         raise ServeError(f"tensor {name}: {len(data)} bytes do not hold {count} elements with their lengths")

@@ -1,9 +1,8 @@
 """Estimates from audits how often a service's answers agree with the big model's; used by workers and GM alike.
 
-A fixed, random share of the easy samples is sent to the big model as well. Each easy sample has the same probability of
-being drawn, so the share of agreement among the audited ones is the Horvitz-Thompson estimate (1952; as a ratio: Hájek
-1971) of the share among all easy ones. For the other stratum, the samples that the big model answered, no estimate is
-needed.
+An audit sends an easy sample, which the edge answered alone, to the big model as well. Each easy sample has the same
+probability of an audit. So the share of agreement among the audited samples is the Horvitz-Thompson estimate (1952; as
+a ratio: Hájek 1971) of the share among all easy samples. Hard samples need no estimate: the big model answered them.
 """
 
 from __future__ import annotations
@@ -19,46 +18,56 @@ Z95 = 1.959964
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A share with its 95 % interval."""
+    """A share (0..1) or a difference of shares (-1..1), with the limits of its interval (usually of 95 %)."""
 
     value: float
     low: float
     high: float
 
 
-def wilson(agreed: float, of: float, z: float = Z95) -> tuple[float, float]:
-    """Return the interval of a share (Wilson 1927), which is valid also for few samples and for shares near 0 and 1."""
-    if of == 0:
+def wilson(agreed: float, total: float, z: float = Z95) -> tuple[float, float]:
+    """Return the limits of the interval of the share ``agreed / total``; 0 and 1 without samples.
+
+    ``z``: standard deviations on each side. The method (Wilson 1927) is valid also for few samples and for shares near
+    0 and 1.
+    """
+    if total == 0:
         return 0.0, 1.0
-    share, extra = agreed / of, z * z / of
+    share, extra = agreed / total, z * z / total
     centre = (share + extra / 2) / (1 + extra)
-    half = z / (1 + extra) * math.sqrt(share * (1 - share) / of + extra / (4 * of))
-    return min(share, max(0.0, centre - half)), max(
-        share, min(1.0, centre + half)
-    )  # except for rounding, it contains the share
+    half = z / (1 + extra) * math.sqrt(share * (1 - share) / total + extra / (4 * total))
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return min(share, low), max(share, high)  # except for rounding, the interval contains the share
 
 
-def agreement(*, easy: int, audited: int, agreed: int, asked: int = 0, overruled: int = 0) -> Estimate | None:
+def agreement(*, easy: int, audited: int, agreed: int, uploaded: int = 0, overruled: int = 0) -> Estimate | None:
     """Estimate the share of answers that agree with the big model's; None without any audit.
 
-    ``easy`` samples were answered at the edge, ``audited`` of them by both models, ``agreed`` of these equally.
-    ``asked`` were answered by the big model; in ``overruled`` cases mixing changed the answer. Degraded answers are
-    left out: the big model's answer to them is unknown, and they are not a random choice.
+    Degraded samples (hard ones that the edge answered alone) are not counted: the big model's answer to them is
+    unknown, and they are not a random choice.
+
+    Args:
+        easy: samples that the edge answered.
+        audited: the easy samples that the big model answered as well.
+        agreed: the audited samples with equal answers of both models.
+        uploaded: samples that the big model answered.
+        overruled: the uploaded samples whose answer the edge's mixing changed.
+
     """
     if not audited or not easy:
         return None
     low, high = wilson(agreed, audited)
-    known, total = asked - overruled, asked + easy
-    value, low, high = ((known + easy * share) / total for share in (agreed / audited, low, high))
+    matching, total = uploaded - overruled, uploaded + easy
+    value, low, high = ((matching + easy * share) / total for share in (agreed / audited, low, high))
     return Estimate(value, low, high)
 
 
 def agreement_of(info: TaskInfo) -> Estimate | None:
-    """Estimate the agreement from the counts of workers."""
+    """Estimate the agreement from the counts that workers report; None without any audit."""
     return agreement(
         easy=max(0, info.inference_number - info.hard_example_number),
         audited=info.audited,
         agreed=min(info.audit_agreed, info.audited),
-        asked=info.cloud_inference_number,
+        uploaded=info.cloud_inference_number,
         overruled=min(info.overruled, info.cloud_inference_number),
     )

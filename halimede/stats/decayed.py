@@ -4,25 +4,25 @@ from __future__ import annotations
 
 
 class DecayedLine:
-    """Weighted sums over points (x, y). Each new point multiplies the weights of earlier ones by ``keeps``. Pure."""
+    """Weighted sums over points (x, y). Each new point multiplies the weights of earlier ones by ``decay`` (0..1)."""
 
-    __slots__ = ("_keeps", "_weight", "_x", "_xx", "_xy", "_y")
+    __slots__ = ("_decay", "_weight", "_x", "_xx", "_xy", "_y")
 
-    def __init__(self, keeps: float) -> None:
-        self._keeps = keeps
+    def __init__(self, decay: float) -> None:
+        self._decay = decay
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Add a point."""
-        keeps = self._keeps
-        self._weight = self._weight * keeps + 1
-        self._x = self._x * keeps + x
-        self._y = self._y * keeps + y
-        self._xx = self._xx * keeps + x * x
-        self._xy = self._xy * keeps + x * y
+        """Add a point with weight 1."""
+        decay = self._decay
+        self._weight = self._weight * decay + 1
+        self._x = self._x * decay + x
+        self._y = self._y * decay + y
+        self._xx = self._xx * decay + x * x
+        self._xy = self._xy * decay + x * y
 
     def fade(self, factor: float) -> None:
-        """Multiply the weights of all points so far by ``factor``."""
+        """Multiply the weights of all points so far by ``factor`` (0..1): their part of the next line is smaller."""
         self._weight *= factor
         self._x *= factor
         self._y *= factor
@@ -30,7 +30,10 @@ class DecayedLine:
         self._xy *= factor
 
     def fit(self) -> tuple[float, float, float, float | None]:
-        """Return the means of x and y, the variance of x, and the slope; None: there is only one x, or no point."""
+        """Return the mean of x, the mean of y, the variance of x, and the line's slope.
+
+        The slope is None if all points have the same x. Without a point the numbers are 0.
+        """
         weight = self._weight
         if not weight:
             return 0.0, 0.0, 0.0, None

@@ -1,8 +1,8 @@
-"""A worker's counts in a small memory-mapped file, which survives the process.
+"""The ledger: a worker's counts of frames in a small memory-mapped file, which survives the process.
 
 A written count is in the kernel's page cache at once, so ``kill -9`` loses nothing (a power failure may). The next
-worker of the same name and service uid continues the counts. Samples that its predecessor accepted and never answered
-are counted as ``lost``. A file of another uid, or with implausible content, is renamed to ``ledger.bad``.
+worker of the same name and service uid continues the counts. Frames that its predecessor accepted and never answered
+are counted as ``lost``. A file of another uid, or with implausible content, is copied to ``ledger.bad`` and begun anew.
 
 The file's blocks are allocated before it is mapped: on a full disk, a write to a mapped page without a block would end
 the process with SIGBUS. Without space the counts stay in memory, and are copied to the file once there is space.
@@ -29,21 +29,28 @@ from halimede.system.files import FULL
 
 log = structlog.get_logger()
 
+#: name of the file in the worker's folder
 NAME = "ledger"
-#: magic with the layout's version, the service's uid, the time of the first start in seconds since 1970
+#: the header: MAGIC, the service's uid, the time of the first start in seconds since 1970
 HEADER = struct.Struct("<8s64sQ")
+#: the first bytes of the file; the last digit is the layout's version
 MAGIC = b"HALLEDG1"
+#: counts after the header, 8 bytes each: one for each Count, and room for new ones
 SLOTS = 32
+#: buckets of a histogram, 8 bytes each: after the counts comes one histogram for each Latency
 BUCKETS = HIGHEST - LOWEST + 1
+#: bytes of the file
 SIZE = HEADER.size + 8 * (SLOTS + 2 * BUCKETS)
 #: above any worker's counts, and below the limit of a report
-PLAUSIBLE = 1 << 56
+MAX_COUNT = 1 << 56
 
 
 class Latency(IntEnum):
-    """The latencies that have a distribution."""
+    """The latencies that have a histogram, with its position in the file."""
 
+    #: from the acceptance of a frame to the answer of the edge's own model
     EDGE = 0
+    #: from the request to the next tier to its reply
     OFFLOAD = 1
 
 
@@ -55,7 +62,10 @@ class LedgerBusyError(InvalidFieldError):
 
 
 class Ledger:
-    """The counts of one worker in ``folder``, bound to the uid of its service."""
+    """The counts of one worker, in the file ``ledger`` of ``folder``: a context manager, open inside its block.
+
+    ``uid``: the uid of the worker's service, at most 64 bytes. Counts of a service with another uid are not continued.
+    """
 
     def __init__(self, folder: Path, uid: str) -> None:
         self._folder = folder
@@ -64,14 +74,15 @@ class Ledger:
         self.trouble = ""
         self._fd = -1
         self._map: mmap.mmap | None = None
-        self._words: memoryview = memoryview(b"")
+        self._cells: memoryview = memoryview(b"")
         self._started = ""
         self._followed: list[tuple[Count, Callable[[], int], int]] = []
 
     def __enter__(self) -> Self:
-        """Open or create the file. Raises LedgerBusyError, and InvalidFieldError when it cannot be written.
+        """Open or create the file, and count the frames that an earlier process left open as lost.
 
-        A full disk does not raise: see ``trouble``.
+        On a full disk the counts are in memory, and ``trouble`` holds the reason. Raises LedgerBusyError if another
+        process uses the file, InvalidFieldError if it cannot be written.
         """
         content = HEADER.pack(MAGIC, self._uid, int(datetime.now(UTC).timestamp())).ljust(SIZE, b"\0")
         try:
@@ -90,36 +101,36 @@ class Ledger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Count accepted samples without an answer as lost, and close."""
+        """Count accepted frames without an answer as lost, and close the file."""
         self.catch_up()
         self.settle()
         self._retry()
-        self._words.release()
+        self._cells.release()
         if self._map is not None:
             self._map.close()
         if self._fd >= 0:
             os.close(self._fd)
 
     def __getitem__(self, count: Count) -> int:
-        return self._words[count]
+        return self._cells[count]
 
     def add(self, count: Count, n: int = 1) -> None:
-        """Add ``n`` to a count."""
-        self._words[count] += n
+        """Add ``n`` (at least 0) to a count."""
+        self._cells[count] += n
 
     def count(self, counts: Iterable[Count]) -> None:
         """Add one to each count, in this order."""
-        words = self._words
+        cells = self._cells
         for count in counts:
-            words[count] += 1
+            cells[count] += 1
 
     def follow(self, count: Count, total: Callable[[], int]) -> None:
-        """Count along with another object's running total, from its present value."""
+        """Let a count grow with another object's ``total()``, which never falls, from its present value on."""
         self._followed.append((count, total, total()))
 
     def record(self, latency: Latency, milliseconds: float) -> None:
-        """Record one duration."""
-        self._words[SLOTS + latency * BUCKETS + bucket(milliseconds) - LOWEST] += 1
+        """Count one duration in the histogram of a latency."""
+        self._cells[SLOTS + latency * BUCKETS + bucket(milliseconds) - LOWEST] += 1
 
     @property
     def open(self) -> int:
@@ -133,7 +144,7 @@ class Ledger:
         return lost
 
     def info(self) -> TaskInfo:
-        """Return the counts for a report. ``inference_number`` counts answers that the broker has acknowledged."""
+        """Return the counts as the worker reports them. ``inference_number``: answers that the broker acknowledged."""
         self.catch_up()
         self._retry()
         answered = self[Count.ANSWERED]
@@ -153,7 +164,7 @@ class Ledger:
         return info
 
     def catch_up(self) -> None:
-        """Add what the followed totals have counted since the last call."""
+        """Add to each count with ``follow`` what its total has grown by since the last call."""
         for i, (count, total, before) in enumerate(self._followed):
             now = total()
             self.add(count, now - before)
@@ -168,10 +179,10 @@ class Ledger:
     def _use(self, mapped: mmap.mmap, content: bytes) -> None:
         """Use ``mapped`` for the counts from now on."""
         mapped[:] = content
-        self._words.release()
+        self._cells.release()
         if self._map is not None:
             self._map.close()
-        self._map, self._words = mapped, memoryview(mapped)[HEADER.size :].cast("Q")
+        self._map, self._cells = mapped, memoryview(mapped)[HEADER.size :].cast("Q")
 
     def _retry(self) -> None:
         """Move counts that are only in memory to the file, if there is space now."""
@@ -189,14 +200,18 @@ class Ledger:
         log.info("ledger written again", folder=str(self._folder))
 
     def _histogram(self, latency: Latency) -> Histogram | None:
+        """Return the histogram of a latency; None if nothing was recorded."""
         first = SLOTS + latency * BUCKETS
-        counts = enumerate(self._words[first : first + BUCKETS].tolist(), LOWEST)
+        counts = enumerate(self._cells[first : first + BUCKETS].tolist(), LOWEST)
         buckets = {str(index): count for index, count in counts if count}
         return Histogram(buckets=buckets) if buckets else None
 
 
 def _open(path: Path, uid: bytes, fresh: bytes) -> tuple[int, bytes]:
-    """Return a locked descriptor and the initial content: the file's, or ``fresh`` if that cannot be used."""
+    """Return a locked descriptor and the initial content: the file's own, or ``fresh`` if it is not valid.
+
+    Raises OSError; LedgerBusyError if another process has the lock.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -204,7 +219,7 @@ def _open(path: Path, uid: bytes, fresh: bytes) -> tuple[int, bytes]:
         except BlockingIOError as error:
             raise LedgerBusyError(path.parent) from error
         content = os.pread(fd, SIZE + 1, 0)
-        if _makes_sense(content, uid):
+        if _is_valid(content, uid):
             return fd, content
         if content:
             path.with_suffix(".bad").write_bytes(content)
@@ -216,14 +231,16 @@ def _open(path: Path, uid: bytes, fresh: bytes) -> tuple[int, bytes]:
     return fd, fresh
 
 
-def _makes_sense(content: bytes, uid: bytes) -> bool:
+def _is_valid(content: bytes, uid: bytes) -> bool:
+    """Whether a file's content is a ledger of this service, with counts that can be true."""
     if len(content) != SIZE:
         return False
-    magic, whose, started = HEADER.unpack_from(content)
-    words = struct.unpack_from(f"<{(SIZE - HEADER.size) // 8}Q", content, HEADER.size)
-    plausible = words[Count.ACCEPTED] >= words[Count.ANSWERED] + words[Count.LOST] and max(words) < PLAUSIBLE
-    return bool(magic == MAGIC and whose == uid and started < 1 << 33 and plausible)
+    magic, owner, started = HEADER.unpack_from(content)
+    cells = struct.unpack_from(f"<{(SIZE - HEADER.size) // 8}Q", content, HEADER.size)
+    is_plausible = cells[Count.ACCEPTED] >= cells[Count.ANSWERED] + cells[Count.LOST] and max(cells) < MAX_COUNT
+    return bool(magic == MAGIC and owner == uid and started < 1 << 33 and is_plausible)
 
 
 def _text(moment: datetime) -> str:
+    """Return a time in UTC as text with milliseconds: ``2026-01-31T12:00:00.000Z``."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,20 +9,22 @@ import msgspec
 from halimede.messages import Count, TaskInfo
 from halimede.stats import histogram
 
+#: fields of TaskInfo that are whole numbers
 COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
-#: counts that never fall while the file lives in which a worker keeps them
+#: fields that never fall as long as the worker's ledger, the file of its counts, exists
 GROWING = [count.field for count in Count if count.field]
+#: fields in samples per second
 RATES = ("taken_per_s", "hard_per_s")
-#: what is added up
+#: fields that ``add_up`` adds
 SUMMED = (*COUNTS, *RATES)
-#: what only holds for the moment
+#: fields that hold only for the moment, with the value for a worker that has ended
 MOMENTARY: dict[str, float] = {**dict.fromkeys(("queued", "drifting", "overloaded"), 0), **dict.fromkeys(RATES, 0.0)}
 
 
 def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
-    """Add up the counts of several workers (at least one), from the earliest start to the latest report.
+    """Return the sum of the counts of one or more workers, from the earliest start to the latest report.
 
-    The upload ratio is weighted with the number of samples.
+    The upload ratio is the mean, weighted with each worker's samples; histograms are merged.
     """
     if len(infos) == 1:
         (only,) = infos
@@ -44,17 +46,18 @@ def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
     )
 
 
-def vanished(before: TaskInfo, now: TaskInfo) -> TaskInfo | None:
-    """Return the part of a worker's earlier counts that its present ones do not contain; None: they contain all.
+def vanished_counts(before: TaskInfo, now: TaskInfo) -> TaskInfo | None:
+    """Return the part of a worker's earlier counts ``before`` that its counts ``now`` lack; None if they lack nothing.
 
-    A worker whose file of counts is gone counts from 0, with another start; then all earlier counts have vanished. If
-    an older copy of the file came back, as after a power cut, only the difference has.
+    A worker whose ledger is gone counts from 0, with another start time: then all earlier counts have vanished. If an
+    older copy of the ledger came back, as after a power cut, only the difference has vanished: then the result has
+    counts and times, but no ratio and no histograms.
     """
-    anew = bool(before.start_time and now.start_time) and before.start_time != now.start_time
-    if not anew and all(getattr(before, name) <= getattr(now, name) for name in GROWING):
+    is_anew = bool(before.start_time and now.start_time) and before.start_time != now.start_time
+    if not is_anew and all(getattr(before, name) <= getattr(now, name) for name in GROWING):
         return None
-    if anew or not before.start_time:
+    if is_anew or not before.start_time:
         return msgspec.structs.replace(before, **MOMENTARY)
-    less = {name: max(0, getattr(before, name) - getattr(now, name)) for name in COUNTS} | MOMENTARY
+    vanished = {name: max(0, getattr(before, name) - getattr(now, name)) for name in COUNTS} | MOMENTARY
     times = {"start_time": before.start_time, "current_time": before.current_time, "update_time": before.update_time}
-    return msgspec.structs.replace(TaskInfo(), **less, **times)
+    return msgspec.structs.replace(TaskInfo(), **vanished, **times)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 
 def exponential(failures: int, first_s: float, longest_s: float) -> float:
-    """Return the pause in seconds after so many failures in a row: ``first_s`` after one, 0 without a failure."""
+    """Return the pause in seconds after ``failures`` in a row: ``first_s`` after one, 0 without a failure."""
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 64)) if failures > 0 else 0.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Counts failures in a row. ``first_s``, ``longest_s``: the first and the longest pause in seconds."""
+    """Counts the ``failures`` in a row. ``first_s``, ``longest_s``: the first and the longest pause in seconds."""
 
     first_s: float
     longest_s: float
@@ -24,5 +24,5 @@ class Backoff:
         return exponential(self.failures, self.first_s, self.longest_s)
 
     def reset(self) -> None:
-        """Reset the count after a successful attempt."""
+        """Set the count to 0, after a successful attempt."""
         self.failures = 0

@@ -16,40 +16,48 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.scanner import Scanner
 
 _order_mark = re.compile("^\ufeff", re.MULTILINE)
+#: levels of brackets and indentation together
 MAX_DEPTH = 100
-#: fields that all merges of a document may copy
+#: fields that the merges in all documents of one reader may copy
 MAX_MERGED = 100_000
 
 
 class BoundedScanner(Scanner):
-    """A scanner that refuses text nested too deeply, in brackets or by indentation."""
+    """ruamel's scanner, which refuses text nested more than MAX_DEPTH levels deep. ruamel calls its methods."""
 
     def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803 (ruamel's own name)
-        """Begin a bracket. Raises MarkedYAMLError."""
+        """Begin a list or map in brackets. Raises MarkedYAMLError if it is nested too deeply."""
         super().fetch_flow_collection_start(TokenClass, to_push)
         self._check_depth()
 
     def add_indent(self, column: int) -> bool:
-        """Begin a block. Raises MarkedYAMLError."""
-        deeper = super().add_indent(column)
+        """Begin a block if ``column`` is deeper than the present one; return whether it is.
+
+        Raises MarkedYAMLError if the block is nested too deeply.
+        """
+        is_deeper = super().add_indent(column)
         self._check_depth()
-        return deeper
+        return is_deeper
 
     def _check_depth(self) -> None:
+        """Raise MarkedYAMLError if more than MAX_DEPTH blocks and brackets are open."""
         if len(self.flow_context) + len(self.indents) > MAX_DEPTH:
             problem = f"it is nested more than {MAX_DEPTH} levels deep: flatten it"
             raise MarkedYAMLError(problem=problem, problem_mark=self.reader.get_mark())
 
 
 class BoundedConstructor(SafeConstructor):
-    """A constructor that counts the fields that merges copy."""
+    """ruamel's constructor, which lets merges (``<<``) copy at most MAX_MERGED fields. ruamel calls its methods."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._merged = self._nesting = 0
 
     def flatten_mapping(self, node: Any) -> None:
-        """Replace the merges of a mapping by the fields that they stand for. Raises MarkedYAMLError."""
+        """Replace the merges in a mapping by the fields that they stand for.
+
+        Raises MarkedYAMLError if the merges so far have copied too many fields.
+        """
         self._nesting += 1
         super().flatten_mapping(node)
         self._nesting -= 1
@@ -61,16 +69,19 @@ class BoundedConstructor(SafeConstructor):
 
 
 def decode_text(data: bytes) -> str:
-    """Return UTF-8, or UTF-16 with a byte order mark, without marks. Raises UnicodeDecodeError.
+    """Decode UTF-8, or UTF-16 that begins with its byte order mark. Raises UnicodeDecodeError.
 
-    Several files that were joined have a mark each, at the begin of a document.
+    Byte order marks are removed at the beginning of each line, because each of several joined files may have one.
     """
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return _order_mark.sub("", data.decode("utf-16" if is_utf16 else "utf-8"))
 
 
 def bounded_yaml() -> YAML:
-    """Return a reader of plain data."""
+    """Return a new reader. Its ``load`` and ``load_all`` return maps, lists and scalars.
+
+    They raise ruamel's YAMLError for text that is not YAML, or beyond the bounds.
+    """
     yaml = YAML(typ="safe", pure=True)
     yaml.Scanner, yaml.Constructor = BoundedScanner, BoundedConstructor
     return yaml

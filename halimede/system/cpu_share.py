@@ -1,10 +1,11 @@
-"""Gives processes that go after all others a promised share of a core, also if other processes use all cores.
+"""Gives background processes, such as a training, a promised share of a core, also if others use all cores.
 
-They compute when no other process needs the processor (``SCHED_IDLE``). If they wait for a core and get less than the
-share, their weight is raised until they get it, and lowered again as soon as they get more. They always have less
-weight than processes of the usual niceness, and do not preempt them when they wake up (``SCHED_BATCH``). A process that
-may not raise its priority never becomes idle, since it could not leave that again: it has the same low weight all the
-time.
+Background processes compute when no other process needs the processor (``SCHED_IDLE``). If they wait for a core and get
+less than the share, their weight is raised until they get it, and lowered again as soon as they get more. They always
+have less weight than processes of the usual niceness, and do not preempt them when they wake up (``SCHED_BATCH``).
+
+A level is a niceness (0 to 19), or ``IDLE_LEVEL`` for ``SCHED_IDLE``: the higher the level, the less a process gets. A
+process that may not raise its priority never becomes idle, since it could not return: it keeps one level.
 """
 
 from __future__ import annotations
@@ -23,26 +24,37 @@ from pathlib import Path
 from halimede.system.child_process import stat_fields
 from halimede.system.process_limits import LEAST_PRIORITY, START_PRIORITY, can_raise_priority
 
-#: seconds from one adjustment to the next, over which the share is promised, and until a changed figure is reported
-PERIOD_S, WINDOW_S, REPORT_S = 2.0, 60.0, 10.0
-#: one level of niceness changes the weight of a process by this factor; levels of one adjustment
-NICE_FACTOR, MOST_LEVELS = 1.25, 6
+#: seconds from one adjustment to the next
+PERIOD_S = 2.0
+#: seconds over which the share is promised
+WINDOW_S = 60.0
+#: seconds between two updates of ``CpuShare.trouble``
+REPORT_S = 10.0
+#: one level changes the weight of a process by this factor
+NICE_FACTOR = 1.25
+#: most levels of one adjustment
+MOST_LEVELS = 6
 #: the level after all niceness: ``SCHED_IDLE``
 IDLE_LEVEL = LEAST_PRIORITY + 1
 #: processes that always compute on each core, next to which the share is kept: others would cost frames too much
 MOST_COMPETITORS = 2
-#: what processes get while they are behind over the window, in multiples of their share: they catch up
+#: multiple of the share that processes get while they got less than it over the window: so they catch up
 CATCH_UP = 1.5
-#: a promise counts as broken below this part of it: processor time is measured in hundredths of a second
+#: below this part of the share a promise counts as broken: processor time is measured in hundredths of a second
 TOLERANCE = 0.9
-#: share of a period: processes that waited for a core for longer need more than they get
+#: part of a period: processes that waited for a core for longer need more than they get
 WAITS = 0.5
+#: the kernel's units of processor time in a second
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """What processes got in a period: seconds of the clock, of processor time, and whether they needed more."""
+    """What processes got from one adjustment to the next.
+
+    ``seconds``: of the clock; ``computed_s``: seconds of processor time, of all processes together; ``waits``: they
+    waited for a core and needed more.
+    """
 
     seconds: float
     computed_s: float
@@ -51,10 +63,15 @@ class Period:
 
 @dataclass
 class ShareKeeper:
-    """Decides at which level processes run, and whether they get their share of a core. Pure.
+    """Decides from periods at which level processes run, and whether they get their share of a core.
 
-    Periods in which they neither needed nor used the share do not count. ``can_raise``: whether this process may raise
-    their level again.
+    Periods in which they neither needed nor used the share do not count.
+
+    Attributes:
+        share: the promised part of a core, above 0.
+        level: the level for the next period.
+        can_raise: this process may give the processes a higher priority again.
+
     """
 
     share: float
@@ -79,33 +96,36 @@ class ShareKeeper:
 
     @property
     def strongest_level(self) -> int:
-        """The niceness whose weight is enough for the share among the competitors; usual processes have 0."""
+        """The niceness that is enough for the share next to MOST_COMPETITORS processes of niceness 0 on each core."""
         level = round(-math.log(MOST_COMPETITORS * self.share) / math.log(NICE_FACTOR))
         return max(0, min(IDLE_LEVEL, level))
 
     @property
     def weakest_level(self) -> int:
-        """The level while they get enough: idle only if there is a return."""
+        """The level while the processes get enough: idle only if they can leave that again."""
         return IDLE_LEVEL if self.can_raise else max(START_PRIORITY, self.strongest_level)
 
     @property
     def window_s(self) -> float:
-        """The seconds that count."""
+        """The seconds of the periods that count: about WINDOW_S, or fewer at the beginning."""
         return sum(period.seconds for period in self._window)
 
     @property
     def rate(self) -> float:
-        """The share of a core that they got in the window."""
+        """The part of a core that the processes got in the periods that count, of which there is at least one."""
         return sum(period.computed_s for period in self._window) / self.window_s
 
     @property
     def is_starved(self) -> bool:
-        """Whether they got less than their share over a whole window."""
+        """Whether the processes got less than their share over a whole window."""
         return self.window_s >= WINDOW_S - PERIOD_S and self.rate < TOLERANCE * self.share
 
 
 class CpuShare:
-    """Keeps the share of a core of this process and its descendants: ``run`` until cancelled."""
+    """Keeps the promised share of a core for this process and its descendants, while ``run`` runs.
+
+    ``share``: the part of a core, above 0, that all of them get together.
+    """
 
     def __init__(self, share: float) -> None:
         self._keeper = ShareKeeper(share)
@@ -115,7 +135,7 @@ class CpuShare:
         self.trouble = ""
 
     async def run(self) -> None:
-        """Observe and adjust the processes."""
+        """Observe the processes every PERIOD_S and adjust their level, until cancelled."""
         self._keeper.can_raise = can_raise_priority()  # before the first adjustment
         began, computed_s = time.monotonic(), _observe(self._waited_s).computed_s
         reported = began
@@ -139,6 +159,7 @@ class CpuShare:
             self._is_permitted = False
 
     def _trouble(self) -> str:
+        """Return why the promise is not kept, as a message for the user; empty if it is kept."""
         if not self._keeper.is_starved:
             return ""
         share, rate = 100 * self._keeper.share, 100 * self._keeper.rate
@@ -150,10 +171,14 @@ class CpuShare:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """What processes used: all processor time, and how long a thread waited for a core since the last observation.
+    """What this process and its descendants used, as ``_observe`` found it.
 
-    ``own_waited_s``: the observing thread, ``waited_s``: the one that waited longest. ``is_runnable``: another thread
-    computes, or waits for a core now.
+    Attributes:
+        computed_s: seconds of processor time since the start of each process, of all together.
+        waited_s: seconds since the last observation for which a thread waited for a core: the longest of all threads.
+        own_waited_s: the same of the observing thread.
+        is_runnable: another thread than the observing one computes, or waits for a core now.
+
     """
 
     computed_s: float
@@ -163,7 +188,10 @@ class CpuUse:
 
 
 def _observe(waited_s: dict[int, float]) -> CpuUse:
-    """Return what this process and its descendants use; ``waited_s`` has the waiting of each thread so far."""
+    """Return what this process and its descendants used.
+
+    ``waited_s``: the seconds that each thread has waited for a core so far, by its id; it is brought up to date.
+    """
     computed_s, is_runnable = 0.0, False
     own, before = threading.get_native_id(), dict(waited_s)
     waited_s.clear()
@@ -179,7 +207,10 @@ def _observe(waited_s: dict[int, float]) -> CpuUse:
 
 
 def _set_level(pid: int, level: int) -> None:
-    """Set the level of the threads of a process; this one itself, which serves the others, is never idle."""
+    """Set the level of the threads of a process. The process that calls is never idle: it serves the others.
+
+    Raises PermissionError if this process may not raise the priority.
+    """
     idle = level == IDLE_LEVEL and pid != os.getpid()
     policy = os.SCHED_IDLE if idle else os.SCHED_BATCH
     niceness = min(level, LEAST_PRIORITY)
@@ -192,7 +223,7 @@ def _set_level(pid: int, level: int) -> None:
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """Yield a process and its descendants."""
+    """Yield the ids of a process and of its descendants."""
     pids = [pid]
     while pids:
         yield (parent := pids.pop())
@@ -202,7 +233,7 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def _threads(pid: int) -> list[int]:
-    """Return the threads of a process; none if it has ended."""
+    """Return the ids of the threads of a process; none if it has ended."""
     try:
         return [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:

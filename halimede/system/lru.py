@@ -10,7 +10,10 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """The last ``limit`` keys and their values. A new key evicts the least recently used one."""
+    """At most ``limit`` keys with their values. A new key beyond that evicts the least recently used one.
+
+    ``get`` and ``put`` use a key; ``in`` does not.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -23,18 +26,18 @@ class LruCache(Generic[K, V]):
         return len(self._items)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key that is still cached."""
+        """Return the value of a key; None if it is not cached."""
         if key in self._items:
             self._items.move_to_end(key)
         return self._items.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Store a value."""
+        """Cache a value, in place of the key's earlier one if there is one."""
         self._items[key] = value
         self._items.move_to_end(key)
         if len(self._items) > self._limit:
             self._items.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Remove a key and return its value."""
+        """Remove a key and return its value; None if it is not cached."""
         return self._items.pop(key, None)

@@ -1,7 +1,4 @@
-"""Imports packages whose modules register what they define: algorithms, sources of frames.
-
-A module of its own, because packages of several layers have such a registry.
-"""
+"""Imports all modules of a package, each of which registers what it defines, such as an algorithm or a frame source."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from functools import cache
 
 @cache
 def import_siblings(module: str) -> None:
-    """Import every module of a module's package once."""
+    """Import every module in the package of ``module`` (its dotted name) once. Raises what a module raises."""
     package = importlib.import_module(module.rpartition(".")[0])
-    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(found.name)
+    for sibling in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(sibling.name)

@@ -1,9 +1,11 @@
 """Reads the nodes, functions and tensors of an ONNX file, without a parser of protobuf and without its weights.
 
-The ``onnx`` package could, but it is 31 MB that an edge node needs for nothing else, parses the whole file into objects
-(several times its size in memory) and runs a native parser on unchecked bytes. Here the file is mapped and skipped
-through, and never copied: weights cost nothing, and memory does not grow with the file. Where the two could interpret
-fields differently, this reader is at least as strict as protobuf's own: it refuses what it cannot follow.
+It finds out which operators a model uses, and which other files, before a runtime opens the model.
+
+The ``onnx`` package could do so, but it is 31 MB that an edge node needs for nothing else, parses the whole file into
+objects (several times its size in memory), and runs a native parser on unchecked bytes. Here the file is mapped,
+skipped through and never copied: weights cost nothing, and memory does not grow with the file. This reader is at least
+as strict as protobuf's own: it refuses what it cannot follow.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ MAX_FIELDS = 20_000_000
 MAX_TEXT = 65_536
 #: the most key-value pairs of one tensor; ONNX defines five
 MAX_ENTRIES = 64
+#: the highest tag of a field: its number and its wire type in one integer
 MAX_TAG = 2**32 - 1
+#: the most bytes of a varint, protobuf's integer of variable length
 MAX_VARINT_BYTES = 10
 
 
 class MalformedProtobufError(ValueError):
-    """The bytes are not a protobuf message, or it exceeds the limits of nesting or of fields."""
+    """The bytes are not a protobuf message, or exceed one of this module's limits."""
 
 
 class WireType(Enum):
-    """The messages of onnx.proto that lead to operators and tensors."""
+    """The types of messages in onnx.proto that contain operators and tensors, directly or not."""
 
     MODEL = auto()
     GRAPH = auto()
@@ -44,7 +48,7 @@ class WireType(Enum):
     ENTRY = auto()
 
 
-#: fields of a message that hold messages to descend into
+#: numbers of a message's fields that hold other messages to read, with the type of these
 CHILDREN: dict[WireType, dict[int, WireType]] = {
     WireType.MODEL: {7: WireType.GRAPH, 20: WireType.TRAINING, 25: WireType.FUNCTION},
     WireType.TRAINING: {1: WireType.GRAPH, 2: WireType.GRAPH},
@@ -63,7 +67,7 @@ CHILDREN: dict[WireType, dict[int, WireType]] = {
     WireType.TENSOR: {13: WireType.ENTRY},
     WireType.ENTRY: {},
 }
-#: fields whose text is kept
+#: numbers of a message's fields that hold text to keep, with the text's key in ``ProtobufRecord.texts``
 TEXTS: dict[WireType, dict[int, str]] = {
     WireType.NODE: {4: "name", 7: "domain"},
     WireType.FUNCTION: {1: "name", 10: "domain"},
@@ -74,7 +78,11 @@ TEXTS: dict[WireType, dict[int, str]] = {
 
 @dataclass(slots=True)
 class ProtobufRecord:
-    """A node, function or tensor. ``entries``: the key-value pairs with which a tensor refers to a file."""
+    """A node, function or tensor of a model, as ``kind`` says.
+
+    ``texts``: its ``name`` and ``domain``, as far as the file gives them. ``entries``: the key-value pairs with which a
+    tensor refers to a file; otherwise empty.
+    """
 
     kind: WireType
     texts: dict[str, str] = field(default_factory=dict)
@@ -82,7 +90,7 @@ class ProtobufRecord:
 
 
 def _one_of(wire_type: int) -> bytes:
-    """Return a regular expression for the one-byte tags of a wire type."""
+    """Return a regular expression for the one-byte tags of protobuf's wire type (0 to 5)."""
     return b"[" + b"".join(re.escape(bytes([number << 3 | wire_type])) for number in range(1, 16)) + b"]"
 
 
@@ -93,16 +101,19 @@ _numbers = re.compile(
 
 
 def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
-    """Yield every node, function and tensor of a ModelProto. Raises MalformedProtobufError."""
-    left = MAX_FIELDS
+    """Yield every node, function and tensor of a ModelProto, the content of an ONNX file.
+
+    Raises MalformedProtobufError.
+    """
+    remaining = MAX_FIELDS
     root = ProtobufRecord(WireType.MODEL)
     stack: list[tuple[ProtobufRecord, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
     while stack:
-        record, rest = stack[-1]
+        record, record_fields = stack[-1]
         children, texts = CHILDREN[record.kind], TEXTS.get(record.kind, {})
-        for number, start, end in rest:
-            left -= 1
-            if left < 0:
+        for number, start, end in record_fields:
+            remaining -= 1
+            if remaining < 0:
                 raise MalformedProtobufError(f"it has more than {MAX_FIELDS} fields")
             if number in children:
                 if len(stack) >= MAX_DEPTH:
@@ -123,7 +134,10 @@ def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
 
 
 def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field with a length from ``at`` to ``end``. Raises MalformedProtobufError."""
+    """Yield (number, start, end) of each field with a length between the offsets ``at`` and ``end`` in bytes.
+
+    Raises MalformedProtobufError.
+    """
     while at < end:
         if numbers := _numbers.match(content, at, end):
             at = numbers.end()
@@ -149,6 +163,7 @@ def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int,
 
 
 def _varint(content: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the varint at offset ``at``, and the offset after it. Raises MalformedProtobufError."""
     value = 0
     for shift in range(MAX_VARINT_BYTES):
         if at >= end:
@@ -162,6 +177,7 @@ def _varint(content: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _text(content: mmap.mmap | bytes, start: int, end: int) -> str:
+    """Return the text between two offsets. Raises MalformedProtobufError if it is too long or not UTF-8."""
     if end - start > MAX_TEXT:
         raise MalformedProtobufError(f"a name of {end - start} bytes")
     try:

@@ -1,7 +1,6 @@
-"""Limits of this process for code that is not trusted: memory, processor time, a timer, files.
+"""Limits of a process that runs untrusted code: memory, time, size and number of files, priority.
 
-A child process that runs a user's code, or reads a user's file, sets them before it does so. They cannot be raised
-again.
+A child process sets its limits before it runs a user's code or reads a user's file. It cannot raise them again.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+#: open files of a process with limited memory
 MAX_OPEN_FILES = 256
-#: seconds of the clock for a second of processor time: other processes go first
+#: seconds of the clock that callers allow for a second of processor time: other processes go first
 CLOCK_FACTOR = 4
-#: niceness of the processes of a training: no frame waits for them; and of those with a promised share of a core while
-#: they start, until they keep that share themselves
-LEAST_PRIORITY, START_PRIORITY = 19, 10
+#: niceness of the processes of a training, so that no frame waits for them
+LEAST_PRIORITY = 19
+#: niceness of processes with a promised share of a core while they start: later they adjust it themselves
+START_PRIORITY = 10
 #: ``RLIMIT_NICE`` permits a niceness down to this number minus the limit
 NICENESS_RANGE = 20
 
@@ -29,8 +30,12 @@ NICENESS_RANGE = 20
 class ProcessLimits:
     """What a process may use from now on, beyond its present use.
 
-    ``seconds``: processor time of all its threads together; ``clock_s``: time of the clock; ``written_bytes``: of any
-    file.
+    Attributes:
+        memory_bytes: address space.
+        seconds: processor time of all its threads together.
+        clock_s: seconds of the clock, above 0.
+        written_bytes: bytes of each file that it writes.
+
     """
 
     memory_bytes: int
@@ -40,72 +45,75 @@ class ProcessLimits:
 
 
 def limit_process(limits: ProcessLimits) -> None:
-    """Set the limits. After ``clock_s``, SIGALRM ends the process; its parent must not have it ignored."""
+    """Set the limits of this process. SIGALRM ends it after ``clock_s``, SIGXCPU one to two seconds after ``seconds``.
+
+    Beyond ``memory_bytes`` allocations fail; beyond ``written_bytes`` writes fail (OSError), or SIGXFSZ ends it.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds) + 1
     limit_memory(limits.memory_bytes)
-    _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
-    limit_files(limits.written_bytes)
+    _lower_limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: a lack of memory has another signal
+    limit_file_size(limits.written_bytes)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after a library's call
     signal.setitimer(signal.ITIMER_REAL, limits.clock_s)
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Limit the memory of this process, beyond its present use, and the number of its open files."""
-    _at_most(resource.RLIMIT_AS, memory("VmSize") + more_bytes)
-    _at_most(resource.RLIMIT_CORE, 0)
-    _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    """Let this process use at most ``more_bytes`` beyond its present memory, and at most ``MAX_OPEN_FILES`` files."""
+    _lower_limit(resource.RLIMIT_AS, memory_statistic("VmSize") + more_bytes)
+    _lower_limit(resource.RLIMIT_CORE, 0)
+    _lower_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
 
 
-def limit_files(written_bytes: int) -> None:
-    """Limit the bytes of each file that this process writes."""
-    _at_most(resource.RLIMIT_FSIZE, written_bytes)
+def limit_file_size(written_bytes: int) -> None:
+    """Let this process write at most ``written_bytes`` to each file."""
+    _lower_limit(resource.RLIMIT_FSIZE, written_bytes)
 
 
 @contextlib.contextmanager
 def limited_time(seconds: float, clock_s: float) -> Iterator[None]:
-    """End this process by SIGPROF or SIGALRM if the block takes more time of the processor, or of the clock."""
-    for timer, number, limit in (
-        (signal.ITIMER_PROF, signal.SIGPROF, seconds),
-        (signal.ITIMER_REAL, signal.SIGALRM, clock_s),
-    ):
+    """End the process if the block takes more than ``seconds`` of processor time (SIGPROF) or ``clock_s`` (SIGALRM)."""
+    timers = {signal.ITIMER_PROF: (signal.SIGPROF, seconds), signal.ITIMER_REAL: (signal.SIGALRM, clock_s)}
+    for timer, (number, limit) in timers.items():
         signal.signal(number, signal.SIG_DFL)
         signal.setitimer(timer, limit)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        for timer in timers:
+            signal.setitimer(timer, 0)
 
 
 def run_in_background(cores: int, *, has_share: bool) -> None:
-    """Run only while no other process needs the processor, on at most so many cores.
+    """Run this process only while no other one needs the processor, on at most ``cores`` cores.
 
-    ``has_share``: it is promised a share of a core. If nobody could raise its priority again, it keeps its niceness.
-    Where the kernel schedules sessions (``sched_autogroup``), that holds for processes of this session: so a parent
-    starts this process in its own session.
+    ``has_share``: the process is promised a share of a core. So it becomes idle only if its priority can be raised
+    again. Where the kernel schedules sessions (``sched_autogroup``), only processes of the same session count: so a
+    process of a training stays in the session of its parent.
     """
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[-max(1, cores) :])
-    idle = not has_share or can_raise_priority()
-    os.sched_setscheduler(0, os.SCHED_IDLE if idle else os.SCHED_BATCH, os.sched_param(0))
+    is_idle = not has_share or can_raise_priority()
+    os.sched_setscheduler(0, os.SCHED_IDLE if is_idle else os.SCHED_BATCH, os.sched_param(0))
 
 
 def give_low_priority(pid: int, *, has_share: bool, keeps_share: bool) -> None:
-    """Let a new process of a training, and all that it starts, go after the others of its session.
+    """Lower the priority of a new process of a training, and of all that it starts; nothing if it has ended already.
 
-    ``has_share``: it is promised a share of a core; ``keeps_share``: it keeps the share itself as soon as it has
-    started. It may have ended already.
+    ``has_share``: the process is promised a share of a core; ``keeps_share``: it adjusts its own priority to get the
+    share, as soon as it has started.
     """
     with contextlib.suppress(ProcessLookupError):
-        has_start = has_share and (keeps_share or not can_raise_priority())
-        niceness = START_PRIORITY if has_start else LEAST_PRIORITY
+        needs_start_priority = has_share and (keeps_share or not can_raise_priority())
+        niceness = START_PRIORITY if needs_start_priority else LEAST_PRIORITY
         os.setpriority(os.PRIO_PROCESS, pid, max(niceness, os.getpriority(os.PRIO_PROCESS, pid)))
 
 
 def can_raise_priority() -> bool:
-    """Whether this process may bring itself, and those that it starts, back to ``START_PRIORITY`` from a lower one.
+    """Whether this process, and those that it starts, may raise a lower priority back to ``START_PRIORITY``.
 
-    The limit of niceness permits it, or a capability: not each process that has the capability may use it (in a user
-    namespace it may not), so the calling thread tries it.
+    The limit of niceness permits it, or a capability. A process in a user namespace may have the capability but may not
+    use it, so the calling thread tries.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
     if limit == resource.RLIM_INFINITY or limit >= NICENESS_RANGE - START_PRIORITY:
@@ -119,14 +127,15 @@ def can_raise_priority() -> bool:
     return True
 
 
-def memory(name: str) -> int:
-    """Return one value of this process's memory statistics in bytes, such as ``VmSize``."""
+def memory_statistic(name: str) -> int:
+    """Return a value of this process's memory statistics in bytes: ``VmSize``, ``VmRSS``, ... of ``/proc``."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-def _at_most(what: int, soft: int, hard: int | None = None) -> None:
-    _, most = resource.getrlimit(what)
-    wanted = soft if hard is None else hard
-    hard = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(what, (min(soft, hard), hard))
+def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit of ``resource`` (RLIMIT_...), never above its hard limit; ``hard``: the new one, or ``soft``."""
+    _, allowed = resource.getrlimit(kind)
+    requested = soft if hard is None else hard
+    hard = requested if allowed == resource.RLIM_INFINITY else min(requested, allowed)
+    resource.setrlimit(kind, (min(soft, hard), hard))

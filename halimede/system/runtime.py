@@ -1,12 +1,13 @@
 """Settings of halimede's own processes: signals, a faster start, garbage collection without pauses, freed memory.
 
-They do not apply to programs that import the library, because they change the whole process.
+Only main programs call these functions, because they change the whole process. To freeze objects (``gc.freeze``) means
+that collections no longer check them.
 
 Most objects of a process live long: its modules, a GM's cluster, a worker's records of frames. With 500 services a full
 collection stops GM's loop for 0.15 s; in a cloud worker full collections took a sixth of its processor time (both
 measured). So objects that exist at the start, or that have survived a collection, are frozen, and a collection checks
-only new ones. Of the frozen objects only those in reference cycles can become garbage that is never freed: hence all of
-them are checked again, rarely, if the process continues to freeze objects.
+only new ones. Frozen objects in reference cycles would never be freed: so a process that continues to freeze objects
+checks all of them again, rarely.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: structlog imports it if it is installed, only to format tracebacks, which halimede does not use: a sixth of the start
+#: package that structlog imports if it is installed, only to format tracebacks, which halimede does not use: the import
+#: takes a sixth of the start
 UNUSED = "rich"
-#: full collections between two that check all objects
+#: of so many full collections, one also checks the frozen objects
 EVERYTHING_EVERY = 100
-#: new objects before a young collection: reference counts free nearly all of them first
+#: new objects before a collection of young ones: reference counts free nearly all of them first
 YOUNG = 10_000
-#: parameters of mallopt(3) by their variables in the environment, and values in bytes: glibc's own adaptation ends
-#: there, once the process has freed a block of 32 MiB
+#: variables in the environment, each with its parameter of mallopt(3) and a value in bytes: the values that glibc sets
+#: itself once the process has freed a block of 32 MiB
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": (-1, 64 * 1024 * 1024), "MALLOC_MMAP_THRESHOLD_": (-3, 32 * 1024 * 1024)}
 
 
 def stop_on_signal() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set instead of ending this process."""
+    """Return an event that SIGTERM and SIGINT set instead of ending this process. Call it in the event loop."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -42,10 +44,11 @@ def stop_on_signal() -> asyncio.Event:
 
 
 def own_process() -> None:
-    """Import structlog without rich, and keep modules out of collections, because they all stay.
+    """Make the start and the end of this process faster: call it before other imports.
 
-    At its end the interpreter would check all objects again and free each one: that took as long as a quarter of the
-    start. Open files are closed by their owners, not by collections.
+    structlog is imported without rich, and young objects are collected less often. At the end all objects are frozen:
+    the interpreter would check and free each one, which took as long as a quarter of the start. Open files are closed
+    by their owners, not by collections.
     """
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)
@@ -67,8 +70,9 @@ def plain_log_lines() -> None:
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> None:
     """Let glibc keep up to 64 MiB of freed memory for the arrays of the next frames.
 
-    Otherwise it returns them to the kernel after each frame, and each page is a fault again: up to a fifth of the
-    processor time of a JPEG of 1920 x 1080. The environment has precedence. Another C library is left as it is.
+    Otherwise glibc returns the memory to the kernel after each frame, and each page of the next frame is a page fault:
+    up to a fifth of the processor time of a JPEG of 1920 x 1080. Nothing changes if ``environ`` has one of the
+    variables of ALLOCATOR, or with another C library.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt and not ALLOCATOR.keys() & environ.keys():
@@ -78,9 +82,9 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> None:
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Freeze all objects before the block, which are mostly modules; inside it collect young objects less often.
+    """Freeze all objects before the block, mostly modules; inside the block collect young objects less often.
 
-    For processes that create few long-lived objects: cycles among objects that are frozen later would never be freed.
+    For processes that create few long-lived objects. Afterwards collections work as before.
     """
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
@@ -94,7 +98,10 @@ def rare_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def brief_collections() -> Iterator[None]:
-    """Freeze surviving objects inside the block; afterwards collections work as before."""
+    """Inside the block, freeze the objects that survive a full collection; afterwards collections work as before.
+
+    For processes that create many long-lived objects, such as GM.
+    """
     count = 0
 
     def set_aside(phase: str, info: dict[str, int]) -> None:

@@ -1,6 +1,6 @@
-"""Traces and latencies of frames: propagated contexts, recorded steps, OpenTelemetry.
+"""Traces and latencies of frames: their propagation between processes, their recorded steps, their export.
 
-Tracing does not delay frames: a record costs some microseconds, and a slow exporter drops and counts.
+Tracing does not delay frames: a record costs some microseconds, and a slow exporter drops traces and counts them.
 """
 
 from halimede.tracing.context import TraceContext, read, write

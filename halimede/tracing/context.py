@@ -1,7 +1,7 @@
 """Propagates the traces of frames: reads and writes W3C Trace Context as MQTT user properties.
 
-Pure, and defensive: any publisher can write the properties. Malformed ones count as absent, received ones are parsed
-within bounds, and only four small values are kept.
+Any publisher can write the properties: so they are parsed within bounds, malformed ones count as absent, and only four
+small values are kept.
 """
 
 from __future__ import annotations
@@ -10,22 +10,32 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+#: names of the user properties
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+#: flag of a traceparent: the trace is exported
 SAMPLED = 0x01
-#: most user properties that are read; more are a mistake or an attack
-MOST_PROPERTIES = 32
-#: limits of a tracestate (W3C Trace Context, 3.3.1): characters that all must pass on, and list members
-MOST_STATE, MOST_MEMBERS = 512, 32
+#: most user properties of a message that are read; more are a mistake or an attack
+MAX_PROPERTIES = 32
+#: most characters of a tracestate, and most members of its list (W3C Trace Context, 3.3.1)
+MAX_STATE, MAX_MEMBERS = 512, 32
 
-#: version 00 in full; for later versions the part that they guarantee
-_parent = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
-_member = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
-_PARENT_CHARS = 55
-MOST_PARENT = 256
+#: a traceparent: version 00 in full, of later versions the part that is the same in all
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
+_STATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
+#: least and most characters of a traceparent that is parsed
+MIN_PARENT, MAX_PARENT = 55, 256
 
 
 class TraceContext(NamedTuple):
-    """A position in a trace: the trace, the parent span of the next step, and the state to pass on unchanged."""
+    """A position in a trace, as it travels with a frame.
+
+    Attributes:
+        trace: id of the trace, 128 bits, not 0.
+        span: id of the span that is the parent of the next step, 64 bits, not 0.
+        sampled: the trace is exported.
+        state: the ``tracestate`` to pass on unchanged; empty: none.
+
+    """
 
     trace: int
     span: int
@@ -34,42 +44,43 @@ class TraceContext(NamedTuple):
 
 
 def trace_of(frame_id: bytes) -> int:
-    """Return the trace of a frame without one: its own id. No trace has the id 0."""
+    """Return the trace id of a frame that came without a trace: the frame's own id (16 bytes), or 1 if that is 0."""
     return int.from_bytes(frame_id) or 1
 
 
 def read(properties: Sequence[tuple[str, str]]) -> TraceContext | None:
-    """Return the context in a message's user properties, None without exactly one valid ``traceparent``."""
+    """Return the context in a message's user properties; None unless they have exactly one valid ``traceparent``."""
     if not properties:
         return None
-    near = properties[:MOST_PROPERTIES]
-    parents = [value for key, value in near if key == TRACEPARENT]
+    first_properties = properties[:MAX_PROPERTIES]
+    parents = [value for key, value in first_properties if key == TRACEPARENT]
     if len(parents) != 1:
         return None
-    return parse(parents[0], ",".join(v[: MOST_STATE + 1] for key, v in near if key == TRACESTATE))
+    states = (value[: MAX_STATE + 1] for key, value in first_properties if key == TRACESTATE)
+    return parse(parents[0], ",".join(states))
 
 
 def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
-    """Parse both values. An invalid ``tracestate`` is dropped; without a valid ``traceparent`` there is no context."""
-    if not _PARENT_CHARS <= len(traceparent) <= MOST_PARENT:
+    """Return the context of both values; None for an invalid ``traceparent``. An invalid ``tracestate`` is dropped."""
+    if not MIN_PARENT <= len(traceparent) <= MAX_PARENT:
         return None
-    found = _parent.fullmatch(traceparent)
-    if found is None:
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if match is None:
         return None
-    version, trace, span, flags, more = found.groups()
-    if version == "ff" or (version == "00" and more is not None):
+    version, trace, span, flags, extension = match.groups()
+    if version == "ff" or (version == "00" and extension is not None):
         return None
     context = TraceContext(int(trace, 16), int(span, 16), bool(int(flags, 16) & SAMPLED), _state(tracestate))
     return context if context.trace and context.span else None
 
 
 def _state(text: str) -> str:
-    """Return a valid tracestate to pass on, else an empty text."""
-    if not text or len(text) > MOST_STATE:
+    """Return the members of a tracestate, separated by commas; empty if it is not valid."""
+    if not text or len(text) > MAX_STATE:
         return ""
-    members = [member for part in text.split(",") if (member := part.strip(" \t"))]
+    members = [member for entry in text.split(",") if (member := entry.strip(" \t"))]
     keys = {member.partition("=")[0] for member in members}
-    valid = len(keys) == len(members) <= MOST_MEMBERS and all(_member.fullmatch(member) for member in members)
+    valid = len(keys) == len(members) <= MAX_MEMBERS and all(_STATE_MEMBER.fullmatch(member) for member in members)
     return ",".join(members) if valid else ""
 
 

@@ -1,6 +1,6 @@
-"""Latencies of the steps of the sample path, as mergeable distributions. The event loop writes, metrics read.
+"""How long the steps of samples take in a worker, as distributions over all samples (a trace shows one frame).
 
-A trace shows one frame; these show all frames.
+The pipeline records values, and the worker's metrics export the histograms. Those of several workers can be added up.
 """
 
 from __future__ import annotations
@@ -12,62 +12,70 @@ from math import exp
 from halimede.messages import Histogram
 from halimede.stats.histogram import GROWTH, HIGHEST, LOWEST, bucket
 
-#: values that are added to buckets at a time
-AT_ONCE = 256
+#: values that are put into buckets at a time
+VALUES_AT_ONCE = 256
 
 
 @dataclass(slots=True, eq=False)
 class Distribution:
-    """Values of one kind: buckets of 5 %, their exact sum and count.
+    """The distribution of one measure: buckets of 5 %, and the exact sum (``total``) and ``count`` of all values.
 
-    Several are recorded for each sample, so their buckets are determined for many values at a time.
+    Each sample records several values, so buckets are determined for many values at a time.
     """
 
     total: float = 0.0
     count: int = 0
     _buckets: dict[int, int] = field(default_factory=dict)
-    #: values without a bucket yet
-    _late: list[float] = field(default_factory=list)
+    #: values that are not in a bucket yet
+    _unsorted: list[float] = field(default_factory=list)
 
     def record(self, value: float) -> None:
-        """Count one value (milliseconds, or samples in a batch)."""
+        """Count one value, in milliseconds, or in samples if the measure is the size of a batch."""
         self.total += value
         self.count += 1
-        late = self._late
-        late.append(value)
-        if len(late) >= AT_ONCE:
-            self._sort()
+        self._unsorted.append(value)
+        if len(self._unsorted) >= VALUES_AT_ONCE:
+            self._fill_buckets()
 
     @property
     def histogram(self) -> Histogram:
-        """The buckets in the form for messages: see ``halimede.stats.histogram``."""
-        self._sort()
+        """The buckets in the form for messages: the key ``i`` counts the values above 1.05^(i-1) and up to 1.05^i.
+
+        The lowest key counts 0 and all smaller values as well.
+        """
+        self._fill_buckets()
         return Histogram(buckets={str(index): count for index, count in self._buckets.items()})
 
-    def _sort(self) -> None:
-        """Determine buckets: sorted values share one up to its upper end, so few logarithms are computed."""
-        late, self._late = self._late, []
-        values = sorted(value for value in late if value > 0)
-        if len(values) < len(late):
-            self._add(LOWEST, len(late) - len(values))
-        at = 0
-        while at < len(values):
-            index = bucket(values[at])
-            end = len(values) if index == HIGHEST else bisect_right(values, exp(index * GROWTH), at)
-            end = max(end, at + 1)  # guard against rounding of the logarithm
-            self._add(index, end - at)
-            at = end
+    def _fill_buckets(self) -> None:
+        """Put new values into their buckets. They are sorted before, so that each bucket costs only one logarithm."""
+        unsorted, self._unsorted = self._unsorted, []
+        values = sorted(value for value in unsorted if value > 0)
+        if len(values) < len(unsorted):
+            self._add(LOWEST, len(unsorted) - len(values))
+        begin = 0
+        while begin < len(values):
+            index = bucket(values[begin])
+            end = len(values) if index == HIGHEST else bisect_right(values, exp(index * GROWTH), begin)
+            end = max(end, begin + 1)  # guard against rounding of the logarithm
+            self._add(index, end - begin)
+            begin = end
 
     def _add(self, index: int, count: int) -> None:
+        """Count ``count`` more values in the bucket ``index``."""
         self._buckets[index] = self._buckets.get(index, 0) + count
 
 
 @dataclass(slots=True, eq=False)
 class EdgeTimes:
-    """Milliseconds at an edge worker; ``model`` and ``batch`` (samples) count model calls, others frames.
+    """Distributions at an edge worker, in milliseconds except for ``batch``.
 
-    ``decode``: from a free slot until it was the model's input, waiting for the decoder included; ``wait``: until its
-    model call began; ``model``: that call; ``offload``: from the request to a good answer.
+    Attributes:
+        decode: of each frame: from its slot in the pipeline until it was the model's input, with the decoder's queue.
+        wait: of each frame: from then until its model call began.
+        model: of each model call: its duration.
+        offload: of each frame that the next tier answered: from the request to the reply.
+        batch: of each model call: its number of samples.
+
     """
 
     decode: Distribution = field(default_factory=Distribution)
@@ -79,10 +87,15 @@ class EdgeTimes:
 
 @dataclass(slots=True, eq=False)
 class CloudTimes:
-    """Milliseconds at a cloud worker; ``compute``, ``batch`` (samples) count model calls, others frames.
+    """Distributions at a cloud worker, in milliseconds except for ``batch``.
 
-    ``queue``: from arrival until its batch began; ``decode``; ``compute``: one model call; ``total``: from arrival
-    until the broker accepted the reply.
+    Attributes:
+        queue: of each request: from its arrival until its model call began.
+        decode: of each request: the decoding of its picture.
+        compute: of each model call: its duration.
+        total: of each request: from its arrival until the broker accepted the reply.
+        batch: of each model call: its number of samples.
+
     """
 
     queue: Distribution = field(default_factory=Distribution)

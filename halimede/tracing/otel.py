@@ -1,7 +1,8 @@
-"""Records as OpenTelemetry spans: the only file that needs the SDK (the extra ``otel``), imported on demand.
+"""Sends the records of frames as spans of OpenTelemetry.
 
-One frame is one trace: at the edge a span with a child for each step, in the cloud a span below the edge's ``offload``.
-A model call is a separate trace, linked with its frames, because it belongs to all of them.
+This is the only module that needs its SDK (the extra ``otel``); ``export`` imports it on demand. One frame is one
+trace: at the edge a span with a child for each step, in the cloud a span below the edge's ``offload``. A model call is
+a separate trace, linked with its frames, because it belongs to all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from opentelemetry.context import Context as Ambient
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -30,132 +32,120 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from halimede import __version__
 from halimede.tracing.context import TraceContext
-from halimede.tracing.record import Batch, FrameRecord, Step, named, new_span, wall_ahead_ns
+from halimede.tracing.record import Batch, FrameRecord, Step, new_span, values_by_name, wall_clock_offset_ns
 from halimede.tracing.steps import COMPUTE, MODEL, OFFLOAD
 
-#: names of the reason in a failed step
+#: values of a step that hold the reason why it failed
 REASONS = ("error", "degraded")
+#: name and kind of a frame's own span, by the role of the process
 ROOTS = {
     "camera": ("camera frame", SpanKind.PRODUCER),
     "edge": ("edge frame", SpanKind.CONSUMER),
     "cloud": ("cloud request", SpanKind.SERVER),
 }
+#: what made the spans
 SCOPE = InstrumentationScope("halimede", __version__)
 
 
 class OtelSink:
-    """Sends spans by the exporter ``kind`` (otlp, console), sampled by OTEL_TRACES_SAMPLER."""
+    """A ``Sink`` (export) that sends spans with OpenTelemetry's SDK, sampled by OTEL_TRACES_SAMPLER.
+
+    ``kind``: ``otlp`` or ``console``, if no ``exporter`` is given. ``role``: a key of ROOTS. ``names``: namespace,
+    service, worker and node of this process. Making one raises what the SDK raises for wrong settings.
+    """
 
     def __init__(self, kind: str, role: str, names: Mapping[str, str], exporter: SpanExporter | None = None) -> None:
         for noisy in ("opentelemetry", "urllib3"):  # this project logs an unreachable collector itself, once
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
         provider = TracerProvider(resource=_resource(role, names), shutdown_on_exit=False)
         self._sampler = provider.sampler
-        self._resource = provider.resource
+        self._span = partial(ReadableSpan, resource=provider.resource, instrumentation_scope=SCOPE)
         self._root = ROOTS[role]
         self._exporter = exporter or (ConsoleSpanExporter() if kind == "console" else OTLPSpanExporter())
 
-    def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        """Return the decision of the sampler, which gets the parent's decision."""
+    def must_sample(self, trace_id: int, parent: TraceContext | None) -> bool:
+        """Whether the SDK's sampler exports a trace. ``parent``: the context that came with the frame, if one did."""
         ambient = set_span_in_context(NonRecordingSpan(_context_of(parent, remote=True)), Ambient()) if parent else None
         name, kind = self._root
-        return self._sampler.should_sample(ambient, trace, name, kind).decision is Decision.RECORD_AND_SAMPLE
+        return self._sampler.should_sample(ambient, trace_id, name, kind).decision is Decision.RECORD_AND_SAMPLE
 
     def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
-        """Send frames and model calls."""
-        ahead = wall_ahead_ns()
-        spans = [span for item in items for span in self._spans(item, ahead)]
+        """Send frames and model calls; return whether the exporter accepted them. Blocks as long as the SDK does."""
+        offset_ns = wall_clock_offset_ns()
+        spans = [span for item in items for span in self._spans(item, offset_ns)]
         return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
-        """Cancel a running export."""
+        """Cancel a running export; later ones fail."""
         self._exporter.shutdown()
 
-    def _spans(self, item: FrameRecord | Batch, ahead: int) -> Iterator[ReadableSpan]:
+    def _spans(self, item: FrameRecord | Batch, offset_ns: int) -> Iterator[ReadableSpan]:
+        """Yield the spans of a frame or a model call. ``offset_ns``: the wall clock minus the monotonic clock."""
         if isinstance(item, Batch):
             links = [Link(_context_of(member)) for member in item.members]
-            known = {"halimede.batch": item.size}
-            times = _times(item.began, item.ended, ahead)
-            yield self._span("batch", _context_of(item.here), None, times, known, links=links)
+            attributes = {"halimede.batch": item.size}
+            start, end = _times_ns(item.began, item.ended, offset_ns)
+            context = _context_of(item.context)
+            yield self._span("batch", context, attributes=attributes, links=links, start_time=start, end_time=end)
         elif item.steps:
-            yield from self._frame(item, ahead)
+            yield from self._frame(item, offset_ns)
 
-    def _frame(self, record: FrameRecord, ahead: int) -> Iterator[ReadableSpan]:
-        here = _context_of(record.here)
+    def _frame(self, record: FrameRecord, offset_ns: int) -> Iterator[ReadableSpan]:
+        """Yield the span of a frame, which has steps, and the spans of its steps."""
+        frame_context = _context_of(record.context)
         parent = _context_of(record.parent, remote=True) if record.parent else None
         name, kind = self._root
         began, ended = min(step[1] for step in record.steps), max(step[2] for step in record.steps)
-        known = {"halimede.frame": record.id.hex()}
-        yield self._span(name, here, parent, _times(began, ended, ahead), known, kind=kind)
-        asked = _context_of(record.asked or record.here._replace(span=new_span()))
+        start, end = _times_ns(began, ended, offset_ns)
+        attributes = {"halimede.frame": record.id.hex()}
+        yield self._span(name, frame_context, parent, attributes=attributes, kind=kind, start_time=start, end_time=end)
+        request = _context_of(record.request or record.context._replace(span=new_span()))
         for step in record.steps:
-            yield self._step(record, step, here, asked, ahead)
+            yield self._step(record, step, frame_context, request, offset_ns)
 
-    def _step(self, record: FrameRecord, step: Step, here: SpanContext, asked: SpanContext, ahead: int) -> ReadableSpan:
-        what, began, ended, *values = step
-        known = named(what, values)
-        reason = next((str(known[key]) for key in REASONS if key in known), "")
-        links = [Link(_context_of(record.batch))] if record.batch and what in {MODEL, COMPUTE} else []
+    def _step(
+        self, record: FrameRecord, step: Step, frame_context: SpanContext, request: SpanContext, offset_ns: int
+    ) -> ReadableSpan:
+        """Return the span of a step. ``request``: the context of the frame's request to the next tier."""
+        step_kind, began, ended, *values = step
+        attributes = values_by_name(step_kind, values)
+        reason = next((str(attributes[key]) for key in REASONS if key in attributes), "")
+        links = [Link(_context_of(record.batch))] if record.batch and step_kind in {MODEL, COMPUTE} else []
+        start, end = _times_ns(began, ended, offset_ns)
         return self._span(
-            what[0],
-            asked if what is OFFLOAD else _context_of(record.here._replace(span=new_span())),
-            asked if what[0].startswith(f"{OFFLOAD[0]}.") else here,
-            _times(began, ended, ahead),
-            {f"halimede.{key}": value for key, value in known.items()},
-            kind=SpanKind.CLIENT if what is OFFLOAD else SpanKind.INTERNAL,
+            step_kind[0],
+            request if step_kind is OFFLOAD else _context_of(record.context._replace(span=new_span())),
+            request if step_kind[0].startswith(f"{OFFLOAD[0]}.") else frame_context,
+            attributes={f"halimede.{key}": value for key, value in attributes.items()},
+            kind=SpanKind.CLIENT if step_kind is OFFLOAD else SpanKind.INTERNAL,
             links=links,
             status=Status(StatusCode.ERROR, reason) if reason else Status(),
-        )
-
-    def _span(
-        self,
-        name: str,
-        place: SpanContext,
-        parent: SpanContext | None,
-        times: tuple[int, int],
-        attributes: Mapping[str, str | int | float | bool],
-        *,
-        kind: SpanKind = SpanKind.INTERNAL,
-        links: Sequence[Link] = (),
-        status: Status | None = None,
-    ) -> ReadableSpan:
-        return ReadableSpan(
-            name,
-            place,
-            parent,
-            self._resource,
-            attributes,
-            links=links,
-            kind=kind,
-            status=status or Status(),
-            start_time=times[0],
-            end_time=times[1],
-            instrumentation_scope=SCOPE,
+            start_time=start,
+            end_time=end,
         )
 
 
-def _times(began: float, ended: float, ahead: int) -> tuple[int, int]:
-    return ahead + int(began * 1e9), ahead + int(max(began, ended) * 1e9)
+def _times_ns(began: float, ended: float, offset_ns: int) -> tuple[int, int]:
+    """Return two times of the monotonic clock, in seconds, as nanoseconds since 1970, in the right order."""
+    return offset_ns + int(began * 1e9), offset_ns + int(max(began, ended) * 1e9)
 
 
 def _context_of(context: TraceContext, *, remote: bool = False) -> SpanContext:
+    """Return a context in the SDK's form. ``remote``: it came from another process."""
     flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
     state = TraceState.from_header([context.state]) if context.state else None
     return SpanContext(context.trace, context.span, remote, flags, state)
 
 
 def _resource(role: str, names: Mapping[str, str]) -> Resource:
-    """Return this process's resource; names from the environment take precedence."""
-    known = {
+    """Return what identifies this process in its spans; names from OTEL_... variables take precedence."""
+    attributes = {
         "service.namespace": names["namespace"],
         "service.instance.id": names["worker"],
         "host.name": names["node"],
         "halimede.service": names["service"],
         "halimede.role": role,
     }
-    named_already = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    if not named_already:
-        known[SERVICE_NAME] = f"{names['service']}-{role}".strip("-")
-    return Resource.create({key: value for key, value in known.items() if value})
+    if not os.environ.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        attributes[SERVICE_NAME] = f"{names['service']}-{role}".strip("-")
+    return Resource.create({key: value for key, value in attributes.items() if value})

@@ -1,7 +1,7 @@
-"""The traces of a worker's last frames: the steps of each in order, in a bounded buffer.
+"""The traces of a worker's last frames: a ``TraceBuffer`` has a ``FrameRecord`` with the steps of each.
 
-Every frame is recorded, so a step costs only a tuple: identifiers are made, and clocks and spans computed, only when a
-frame is sent on or requested. Times are ``time.monotonic()``, which threads share and no clock change affects.
+Every frame is recorded, so a step costs only a tuple. Ids are made, and spans computed, only when a frame is sent on or
+its trace is requested. Times are seconds of ``time.monotonic()``, which threads share and no clock change affects.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, Protocol
 
@@ -20,89 +21,102 @@ from halimede.messages import Span, TraceReply, TraceRequest
 from halimede.tracing.context import TraceContext, trace_of, write
 from halimede.tracing.steps import RESULT, Kind, Value
 
-#: frames that one worker remembers, and most reported steps of one frame (the limit of a TraceReply)
+#: frames that one worker remembers
 REMEMBERED = 4096
+#: most steps of one frame in a reply: the limit of a TraceReply
 MOST_STEPS = 64
+#: most seconds to send a reply
+REPLY_TIMEOUT_S = 2.0
 
-#: kind, begin and end, and its values (by the kind's names)
+#: kind, begin and end in seconds of the monotonic clock, then the values in the order of their names in the kind
 Step = tuple[Kind, float, float, *tuple[Value, ...]]
 
 #: span ids must be unique, not secret
-_chance = random.Random()  # noqa: S311
+_random = random.Random()  # noqa: S311
 
 
 class Exporter(Protocol):
-    """Receives finished frames for export. Its methods must not block or raise."""
+    """Receives finished frames and model calls for export. Its methods must not block or raise."""
 
-    def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        """Whether to export a trace; the decision is propagated with the frame."""
+    def must_sample(self, trace_id: int, parent: TraceContext | None) -> bool:
+        """Whether to export a trace; the decision travels with the frame. ``parent``: the context that came with it."""
 
-    def finished(self, record: FrameRecord) -> None:
-        """Export a finished frame."""
-
-    def batched(self, batch: Batch) -> None:
-        """Export a model call."""
+    def export(self, record: FrameRecord | Batch) -> None:
+        """Export a finished frame or a model call."""
 
 
 class FrameRecord:
-    """The trace of one frame in this worker. ``parent`` is the context of its message."""
+    """The trace of one frame in this worker.
 
-    __slots__ = ("_exporter", "_here", "asked", "batch", "id", "parent", "step", "steps")
+    Attributes:
+        id: the frame's id, 16 bytes.
+        parent: the context that came with the frame's message; None if none came.
+        steps: the recorded steps, in the order of their end.
+        step: records a ``Step``; callers that repeat steps bound their number.
+        batch: the context of the frame's model call; None before it, or if model calls are not exported.
+        request: the context of the frame's request to the next tier; None before it.
 
-    def __init__(self, id_: bytes, parent: TraceContext | None, exporter: Exporter | None) -> None:
-        self.id = id_
+    """
+
+    __slots__ = ("_context", "_exporter", "batch", "id", "parent", "request", "step", "steps")
+
+    def __init__(self, frame_id: bytes, parent: TraceContext | None, exporter: Exporter | None) -> None:
+        self.id = frame_id
         self.parent = parent
         self.steps: list[Step] = []
-        #: records a step; callers that repeat steps bound them
         self.step = self.steps.append
-        #: its model call; the context of its request
         self.batch: TraceContext | None = None
-        self.asked: TraceContext | None = None
+        self.request: TraceContext | None = None
         self._exporter = exporter
-        self._here: TraceContext | None = None
+        self._context: TraceContext | None = None
 
     @property
-    def here(self) -> TraceContext:
-        """The frame's current context: a span of this worker, or its parent if spans are not exported."""
-        if self._here is None:
+    def context(self) -> TraceContext:
+        """The frame's context: a span of this worker; without an exporter ``parent``, or a new span if it is None."""
+        if self._context is None:
             parent, exporter = self.parent, self._exporter
             trace = parent.trace if parent else trace_of(self.id)
             if exporter:
                 state = parent.state if parent else ""
-                self._here = TraceContext(trace, new_span(), exporter.samples(trace, parent), state)
+                self._context = TraceContext(trace, new_span(), exporter.must_sample(trace, parent), state)
             else:
-                self._here = parent or TraceContext(trace, new_span())
-        return self._here
+                self._context = parent or TraceContext(trace, new_span())
+        return self._context
 
     @property
-    def travels(self) -> bool:
-        """Whether messages about this frame must contain its trace: otherwise its id is the trace."""
+    def must_travel(self) -> bool:
+        """Whether messages about this frame must contain its trace: otherwise the frame's id is the trace id."""
         return self.parent is not None or self._exporter is not None
 
-    def ask(self) -> TraceContext:
-        """Return the context of a request: a separate span, if spans are exported."""
-        if self.asked is None:
-            self.asked = self.here._replace(span=new_span()) if self._exporter else self.here
-        return self.asked
+    def request_context(self) -> TraceContext:
+        """Return the context of the frame's request to the next tier: a separate span, if spans are exported."""
+        if self.request is None:
+            self.request = self.context._replace(span=new_span()) if self._exporter else self.context
+        return self.request
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
-    """One model call of ``size`` samples: a separate trace, with links to its exported ``members``."""
+    """One model call: a separate trace, because it belongs to several frames.
 
-    __slots__ = ("began", "ended", "here", "members", "size")
+    Attributes:
+        context: its trace and its span.
+        began: its begin, in seconds of the monotonic clock.
+        ended: its end.
+        members: the contexts of the frames in it that are exported.
+        size: the number of its samples.
 
-    def __init__(
-        self, here: TraceContext, began: float, ended: float, members: Sequence[TraceContext], size: int
-    ) -> None:
-        self.here = here
-        self.size = size
-        self.began = began
-        self.ended = ended
-        self.members = members
+    """
+
+    context: TraceContext
+    began: float
+    ended: float
+    members: Sequence[TraceContext]
+    size: int
 
 
 class TraceBuffer:
-    """The records of the last ``size`` frames, by frame id."""
+    """The records of the last ``size`` frames, by frame id. ``exporter``: gets finished records; None: no export."""
 
     def __init__(self, exporter: Exporter | None = None, *, size: int = REMEMBERED) -> None:
         self._exporter = exporter
@@ -115,91 +129,94 @@ class TraceBuffer:
         """Whether records are exported."""
         return self._exporter is not None
 
-    def begin(self, id_: bytes, parent: TraceContext | None = None) -> FrameRecord:
-        """Begin a frame's record, in place of an earlier one; the oldest record is removed."""
-        record = FrameRecord(id_, parent, self._exporter)
-        at, ring, records = self._next, self._ring, self._records
-        oldest, ring[at] = ring[at], record
-        self._next = (at + 1) % len(ring)
+    def begin(self, frame_id: bytes, parent: TraceContext | None = None) -> FrameRecord:
+        """Return a new record of a frame, in place of an earlier one of its id; the oldest record is removed.
+
+        ``parent``: the context that came with the frame; None if none came.
+        """
+        record = FrameRecord(frame_id, parent, self._exporter)
+        position, ring, records = self._next, self._ring, self._records
+        oldest, ring[position] = ring[position], record
+        self._next = (position + 1) % len(ring)
         if oldest and records.get(oldest.id) is oldest:
             del records[oldest.id]
-        records[id_] = record
+        records[frame_id] = record
         return record
 
-    def find(self, id_: bytes) -> FrameRecord | None:
-        """Return a frame's record, None if it is unknown or was removed."""
-        return self._records.get(id_)
+    def find(self, frame_id: bytes) -> FrameRecord | None:
+        """Return a frame's record; None if it is unknown or was removed."""
+        return self._records.get(frame_id)
 
     def last(self, *, hard: bool = False) -> FrameRecord | None:
-        """Return the newest frame whose result the broker has accepted; ``hard``: the newest hard one."""
-        at, ring = self._next, self._ring
-        for record in (*reversed(ring[:at]), *reversed(ring[at:])):
-            if record and any(kind is RESULT and (known[1] or not hard) for kind, _, _, *known in record.steps):
+        """Return the newest frame whose result was published; None without one. ``hard``: only hard frames count."""
+        position, ring = self._next, self._ring
+        for record in (*reversed(ring[:position]), *reversed(ring[position:])):
+            if record and any(kind is RESULT and (values[1] or not hard) for kind, _, _, *values in record.steps):
                 return record
         return None
 
-    def done(self, record: FrameRecord) -> None:
-        """Finish a record: no steps are added any more."""
-        if self._exporter and record.here.sampled:
-            self._exporter.finished(record)
+    def finish(self, record: FrameRecord) -> None:
+        """Export a record if its trace is sampled. Call it when no more steps are added."""
+        if self._exporter and record.context.sampled:
+            self._exporter.export(record)
 
-    def batch(self, began: float, ended: float, records: Sequence[FrameRecord]) -> None:
-        """Record which frames shared a model call."""
+    def add_batch(self, began: float, ended: float, records: Sequence[FrameRecord]) -> None:
+        """Export a model call with its frames, if one of their traces is sampled.
+
+        ``began``, ``ended``: its begin and end in seconds of the monotonic clock.
+        """
         if self._exporter is None:
             return
-        members = [record.here for record in records if record.here.sampled]
+        members = [record.context for record in records if record.context.sampled]
         if members:
-            here = TraceContext(_chance.getrandbits(128) or 1, new_span())
+            context = TraceContext(_random.getrandbits(128) or 1, new_span())
             for record in records:
-                record.batch = here
-            self._exporter.batched(Batch(here, began, ended, members, len(records)))
+                record.batch = context
+            self._exporter.export(Batch(context, began, ended, members, len(records)))
 
 
 def new_span() -> int:
     """Return a new span's id: 64 bits, not 0."""
-    return _chance.getrandbits(64) or 1
+    return _random.getrandbits(64) or 1
 
 
 def origin(frame_id: bytes) -> dict[str, str]:
-    """Return the user properties with which the creator of a frame begins its trace."""
+    """Return the user properties with which the publisher of a new frame begins its trace."""
     return write(TraceContext(trace_of(frame_id), new_span()))
 
 
-def wall_ahead_ns() -> int:
-    """Return the current difference of wall clock and monotonic clock."""
+def wall_clock_offset_ns() -> int:
+    """Return the wall clock minus the monotonic clock, in nanoseconds."""
     return time.time_ns() - time.monotonic_ns()
 
 
-def named(kind: Kind, known: Sequence[Value]) -> dict[str, Value]:
-    """Return the values of a step with their names, without empty values and non-finite numbers."""
-    pairs = zip(kind[1], known, strict=False)
+def values_by_name(kind: Kind, values: Sequence[Value]) -> dict[str, Value]:
+    """Return the values of a step by their names in its kind, without empty text, infinite numbers and NaN."""
+    pairs = zip(kind[1], values, strict=False)
     return {
         key: value for key, value in pairs if value != "" and not (isinstance(value, float) and not isfinite(value))
     }
 
 
 def spans(record: FrameRecord) -> list[Span]:
-    """Return a record's steps in the form for messages."""
-    ahead = wall_ahead_ns()
+    """Return the first MOST_STEPS steps of a record in the form for messages, with times since 1970."""
+    offset_ns = wall_clock_offset_ns()
     return [
         Span(
             name=kind[0],
-            start_ns=max(0, ahead + int(began * 1e9)),
+            start_ns=max(0, offset_ns + int(began * 1e9)),
             duration_ns=max(0, int((ended - began) * 1e9)),
-            attributes=named(kind, known),
+            attributes=values_by_name(kind, values),
         )
-        for kind, began, ended, *known in record.steps[:MOST_STEPS]
+        for kind, began, ended, *values in record.steps[:MOST_STEPS]
     ]
 
 
-#: most seconds to send a reply
-PATIENCE_S = 2.0
-
-
 class TraceServer(RpcServer[TraceRequest, TraceReply]):
-    """Answers trace requests from a trace buffer. Each answer has ``names`` (namespace, service, worker, node).
+    """Answers requests for the trace of one frame from a trace buffer; ``RpcServer`` describes its methods.
 
-    A worker that does not know the frame sends no reply: all workers receive the request, and few know it.
+    All workers receive a request, and only a worker with a record of the frame replies. ``names``: namespace, service,
+    worker and node of this worker, which stand in each reply.
     """
 
     def __init__(
@@ -211,22 +228,23 @@ class TraceServer(RpcServer[TraceRequest, TraceReply]):
             topics.TRACE_REPLY,
             self._answer,
             optional=True,
-            timeout_s=PATIENCE_S,
+            timeout_s=REPLY_TIMEOUT_S,
         )
         self._trace_buffer = trace_buffer
         self._role = role
         self._names = names
 
     async def _answer(self, delivery: Delivery[TraceRequest]) -> TraceReply | None:
-        asked = delivery.body
-        if asked.id:
-            record = self._trace_buffer.find(bytes.fromhex(asked.id))
+        """Return the reply about the frame of this id, or else about the last frame; None: it has no record."""
+        request = delivery.body
+        if request.id:
+            record = self._trace_buffer.find(bytes.fromhex(request.id))
         else:
-            record = self._trace_buffer.last(hard=asked.hard) if self._serves(asked) else None
+            record = self._trace_buffer.last(hard=request.hard) if self._matches(request) else None
         names: Mapping[str, Any] = self._names
         return TraceReply(role=self._role, spans=spans(record), id=record.id.hex(), **names) if record else None
 
-    def _serves(self, asked: TraceRequest) -> bool:
-        """Whether this worker is of the namespace and service that are asked for; an empty one is any."""
-        wanted = {"namespace": asked.namespace, "service": asked.service}
-        return all(value in {"", self._names.get(name)} for name, value in wanted.items())
+    def _matches(self, request: TraceRequest) -> bool:
+        """Whether this worker has the request's namespace and service; an empty name matches every worker."""
+        filters = {"namespace": request.namespace, "service": request.service}
+        return all(value in {"", self._names.get(name)} for name, value in filters.items())

@@ -1,9 +1,18 @@
 """The aggregator of a training job: opens rounds, fetches the trainers' updates, and makes the next weights of them.
 
-It publishes one retained state, the round, and reads the retained states of the trainers; both hold all that counts, so
-lost and repeated messages change nothing. A checkpoint after each round, and one when a round opens, let the next
-process continue: with a higher epoch, at the same round, with the same trainers and the same seed. So the result is
-that of a job which nobody interrupted.
+One task does the rounds, one after the other; a ``Round`` has all that it knows of the present round. A round waits
+until ``minClients`` trainers can take part; the first round, and a round after a shortage, waits ``SETTLE_S`` longer
+for the other trainers. The round is open until each invited trainer has given an update or a reason, at most
+``roundDeadlineS``: each update has a task that fetches it, and these tasks end with the round. Then the updates become
+the next weights; with too few updates, the same round is opened again under the next epoch. The target or the number of
+rounds ends the job, and its model is offered until the worker stops.
+
+The aggregator publishes one retained state, the round, and waits for changes of the trainers' retained states; trainers
+wait for a change of the round. Each state has all that counts, so lost and repeated messages change nothing, and a
+trainer that has ended costs a round no more than its deadline.
+
+A checkpoint after each round, and one when a round opens, let the next process continue: with a higher epoch, at the
+same round, with the same trainers and the same seed. So the result is that of a job which was not interrupted.
 """
 
 from __future__ import annotations
@@ -12,8 +21,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import structlog
@@ -34,7 +41,7 @@ from halimede.training.earlier_weights import FOLDER as TRAINED
 from halimede.training.earlier_weights import EarlierWeights, first_weights
 from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.metrics import training_metrics
-from halimede.training.round_plan import RoundPlan, UpdateVerdict
+from halimede.training.round_plan import AcceptedUpdate, Round, UpdateVerdict
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, decode_finite, encode, size_limit
@@ -45,21 +52,47 @@ from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
+#: folder of the checkpoint, in the worker's own
 FOLDER = "training"
-#: seconds that a job waits for further trainers once there are enough, before it begins or continues; until an update
-#: that could not be fetched is fetched again; between two publications of an unchanged round
-SETTLE_S, FETCH_AGAIN_S, HEARTBEAT_S = 5.0, 1.0, 10.0
+#: seconds that a job waits for further trainers once there are enough, before it begins or continues
+SETTLE_S = 5.0
+#: seconds until an update that could not be fetched is fetched again
+FETCH_AGAIN_S = 1.0
+#: seconds between two publications of an unchanged round
+HEARTBEAT_S = 10.0
+#: different reasons that are counted
 MOST_REASONS = 64
+#: reason of a job that waits for trainers
 TOO_FEW = "TooFewTrainers"
+#: an update whose norm was reduced, among the counted reasons
 CLIPPED = "Clipped"
+#: reasons of a job that is done
 TARGET_REACHED, ROUNDS_DONE = "TargetReached", "RoundsDone"
 
 
 class AggregatorMemory(Struct, kw_only=True):
-    """A job as its aggregator continues it. ``weights``, ``state``, ``model``: digests of files; empty: none.
+    """A job as its aggregator stores it and continues it. Files of tensors are named by their digest; empty: none.
 
-    ``number`` is the round to do next, or that is open: then ``invited`` is not empty. If weights are compressed,
-    ``change`` made them of those with the digest ``base``, and ``residual`` is what it left out.
+    Attributes:
+        job: identity of the training: the life of its resource, and its run.
+        epoch: number of the aggregator's process, and of repeated rounds.
+        number: the round that is open or comes next.
+        invited: the trainers of the open round; empty: none is open.
+        counted: the trainers whose updates made ``weights``.
+        weights: file of the present weights; ``specs``: their tensors.
+        specs: names, types and shapes of the weights.
+        change: file of the compressed change that made them; empty if the job has no compression.
+        base: digest of the weights before that change.
+        residual: file of what the change has left out.
+        state: file of what the aggregation keeps from round to round.
+        state_specs: its tensors.
+        metrics: means of the trainers' metrics in the last round that was evaluated.
+        evaluated: the number of that round; 0: none was evaluated.
+        dropped: counts of updates that did not count, by reason.
+        reason: why the job is done; empty: it is not done.
+        model: file of the final model (ONNX).
+        bytes: bytes of tensors that the job's processes have sent and received.
+
     """
 
     job: str
@@ -79,12 +112,11 @@ class AggregatorMemory(Struct, kw_only=True):
     dropped: dict[str, int] = {}
     reason: str = ""
     model: str = ""
-    #: of tensors that its processes have sent and received
     bytes: int = 0
 
     @property
     def offered(self) -> set[str]:
-        """The digests of files for the trainers. What the aggregator keeps for itself is of no use to them."""
+        """The digests of files that trainers may fetch."""
         return {self.weights, self.change, self.model} - {""}
 
     @property
@@ -93,16 +125,8 @@ class AggregatorMemory(Struct, kw_only=True):
         return self.offered | {self.state, self.residual} - {""}
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A trainer's part in a round: its state, and its update if weights are trained."""
-
-    state: TrainerState
-    delta: Weights
-
-
 class Aggregator:
-    """The aggregator of one job. ``run`` until stopped."""
+    """The aggregator of one job. Raises InvalidFieldError for an unknown aggregation. Call ``run`` once."""
 
     def __init__(self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter) -> None:
         worker, job = settings.worker, settings.job
@@ -121,42 +145,43 @@ class Aggregator:
         self._publisher = RetainedPublisher(
             bus, address, self._body, same=_is_same_but_for_time, heartbeat_s=HEARTBEAT_S
         )
-        #: the latest state of each trainer, and what it was when it was judged
+        #: the latest state of each trainer
         self._states: dict[str, TrainerState] = {}
-        self._judged: dict[str, tuple[int, int, str, str]] = {}
-        self._plan: RoundPlan | None = None
-        self._accepted: dict[str, Accepted] = {}
+        self._round = Round(settings.identity)
+        #: set when a state has changed, or an invited trainer was accepted or refused
         self._changed = asyncio.Event()
-        self._waiting = ""
         self._bytes_before = 0
         #: seconds of the last round, and updates that were received, for metrics
         self._round_s = 0.0
         self._received = 0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Run the job until ``stop`` is set; after its last round, serve its model. Raises CheckpointError."""
+        """Run the job until ``stop`` is set; after its last round, serve its model. ``ready``: called once it runs.
+
+        Raises CheckpointError if its checkpoint cannot be read, BusError, and in an ExceptionGroup WorkerError if the
+        user's trainer fails or the weights diverge.
+        """
         await asyncio.to_thread(self._restore)
         await self._exchange.start()
         self._reporter.training = self._progress
-        states = topics.TRAINER_STATE.filter(**self._names)
-        await self._bus.subscribe(states, self._published, cleared=self._cleared)
+        await self._bus.subscribe(topics.TRAINER_STATE.filter(**self._names), self._on_state, cleared=self._cleared)
         await self._exchange.run_party(self._publisher, self._rounds(), ready, stop)
 
     async def _rounds(self) -> None:
-        """Do rounds until the target or their number is reached, then export the model."""
+        """Do rounds until the target or the number of rounds is reached, then export the model. Raises WorkerError."""
         memory = self._memory
         while not memory.reason:
             invited = memory.invited or await self._invite()
             if not self._weights:
                 await self._begin()
             began = asyncio.get_running_loop().time()
-            plan = await self._open(invited)
-            await self._collect(plan)
-            await self._conclude(plan)
+            await self._open(invited)
+            await self._collect()
+            await self._conclude()
             self._round_s = asyncio.get_running_loop().time() - began
         if not memory.model:
             await self._export()
-        self._plan = None
+        self._round = Round(memory.job, phase="done")
         self._publisher.touch()
         self._reporter.set("running", memory.reason, self._summary())
         log.info("training done", reason=memory.reason, rounds=memory.evaluated, metrics=memory.metrics)
@@ -164,21 +189,19 @@ class Aggregator:
     # --- one round ------------------------------------------------------------------------------------------------
 
     async def _invite(self) -> list[str]:
-        """Wait for enough trainers; return those of the next round. Who is gone costs a job that runs no time."""
+        """Wait for enough trainers, without a deadline; return the names of those of the next round."""
         job, memory, loop = self._settings.job, self._memory, asyncio.get_running_loop()
-        settled = math.inf if self._plan is None else 0.0
+        settled = 0.0 if self._round.number else math.inf
         while True:
             self._changed.clear()
-            candidates = round_plan.candidates(
-                self._states, memory.job, round_plan.sample_shape(self._states, memory.job)
-            )
+            shape = round_plan.sample_shape(self._states, memory.job)
+            candidates = round_plan.candidates(self._states, memory.job, shape)
             if len(candidates) < job.min_clients:
                 settled = math.inf
-                self._wait_for(
-                    f"{len(candidates)} of {len(job.trainers)} trainers can take part: {job.min_clients} must"
-                )
+                present = f"{len(candidates)} of {len(job.trainers)} trainers can take part"
+                self._set_shortage(f"{present}: {job.min_clients} must")
             elif len(candidates) == len(job.trainers) or loop.time() >= settled:
-                self._wait_for("")
+                self._set_shortage("")
                 seed = round_plan.round_seed(job.seed, memory.number)
                 return list(round_plan.invite(candidates, job.clients_per_round, seed))
             else:
@@ -194,16 +217,13 @@ class Aggregator:
         self._weights = await asyncio.to_thread(first_weights, self._settings.job, self._earlier, result)
         await asyncio.to_thread(self._store)
 
-    async def _open(self, invited: list[str]) -> RoundPlan:
-        """Open a round. It is stored first, so that the next process repeats the same one."""
+    async def _open(self, invited: list[str]) -> None:
+        """Open a round for these trainers. It is stored first, so that the next process repeats the same round."""
         memory, job = self._memory, self._settings.job
         if memory.invited != invited:
             memory.invited = invited
             await asyncio.to_thread(self._save)
-        self._accepted = {}
-        # a state that names no round is judged in each round
-        self._judged = {name: identity for name, identity in self._judged.items() if identity[1]}
-        self._plan = RoundPlan(
+        self._round = Round(
             memory.job,
             memory.epoch,
             memory.number,
@@ -212,95 +232,90 @@ class Aggregator:
             size_limit(memory.specs),
             only_evaluate=memory.number > job.rounds,
             counted=frozenset(memory.counted),
+            phase="open",
+            # a state that names no round is judged in each round
+            judged={name: identity for name, identity in self._round.judged.items() if identity[1]},
         )
         self._reporter.set("running", "", self._summary())
         await self._publisher.publish()  # all trainers wait for it
-        return self._plan
 
-    async def _collect(self, plan: RoundPlan) -> None:
-        """Receive updates until the round is over."""
+    async def _collect(self) -> None:
+        """Receive updates until all invited trainers are accepted or refused, or the round's deadline."""
         fetching: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            while not plan.is_over(asyncio.get_running_loop().time()):
+            while not self._round.is_over(asyncio.get_running_loop().time()):
                 self._changed.clear()
-                for name, state in self._unjudged_states():
-                    verdict = plan.judge(name, state)
+                for name, state in self._round.unjudged_states(self._states):
+                    verdict = self._round.judge(name, state)
                     if verdict is UpdateVerdict.FETCH:
                         if name in fetching:
                             fetching[name].cancel()
-                        fetching[name] = group.create_task(self._fetch(plan, name, state), name=f"update of {name}")
+                        fetching[name] = group.create_task(self._fetch(name, state), name=f"update of {name}")
                     else:
-                        self._settle(plan, name, state, verdict)
-                await self._wait(plan.until)
+                        self._apply_verdict(name, state, verdict)
+                await self._wait(self._round.until)
             for task in fetching.values():
                 task.cancel()
 
-    def _unjudged_states(self) -> Iterator[tuple[str, TrainerState]]:
-        """Yield each state that was not judged yet."""
-        for name, state in list(self._states.items()):
-            identity = round_plan.update_identity(state)
-            if self._judged.get(name) != identity:
-                self._judged[name] = identity
-                yield name, state
-
-    def _settle(self, plan: RoundPlan, name: str, state: TrainerState, verdict: UpdateVerdict) -> None:
+    def _apply_verdict(self, name: str, state: TrainerState, verdict: UpdateVerdict) -> None:
         """Act on a state that has no update to fetch."""
         if verdict is UpdateVerdict.EVALUATED:
-            self._accept(plan, name, Accepted(state, {}))
+            self._accept(name, AcceptedUpdate(state, {}))
         elif verdict is UpdateVerdict.DECLINED:
-            self._refuse(plan, name, state.reason, state.message)
+            self._refuse(name, state.reason, state.message)
         elif verdict is UpdateVerdict.TOO_LARGE:
-            self._refuse(plan, name, verdict)
+            self._refuse(name, verdict)
         elif verdict is not UpdateVerdict.NOTHING:
             self._count(verdict)
             log.warning("update refused", trainer=name, reason=verdict, number=state.number)
 
-    async def _fetch(self, plan: RoundPlan, name: str, state: TrainerState) -> None:
-        """Fetch an update and check it; tries until the round is over."""
+    async def _fetch(self, name: str, state: TrainerState) -> None:
+        """Fetch and check a trainer's update. A failed transfer is repeated until the end of the round cancels this."""
         assert state.update is not None  # noqa: S101  # of the verdict
         while True:
             try:
-                content = await self._exchange.fetch(name, state.update, plan.most_bytes)
+                content = await self._exchange.fetch(name, state.update, self._round.most_bytes)
                 delta = await asyncio.to_thread(decode_finite, content, self._memory.specs)
             except WeightsError as error:
-                self._refuse(plan, name, error.reason, str(error))
+                self._refuse(name, error.reason, str(error))
                 return
             except (FetchError, BusError) as error:
-                log.info("update not fetched", trainer=name, number=plan.number, error=str(error))
+                log.info("update not fetched", trainer=name, number=self._round.number, error=str(error))
             else:
-                self._accept(plan, name, Accepted(state, delta))
+                self._accept(name, AcceptedUpdate(state, delta))
                 return
             await asyncio.sleep(FETCH_AGAIN_S)
 
-    def _accept(self, plan: RoundPlan, name: str, accepted: Accepted) -> None:
-        self._accepted[name] = accepted
-        plan.received.append(name)
+    def _accept(self, name: str, update: AcceptedUpdate) -> None:
+        """Let a trainer's update count in the round."""
+        self._round.accepted[name] = update
         self._received += 1
         self._touch()
 
-    def _refuse(self, plan: RoundPlan, name: str, reason: str, message: str = "") -> None:
-        plan.refused[name] = reason
+    def _refuse(self, name: str, reason: str, message: str = "") -> None:
+        """Record why a trainer's update does not count in the round."""
+        self._round.refused[name] = reason
         self._count(reason)
-        log.warning("update refused", trainer=name, reason=reason, message=message, number=plan.number)
+        log.warning("update refused", trainer=name, reason=reason, message=message, number=self._round.number)
         self._touch()
 
-    async def _conclude(self, plan: RoundPlan) -> None:
-        """Make the next weights of a round's updates; without enough of them, the round is repeated."""
-        memory, job = self._memory, self._settings.job
-        memory.invited = []
-        if not plan.has_enough(job.min_clients):
+    async def _conclude(self) -> None:
+        """Make the next weights of the round's updates; without enough updates, the round is repeated."""
+        memory, job, ended = self._memory, self._settings.job, self._round
+        memory.invited, ended.phase = [], "waiting"
+        if not ended.has_enough(job.min_clients):
             memory.epoch += 1
             self._count("RoundRepeated")
-            log.warning("round repeated", number=plan.number, received=plan.received, refused=plan.refused)
+            log.warning("round repeated", number=ended.number, received=list(ended.accepted), refused=ended.refused)
             await asyncio.to_thread(self._save)
             return
-        states = {name: accepted.state for name, accepted in sorted(self._accepted.items())}
+        states = {name: update.state for name, update in sorted(ended.accepted.items())}
         if metrics := round_plan.mean_metrics(states):
-            memory.metrics, memory.evaluated = metrics, plan.number
-        log.info("round done", number=plan.number, received=len(states), metrics=metrics)
+            memory.metrics, memory.evaluated = metrics, ended.number
+        log.info("round done", number=ended.number, received=len(states), metrics=metrics)
         if round_plan.is_target_reached(job.target, metrics):
             memory.reason = TARGET_REACHED  # the weights that were evaluated are those of the model
-        elif plan.only_evaluate:
+        elif ended.only_evaluate:
             memory.reason = ROUNDS_DONE
         else:
             await asyncio.to_thread(self._aggregate, states)
@@ -309,8 +324,9 @@ class Aggregator:
         await asyncio.to_thread(self._store)
 
     def _aggregate(self, states: Mapping[str, TrainerState]) -> None:
+        """Make the next weights of the accepted updates. Raises WorkerError if they are not finite. Blocks."""
         samples = round_plan.trainer_weights({name: state.samples for name, state in states.items()})
-        updates, names = clip([Update(name, samples[name], self._accepted[name].delta) for name in samples])
+        updates, names = clip([Update(name, samples[name], self._round.accepted[name].delta) for name in samples])
         for _ in names:
             self._count(CLIPPED)
         weights = self._aggregation.aggregate(self._weights, updates)
@@ -332,7 +348,7 @@ class Aggregator:
         return weights
 
     async def _export(self) -> None:
-        """Make the ONNX model of the final weights. Raises WorkerError."""
+        """Make the ONNX model of the final weights, and store both. Raises WorkerError."""
         memory = self._memory
         content = await asyncio.to_thread(encode, self._weights)
         result = await run_step(self._settings, "export", weights=content, specs=memory.specs)
@@ -344,8 +360,8 @@ class Aggregator:
 
     # --- states -----------------------------------------------------------------------------------------------------
 
-    async def _published(self, delivery: Delivery[TrainerState]) -> None:
-        """Receive a trainer's state. Only those of the job's trainers count, from their own nodes."""
+    async def _on_state(self, delivery: Delivery[TrainerState]) -> None:
+        """Record the state of a trainer, if it is one of the job's trainers on its own node."""
         name = delivery.names["trainer"]
         if self._settings.job.trainers.get(name) != delivery.names["node"]:
             self._count(UpdateVerdict.NOT_INVITED)
@@ -355,55 +371,57 @@ class Aggregator:
         self._changed.set()
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
-        """Forget a trainer that is gone. Its update counts if it was fetched."""
+        """Forget the state of a trainer that has ended. Its update counts if it was fetched."""
         if self._settings.job.trainers.get(names["trainer"]) == names["node"]:
             self._states.pop(names["trainer"], None)
             self._changed.set()
 
     async def _wait(self, until: float) -> None:
-        """Wait for a change, at most until a time of the loop's clock."""
+        """Wait for a change, at most until a time of the loop's clock, and at most ``HEARTBEAT_S``."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(None if until == math.inf else until):
+            async with asyncio.timeout_at(min(until, asyncio.get_running_loop().time() + HEARTBEAT_S)):
                 await self._changed.wait()
 
     def _touch(self) -> None:
+        """Wake the task of the rounds, and publish and report the round's new state."""
         self._changed.set()
         self._publisher.touch()
         self._reporter.set("running", "", self._summary())
 
-    def _wait_for(self, text: str) -> None:
-        if text != self._waiting:
-            self._waiting = text
+    def _set_shortage(self, text: str) -> None:
+        """Publish and report why there are too few trainers; empty: there are enough."""
+        if text != self._round.shortage:
+            self._round.shortage = text
             self._publisher.touch()
             self._reporter.set("running", TOO_FEW if text else "", text)
 
     def _count(self, reason: str) -> None:
+        """Count an update that does not count, or an event, by its reason."""
         if reason in self._memory.dropped or len(self._memory.dropped) < MOST_REASONS:
             self._memory.dropped[reason] = self._memory.dropped.get(reason, 0) + 1
 
     def _summary(self) -> str:
-        """Return the progress in one line."""
-        memory, plan = self._memory, self._plan
+        """Return the progress in one line, for users."""
+        memory, invited = self._memory, self._round.invited
         shown = ", ".join(f"{key} {value:.4g}" for key, value in memory.metrics.items())
         rounds = f"round {min(memory.number, self._settings.job.rounds)} of {self._settings.job.rounds}"
-        done = f", {len(plan.received)} of {len(plan.invited)} trainers" if plan else ""
-        return f"{rounds}{done}" + (f"; {shown} (round {memory.evaluated})" if shown else "")
+        trainers = f", {len(self._round.accepted)} of {len(invited)} trainers" if invited else ""
+        return f"{rounds}{trainers}" + (f"; {shown} (round {memory.evaluated})" if shown else "")
 
     @property
-    def _stage(self) -> Literal["waiting", "open", "done"]:
-        if self._memory.model:
-            return "done"
-        return "open" if self._plan and self._memory.invited else "waiting"
+    def _reason(self) -> str:
+        """Why the job has ended, or cannot go on."""
+        return self._memory.reason or (TOO_FEW if self._round.shortage else "")
 
     def _progress(self) -> TrainingProgress:
         """Return the progress for the worker's report."""
         memory, rounds = self._memory, self._settings.job.rounds
         return TrainingProgress(
             run=memory.job,
-            state=self._stage,
+            state=self._round.phase,
             round=min(memory.number, rounds),
             rounds=rounds,
-            reason=memory.reason or (TOO_FEW if self._waiting else ""),
+            reason=self._reason,
             metrics=memory.metrics,
             evaluated=memory.evaluated,
             dropped=dict(memory.dropped),
@@ -418,20 +436,20 @@ class Aggregator:
 
     @property
     def _bytes(self) -> int:
+        """The bytes of tensors that this process and earlier ones have sent and received."""
         return self._bytes_before + self._exchange.moved_bytes
 
     def _body(self) -> TrainingRound:
         """Return the round as it is published."""
-        memory, plan, job = self._memory, self._plan, self._settings.job
-        state = self._stage
-        now = asyncio.get_running_loop().time()
+        memory, present, job = self._memory, self._round, self._settings.job
+        remaining_s = present.until - asyncio.get_running_loop().time() if present.phase == "open" else 0.0
         return TrainingRound(
             job=memory.job,
             epoch=memory.epoch,
             number=memory.number,
-            state=state,
-            reason=memory.reason or (TOO_FEW if self._waiting else ""),
-            message=self._waiting,
+            state=present.phase,
+            reason=self._reason,
+            message=present.shortage,
             source=self._settings.worker.worker,
             weights=self._file(memory.weights),
             change=self._file(memory.change),
@@ -439,10 +457,10 @@ class Aggregator:
             specs=memory.specs,
             invited=list(memory.invited),
             counted=memory.counted,
-            received=sorted(plan.received) if plan else [],
-            refused=dict(plan.refused) if plan else {},
+            received=sorted(present.accepted),
+            refused=dict(present.refused),
             only_evaluate=memory.number > job.rounds,
-            remaining_ms=max(0.0, plan.until - now) * 1000 if plan and state == "open" else 0.0,
+            remaining_ms=max(0.0, remaining_s) * 1000,
             seed=round_plan.round_seed(job.seed, memory.number),
             parameters=self._aggregation.trainer_parameters(),
             compression=job.compression,
@@ -453,6 +471,7 @@ class Aggregator:
         )
 
     def _file(self, digest: str) -> TensorFile | None:
+        """Return digest and size of an offered file; None for an empty digest."""
         return TensorFile(digest=digest, size=self._sizes[digest]) if digest else None
 
     # --- the checkpoint: blocking ---------------------------------------------------------------------------------
@@ -465,17 +484,17 @@ class Aggregator:
             if memory.reason == ROUNDS_DONE and memory.number <= self._settings.job.rounds:
                 memory.reason, memory.model = "", ""  # an edit asks for more rounds
             if memory.weights:
-                content = self._checkpoint.read(memory.weights)
-                self._weights = decode(content, memory.specs)
+                self._weights = decode(self._checkpoint.read(memory.weights), memory.specs)
             if memory.state:
                 self._aggregation.restore(decode(self._checkpoint.read(memory.state), memory.state_specs))
             self._bytes_before = memory.bytes
+            self._round.phase = "done" if memory.model else "waiting"
             self._offer()
         self._memory.epoch += 1
         self._save()
 
     def _store(self) -> None:
-        """Store the present weights, and what the aggregation keeps."""
+        """Store the present weights, and what the aggregation keeps. Raises OSError."""
         memory, state = self._memory, self._aggregation.state()
         memory.specs = specs_of(self._weights)
         memory.weights = self._add(encode(self._weights))
@@ -484,11 +503,13 @@ class Aggregator:
         self._save()
 
     def _add(self, content: bytes) -> str:
+        """Store a file to offer; return its digest. Raises OSError."""
         digest = self._checkpoint.add(content)
         self._sizes[digest] = len(content)
         return digest
 
     def _save(self) -> None:
+        """Store the job, and offer its files. Raises OSError."""
         self._memory.bytes = self._bytes
         self._checkpoint.save(self._memory, self._memory.files)
         self._offer()

@@ -1,7 +1,8 @@
-"""Compares a trained model with the present one on kept samples, and calibrates it: in a trainer's child process.
+"""Compares a trained model, the candidate, with the present one on kept samples, and calibrates it.
 
-Both are for the learning loop: the comparison is the gate's evidence, and the calibration comes with the version that a
-Model gets. Samples of a trained model's training set take part in neither.
+Both are for the learning loop, and run in a trainer's child process. The comparison is the evidence for the gate, which
+decides about a rollout; the calibration becomes part of the new version of a Model. Neither uses samples of the
+candidate's training set.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from halimede.api.model_formats import format_of
 from halimede.api.processing import pixels_digest
 from halimede.calibration.calibrate import Goal, fit
 from halimede.errors import HalimedeError, InvalidFieldError, shorten_middle
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.inference.file_model import FileModel, open_file
 from halimede.learning_loop.comparison import ReferenceSamples, compare
 from halimede.learning_loop.gate import Evidence
-from halimede.learning_loop.sampling import resampled, weights
+from halimede.learning_loop.sampling import resample_indices, weights
 from halimede.mining.calibration_file import CalibrationFile
 from halimede.models.archive import model_file
 from halimede.training.data import NodeData
 from halimede.training.kept_data import KeptData
 
-#: samples of a calibration, repeated as the stream has them
+#: samples of a calibration, drawn so that they are distributed as in the stream
 CALIBRATED = 1000
-#: groups of held-out samples in the evidence, the largest ones; characters of a calibration
-MOST_GROUPS, MOST_CALIBRATION = 256, 65_536
+#: groups of held-out samples in the evidence, the largest ones
+MOST_GROUPS = 256
+#: characters of a calibration
+MOST_CALIBRATION = 65_536
 #: reference samples that both models answer
 MOST_REFERENCE = 2000
 
@@ -37,7 +40,16 @@ MOST_REFERENCE = 2000
 def compare_models(
     candidate: Path, present: str, spec: ModelSpec, samples: KeptData, reference: NodeData | None
 ) -> Evidence:
-    """Compare a candidate with the present model; what fails in the candidate is part of the evidence."""
+    """Compare a candidate with the present model; what fails in the candidate is part of the evidence.
+
+    Args:
+        candidate: the candidate's file.
+        present: path of the present model, a file or a folder.
+        spec: the spec of both.
+        samples: the kept samples; the held-out ones among them are compared.
+        reference: the first data set, whose held-out samples are compared as well; None: there is none.
+
+    """
     labels = spec.labels
     unseen_reference = reference.held_out if reference else None
     drawn = ReferenceSamples(
@@ -49,18 +61,19 @@ def compare_models(
 
 
 def calibrate_candidate(candidate: Path, spec: ModelSpec, samples: KeptData) -> CalibrationFile | None:
-    """Calibrate a candidate for the service's rule; None: the service has no goal for it, or samples are too few.
+    """Return the calibration of a candidate for the mining of the service that keeps the samples.
 
-    The next tier's answers are the reference: samples with sure labels alone would be easier than the stream is.
+    None: the service has no target share of uploads, or there are too few samples. The next tier's answers are the
+    truth: samples with sure labels alone would be easier than the stream. Raises HalimedeError.
     """
     mining = samples.mining
     if mining is None or mining.target_upload_ratio is None or not samples.unseen:
         return None
     sample_weights = weights(samples.stream, [unseen.sample for unseen in samples.unseen])
-    chosen = [samples.unseen[i] for i in resampled(sample_weights, CALIBRATED, seed=0)]
+    chosen = [samples.unseen[i] for i in resample_indices(sample_weights, CALIBRATED, seed=0)]
     with contextlib.closing(open_file(candidate, spec)) as model:
         edge = model.predict([unseen.pixels for unseen in chosen])
-    pictures = LabelledPicture(
+    pictures = LabelledSamples(
         images=[unseen.image for unseen in chosen],
         names=[unseen.sample.id for unseen in chosen],
         sizes=[unseen.image.nbytes for unseen in chosen],
@@ -85,7 +98,7 @@ def calibrate_candidate(candidate: Path, spec: ModelSpec, samples: KeptData) -> 
 def compare_step(
     candidate: Path, present: str, spec: ModelSpec, samples: KeptData, reference: NodeData | None
 ) -> tuple[str, str]:
-    """Return the evidence, and the calibration if there is one, both as JSON."""
+    """Return the evidence and the calibration (empty: none), both as JSON. Arguments as of ``compare_models``."""
     evidence = compare_models(candidate, present, spec, samples, reference)
     artefact = None
     if not evidence.error:
@@ -100,6 +113,6 @@ def compare_step(
 
 
 def _present(path: str, spec: ModelSpec) -> FileModel:
-    """Open the present model, which may be in a folder."""
+    """Return the present model, opened from a file or a folder. Raises ModelError, FetchError."""
     file, form = Path(path), format_of(spec.format)
     return open_file(model_file(file, form) if form and file.is_dir() else file, spec)

@@ -1,6 +1,7 @@
-"""Reads a node's samples for training, with the classes and the pre-processing of the model that they are for.
+"""Reads a node's samples for training, with the classes and the pre-processing of the Model that is trained.
 
-A sample is held out by its content, never by its position: a sample that is added changes the set of no other one.
+A part of the samples is held out: they evaluate weights and are never trained on. A sample is held out by its content,
+never by its position, so a new sample does not change which other ones are held out.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from halimede.training.trainer import TrainingData
 
 #: one of so many samples is held out
 HELD_OUT_ONE_OF = 5
-#: samples that changed so shortly before they were read are read again: clocks of files are coarse
+#: samples whose files changed so shortly before they were read are read again: clocks of files are coarse
 RECENT_NS = 2_000_000_000
-#: a class alone teaches nothing; fewer samples than this neither
+#: the least samples to train on
 LEAST_SAMPLES = 2
 
 
 class TrainingDataError(HalimedeError):
-    """Samples that cannot be trained on. ``reason`` is for conditions."""
+    """The samples cannot be trained on. ``reason``: in one word, such as ``DatasetEmpty``, for conditions."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -40,21 +41,21 @@ class TrainingDataError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class NodeData:
-    """The samples of a node: those to train on, and those that are held out."""
+    """The samples of a node: those to train on (at least LEAST_SAMPLES), and those that are held out (perhaps none)."""
 
     train: TrainingData
     held_out: TrainingData
 
 
 class SampleCache:
-    """The samples that were read last. They are read again if their file, or one in their folder, has changed."""
+    """The samples that were read last. They are read again if their file, or a file in their folder, has changed."""
 
     def __init__(self) -> None:
         self._key: object = None
         self._data: NodeData | None = None
 
     def read(self, path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeData:
-        """Return the samples; see ``read_data``. Raises TrainingDataError."""
+        """Return what ``read_data`` returns for these arguments. Raises TrainingDataError."""
         began = time.time_ns()
         files = _fingerprint(path, until_ns)
         if self._data is None or self._key != (path, spec, files):
@@ -68,12 +69,12 @@ class SampleCache:
 
 
 def newest_ns(path: Path) -> int:
-    """Return a time after which no file of a data set has changed so far: now, or later if clocks differ."""
+    """Return the time of the last change in a data set in ns since 1970: at least now, later if clocks differ."""
     return max([time.time_ns(), *map(changed_ns, files_below(path) if path.is_dir() else [])])
 
 
 def _fingerprint(path: Path, until_ns: float) -> list[tuple[str, int, int, int]]:
-    """Return name, number, size and time of the last change of all files: any write changes one of them."""
+    """Return (path, inode, size, time of the last change) of all files of a data set: any write changes one of them."""
     fingerprint = []
     for file in files_below(path, until_ns) if path.is_dir() else [path]:
         with contextlib.suppress(OSError):
@@ -83,9 +84,9 @@ def _fingerprint(path: Path, until_ns: float) -> list[tuple[str, int, int, int]]
 
 
 def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeData:
-    """Read labelled samples (the forms of ``halimede evaluate --data``). Raises TrainingDataError.
+    """Return the labelled samples of a data set, in one of the forms of ``halimede evaluate --data``.
 
-    Of a folder, only files that did not change after ``until_ns`` are read.
+    ``until_ns``: files of a folder that changed later (nanoseconds since 1970) are not read. Raises TrainingDataError.
     """
     if not spec.labels:
         raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
@@ -111,7 +112,10 @@ def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeDa
 
 
 def split(samples: np.ndarray, labels: np.ndarray, classes: int) -> NodeData:
-    """Hold samples out by their content. Raises TrainingDataError for too few samples, or a single class."""
+    """Divide samples, ``(n, ...)`` with the indices of their classes ``(n,)``, into training set and held-out ones.
+
+    Raises TrainingDataError for too few samples, or a single class.
+    """
     out = np.array([_is_held_out(sample) for sample in samples], dtype=bool)
     train, held_out = (
         TrainingData(samples[chosen], labels[chosen].astype(np.int64), classes) for chosen in (~out, out)
@@ -124,4 +128,5 @@ def split(samples: np.ndarray, labels: np.ndarray, classes: int) -> NodeData:
 
 
 def _is_held_out(sample: np.ndarray) -> bool:
+    """Whether a sample is held out, by its content."""
     return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).digest()[0] % HELD_OUT_ONE_OF == 0

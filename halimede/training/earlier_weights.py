@@ -1,4 +1,4 @@
-"""The weights that a training begins with: of the present version, which an earlier training made, or of the job."""
+"""The weights that a training begins with: of the present version, of the job's file, or of the trainer's class."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ from halimede.training.weights import Weights, WeightsError
 from halimede.worker.errors import WorkerError
 
 log = structlog.get_logger()
+#: the folder, in the aggregator's own
 FOLDER = "trained"
-#: characters of a model's digest that end the name of its version, and files that are kept
-SHORT, MOST = 12, 8
+#: characters of a model's digest that end the name of its version
+DIGEST_CHARACTERS = 12
+#: files that are kept
+MOST_FILES = 8
 
 
 class EarlierWeights:
-    """Weights in ``folder``, by the digest of the model that was exported of them. All methods block."""
+    """The weights of the last trained models, as files in ``folder``. All methods block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, digest: str, content: bytes) -> None:
-        """Keep the weights of a model; the oldest ones go. A disk that refuses them costs only the next training."""
+        """Keep the weights of a model: a file of tensors with its digest. The oldest ones are removed.
+
+        If they cannot be written, a warning is logged, and the next training begins with other weights.
+        """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._folder / digest[:SHORT], content, durable=True)
-            for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]:
+            write_atomic(self._folder / digest[:DIGEST_CHARACTERS], content, durable=True)
+            for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             log.warning("weights not kept", folder=str(self._folder), error=error.strerror)
 
-    def of(self, version: str, specs: list[TensorSpec]) -> Weights | None:
-        """Return the weights of a version, None if they are not there or are those of another trainer."""
-        path = self._folder / version[-SHORT:]
+    def read(self, version: str, specs: list[TensorSpec]) -> Weights | None:
+        """Return the weights of the model of this version; None if they are missing or have other tensors."""
+        path = self._folder / version[-DIGEST_CHARACTERS:]
         if not version or not path.is_file():
             return None
         try:
@@ -49,9 +55,12 @@ class EarlierWeights:
 
 
 def first_weights(job: JobSettings, earlier: EarlierWeights, initial: TrainingResult) -> Weights:
-    """Return the weights of the present version, of the job's file, or of the trainer. Raises WorkerError."""
+    """Return the weights of the present version, else of the job's file, else of the trainer's class. Blocks.
+
+    ``initial``: the result of the trainer's step ``initial``. Raises WorkerError if the weights cannot be used.
+    """
     path = job.initial_weights
-    if weights := earlier.of(job.base, initial.specs):
+    if weights := earlier.read(job.base, initial.specs):
         return weights
     try:
         return decode_finite(Path(path).read_bytes() if path else initial.content, initial.specs)

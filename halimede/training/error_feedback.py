@@ -1,8 +1,8 @@
-"""Error feedback: what compression takes from an update or a change of weights is added to the next one.
+"""Error feedback: what compression leaves out of an update or a change of weights (the residual) is added to the next.
 
 Karimireddy et al. 2019, Error Feedback Fixes SignSGD and other Gradient Compression Schemes, arXiv 1901.09847. Without
-it, values that are never among the largest would never be sent. Trainers compress their updates, and the aggregator
-the change of the weights, each with a residual of its own: Tang et al. 2019, DoubleSqueeze, arXiv 1905.05957.
+error feedback, values that are never among the largest would never be sent. Trainers compress their updates, and the
+aggregator the change of the weights, each with its own residual: Tang et al. 2019, DoubleSqueeze, arXiv 1905.05957.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from halimede.training.weights import Weights, WeightsError, add, check_finite, 
 
 @dataclass(slots=True)
 class ErrorFeedback:
-    """One party's part of its changes that was not sent yet. ``residual``: empty before the first one."""
+    """Compresses the changes of one trainer or aggregator. ``residual``: what was left out so far; empty at first."""
 
     compression: Compression
     residual: Weights = field(default_factory=dict)
 
     def compress(self, delta: Weights) -> tuple[bytes, Weights]:
-        """Return the file of an update, and the residual after it. Raises WeightsError.
+        """Return the file of a compressed change, and the residual after it. Raises WeightsError.
 
-        The caller sets ``residual`` once the update counts: an update that is made again must be the same.
+        ``residual`` itself stays, so that a repeated call has the same result: the caller sets it once the change
+        counts.
         """
         whole = {
             name: np.asarray(tensor + self.residual[name]) if self.residual and tensor.dtype.kind == "f" else tensor
@@ -42,9 +43,9 @@ class ErrorFeedback:
         return content, residual
 
     def advance(self, weights: Weights, aggregated: Weights) -> tuple[Weights, bytes]:
-        """Return the weights after a compressed change towards the aggregated ones, and the file of that change.
+        """Return the weights after a compressed change towards ``aggregated``, and the file of that change.
 
-        The residual is that after the change. Raises WeightsError.
+        ``residual`` is that after the change. Raises WeightsError.
         """
         change, self.residual = self.compress(difference(aggregated, weights))
         changed = add(weights, decode(change, specs_of(weights)))
@@ -53,7 +54,10 @@ class ErrorFeedback:
 
 
 def apply_change(weights: bytes, change: bytes, specs: Sequence[TensorSpec], digest: str) -> bytes:
-    """Return the file of weights after a change, which must have a digest. Raises WeightsError."""
+    """Return the file of weights after a change. All are files of tensors with these specs.
+
+    Raises WeightsError if a file is not valid, or if the result does not have this digest.
+    """
     content = encode(add(decode(weights, specs), decode_finite(change, specs)))
     if digest_of(content) != digest:
         raise WeightsError("Unreadable", "it does not make the weights of the round")

@@ -1,8 +1,9 @@
-"""Reads the kept samples of a service's edge worker for training: labelled, divided by groups, weighted as the stream.
+"""Reads the samples that an edge worker of a service has kept, for training.
 
-A label is the next tier's answer if it is sure, or that of a person. Hard samples and audited easy ones are strata of
-the stream; counts of the stream say for how many samples a kept one stands. Samples that are held out judge the trained
-model, and calibrate it.
+A label is the next tier's answer if it is sure, or a person's. The worker keeps hard samples and audited easy ones with
+different probabilities: these are the strata of its stream. Counts of the stream say for how many samples a kept one
+stands, so that the training set is distributed as the stream. Some groups of samples are held out: they judge the
+trained model, and calibrate it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from halimede.inference import Array, SampleError, preprocess
 from halimede.inference.decoding import Decoding, decoding_of
 from halimede.inference.geometry import scale_of
 from halimede.learning_loop.comparison import HeldOut
-from halimede.learning_loop.labels import LabelSettings, SettledLabel, settle, sure_label, too_contested
-from halimede.learning_loop.sampling import LabelledSample, Strata, StratumName, held_out, split
+from halimede.learning_loop.labels import LabelSettings, SettledLabel, settle, sure_label, why_contested
+from halimede.learning_loop.sampling import LabelledSample, Strata, StratumName, is_held_out, split
 from halimede.messages import KeptSample, Prediction
 from halimede.training.data import LEAST_SAMPLES, NodeData, TrainingDataError
 from halimede.training.trainer import TrainingData
@@ -34,19 +35,22 @@ from halimede.training.trainer import TrainingData
 HELD_OUT = 0.3
 #: share of a training set that comes from the first data set
 REPLAY = 0.3
-#: samples of a training set, repeated by weight: twice the different ones, within these limits
+#: least and most samples of a training set: within them it has twice the labelled samples, as it repeats some by weight
 LEAST_SIZE, MOST_SIZE = 2000, 20_000
-#: bytes of the samples that are read, and of the training set made of them
-MOST_BYTES = 256 * 1024**2
-#: nanoseconds of one camera that are one group
+#: bytes of the samples that are read, and as many of the training set made of them
+MOST_SAMPLE_BYTES = 256 * 1024**2
+#: nanoseconds of one camera whose samples are one group
 GROUP_NS = 10 * 10**9
-#: versions of the small model, digits of the share of audits: both are in the name of a period
+#: digits of the share of audits in the name of a period
 DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class UnseenSample:
-    """A held-out sample for the calibration: it needs no label, but the next tier's answer."""
+    """A held-out sample for the calibration: it needs no label, but the next tier's answer ``cloud``.
+
+    ``image``: the decoded picture; ``pixels``: after the Model's pre-processing.
+    """
 
     sample: LabelledSample
     image: Array
@@ -56,9 +60,15 @@ class UnseenSample:
 
 @dataclass(frozen=True, slots=True)
 class KeptData:
-    """The kept samples since a time: to train on, held out, and without regard to labels.
+    """The kept samples since a time.
 
-    ``stream`` counts the samples of the stream in each stratum and period, ``mining`` is how the worker mines.
+    Attributes:
+        node: the training set, which repeats samples by weight, and the held-out samples with a label.
+        judged: the same held-out samples, for the comparison of models.
+        unseen: held-out samples with an answer of the next tier, with or without a label, for the calibration.
+        stream: the number of samples of the stream in each stratum and period.
+        mining: how the worker decides which samples are hard; None if unknown.
+
     """
 
     node: NodeData
@@ -69,8 +79,17 @@ class KeptData:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """One kept sample with its label, if it has one. ``image``: of a held-out sample, for the calibration."""
+class _ReadSample:
+    """One kept sample.
+
+    Attributes:
+        sample: its id, label, stratum, period and group.
+        settled: its label with its origin; the label is None if there is none.
+        image: the decoded picture of a held-out sample; None for others.
+        pixels: the picture after the Model's pre-processing.
+        cloud: the next tier's answer; None without one.
+
+    """
 
     sample: LabelledSample
     settled: SettledLabel
@@ -80,7 +99,7 @@ class _Read:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a folder is the store of an edge worker, and no data set."""
+    """Whether a folder has the samples that an edge worker keeps, and is no data set."""
     if not folder.is_dir():
         return False
     return (folder / STREAM).exists() or any(NAME.fullmatch(path.name) for path in folder.glob("*.json"))
@@ -90,14 +109,19 @@ def read_kept(
     folder: Path,
     spec: ModelSpec,
     since_s: float = 0.0,
-    seed: int = 0,
-    most_bytes: int = MOST_BYTES,
     *,
+    most_bytes: int = MOST_SAMPLE_BYTES,
     last: str | None = None,
 ) -> KeptData:
     """Read the samples that were kept since a time, the newest ones if not all fit. Raises TrainingDataError.
 
-    ``last``: the name of the newest one to read.
+    Args:
+        folder: the samples that an edge worker keeps.
+        spec: the spec of the Model that is trained.
+        since_s: the time, in seconds since 1970.
+        most_bytes: bytes of the samples that are read, and as many of the training set.
+        last: the file name of the newest sample to read; None: all may be read.
+
     """
     if not spec.labels:
         raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
@@ -107,14 +131,14 @@ def read_kept(
         samples, full = _newest(_read(folder, spec, since_s, mining, last), most_bytes)
     except OSError as error:
         raise TrainingDataError("DatasetInvalid", f"{folder} cannot be read: {error.strerror or error}") from error
-    if why := too_contested((sample.settled for sample in samples), LabelSettings()):
+    if why := why_contested((sample.settled for sample in samples), LabelSettings()):
         raise TrainingDataError("LabelsContested", why)
     samples = _of_one_shape(samples)
     labelled = {sample.sample.id: sample for sample in samples if sample.settled.label is not None}
     labelled_samples = [sample.sample for sample in labelled.values()]
     most_samples = most_bytes // max([1, *(sample.pixels.nbytes for sample in labelled.values())])
     size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(labelled_samples)), most_samples)
-    division = split(labelled_samples, stream, size=size, seed=seed, share=HELD_OUT)
+    division = split(labelled_samples, stream, size=size, seed=0, share=HELD_OUT)
     if division.distinct < LEAST_SAMPLES:
         text = f"{division.distinct} kept samples with a label to train on: {LEAST_SAMPLES} are needed"
         if full or most_samples < LEAST_SAMPLES:
@@ -130,20 +154,14 @@ def read_kept(
         for sample in samples
         if sample.cloud is not None and sample.image is not None
     ]
-    judged_data = _data(judged, index, like=train)
-    return KeptData(
-        NodeData(train, judged_data),
-        [HeldOut(sample.sample, sample.pixels) for sample in judged],
-        unseen,
-        stream,
-        mining,
-    )
+    node = NodeData(train, _data(judged, index, like=train))
+    return KeptData(node, [HeldOut(sample.sample, sample.pixels) for sample in judged], unseen, stream, mining)
 
 
 def with_replay(data: NodeData, reference: NodeData | None) -> NodeData:
-    """Return kept samples with some of the first data set, as a reminder of the stream as it was.
+    """Return kept samples with some of the first data set ``reference``, so that what it taught is not forgotten.
 
-    Samples of another shape are left out.
+    A data set of None, or with samples of another shape, is left out.
     """
     if reference is None or reference.train.samples.shape[1:] != data.train.samples.shape[1:]:
         return data
@@ -159,21 +177,21 @@ def with_replay(data: NodeData, reference: NodeData | None) -> NodeData:
 
 def _read(
     folder: Path, spec: ModelSpec, since_s: float, mining: MiningSettings | None, last: str | None = None
-) -> Iterator[_Read]:
+) -> Iterator[_ReadSample]:
     """Yield the samples since a time whose picture can be read, the newest first.
 
-    Labels that are no class do not count.
+    A label that is no class of the Model counts as none. Raises OSError if the folder cannot be read.
     """
     settings = LabelSettings(temperature=mining.temperature) if mining else LabelSettings()
     decoding = decoding_of(spec.decode, spec.preprocess)
     for stored, picture in stored_samples(folder, newest_first=True, last=last):
         if stored.kept_ns < since_s * 1e9:
             continue
-        judges = held_out(_group(stored), HELD_OUT)
+        is_judge = is_held_out(_group(stored), HELD_OUT)
         try:
             image = _image(picture, stored, decoding)
             pixels = preprocess.apply(spec.preprocess, image)
-            if judges and scale_of(image) > 1:
+            if is_judge and scale_of(image) > 1:
                 image = _image(picture, stored)
         except (OSError, DecodeError, SampleError):
             continue  # removed or damaged meanwhile, or of a kind that the model does not read
@@ -182,12 +200,12 @@ def _read(
         if settled.label not in spec.labels:
             settled = SettledLabel(by=settled.by, doubly=settled.doubly, contested=settled.contested)
         sample = _sample(stored, settled)
-        yield _Read(sample, settled, image if judges else None, pixels, cloud)
+        yield _ReadSample(sample, settled, image if is_judge else None, pixels, cloud)
 
 
-def _newest(newest_first: Iterator[_Read], most_bytes: int) -> tuple[list[_Read], bool]:
-    """Return the newest samples that fit into memory together, by their age, and whether there are others."""
-    samples: list[_Read] = []
+def _newest(newest_first: Iterator[_ReadSample], most_bytes: int) -> tuple[list[_ReadSample], bool]:
+    """Return the newest samples that fit into ``most_bytes``, the oldest first, and whether others do not fit."""
+    samples: list[_ReadSample] = []
     for sample in newest_first:
         most_bytes -= sample.pixels.nbytes + (sample.image.nbytes if sample.image is not None else 0)
         if most_bytes < 0:
@@ -197,6 +215,7 @@ def _newest(newest_first: Iterator[_Read], most_bytes: int) -> tuple[list[_Read]
 
 
 def _sample(stored: KeptSample, settled: SettledLabel) -> LabelledSample:
+    """Return what the division into training set and held-out samples needs to know of a kept sample."""
     stratum: StratumName = "easy" if stored.result.audit else "hard"
     return LabelledSample(
         id=stored.id,
@@ -209,16 +228,17 @@ def _sample(stored: KeptSample, settled: SettledLabel) -> LabelledSample:
 
 
 def _group(stored: KeptSample) -> str:
-    """Return the name of a sample's neighbours in time, which are held out together."""
+    """Return the name of a sample's group: samples of one camera near in time, which are held out together."""
     return f"{stored.result.camera}/{stored.kept_ns // GROUP_NS}"
 
 
 def _period(version: str, audit_share: float) -> str:
-    """Return the name of the time in which samples were kept by the same rule."""
+    """Return the name of the period in which samples were kept by the same rule: model version and share of audits."""
     return f"{version} {round(audit_share, DIGITS)}"
 
 
 def _strata(folder: Path, since_s: float) -> Strata:
+    """Return the number of samples of the stream since a time, by period and stratum. Raises OSError."""
     strata: Counter[tuple[str, StratumName]] = Counter()
     for period_counts in read_stream(folder):
         # most rounds begin within an interval: its earlier samples belong to the stream before the drift
@@ -229,7 +249,7 @@ def _strata(folder: Path, since_s: float) -> Strata:
 
 
 def _image(picture: Path, stored: KeptSample, decoding: Decoding | None = None) -> Array:
-    """Return a picture as the model's ``prepare`` takes it, or whole. Raises OSError and DecodeError."""
+    """Return a stored picture, decoded as ``decoding`` allows; None: at its full size. Raises OSError, DecodeError."""
     if stored.image.form == "npy":
         try:
             # a copy: each mapped file would be an open one, and their number is limited
@@ -239,14 +259,15 @@ def _image(picture: Path, stored: KeptSample, decoding: Decoding | None = None) 
     return decode(open_payload(picture.read_bytes(), stored.result.camera), decoding)
 
 
-def _of_one_shape(samples: list[_Read]) -> list[_Read]:
-    """Return the samples of the most frequent shape: cameras may have other sizes where the Model has no resize."""
+def _of_one_shape(samples: list[_ReadSample]) -> list[_ReadSample]:
+    """Return the samples of the most frequent shape: without a resize in the Model, cameras may differ in size."""
     shapes = Counter(sample.pixels.shape for sample in samples)
     most = max(shapes, key=lambda shape: shapes[shape], default=())
     return [sample for sample in samples if sample.pixels.shape == most]
 
 
-def _data(samples: list[_Read], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
+def _data(samples: list[_ReadSample], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
+    """Return samples as arrays. ``index``: that of each class; ``like``: has the shape and types without samples."""
     if not samples and like is not None:
         return TrainingData(like.samples[:0], like.labels[:0], len(index))
     labels = np.array([index[sample.settled.label or ""] for sample in samples], np.int64)

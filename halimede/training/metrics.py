@@ -14,7 +14,10 @@ from halimede.training.tensor_exchange import TensorExchange
 def training_metrics(
     progress: TrainingProgress, exchange: TensorExchange, round_s: float, updates: Mapping[str, int] | None = None
 ) -> Iterator[Metric]:
-    """Yield the metrics of one worker. ``round_s``: seconds of its last round; ``updates``: by result."""
+    """Yield the metrics of one worker.
+
+    ``round_s``: seconds of its last round; ``updates``: of an aggregator, counts of updates by their result.
+    """
     yield gauge("training_round_index", "Number of the present round.", progress.round)
     yield gauge("training_round_seconds", "Time of the last round; of a trainer: of its training.", round_s)
     directions = [({"direction": "sent"}, exchange.sent_bytes), ({"direction": "received"}, exchange.received_bytes)]

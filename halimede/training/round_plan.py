@@ -1,67 +1,116 @@
-"""Decides about the rounds of a job: whom to invite, which update counts, and when a round ends. Pure.
+"""Decides about the rounds of a training job: whom to invite, which update counts, and when a round ends.
 
-Times are seconds of the caller's monotonic clock. An update counts once, and only if it names the open round of the
-present life of the aggregator, and its trainer was invited to it.
+An update counts once, and only if its trainer was invited, and it names the open round with the present epoch (the
+number of the aggregator's process). Times are seconds of the caller's monotonic clock.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
+from typing import Literal, TypeAlias
 
 from halimede.api.trainingmodel import MetricTarget
 from halimede.messages import TrainerState, TrainingRound
+from halimede.training.weights import Weights
 
 #: an update weighs at most so many times the median number of samples: a trainer reports its number itself
-TIMES_MEDIAN = 10
+SAMPLES_TIMES_MEDIAN = 10
+
+#: what distinguishes two states of a trainer: epoch and number of its round, the digest of its update, its reason
+StateIdentity: TypeAlias = tuple[int, int, str, str]
 
 
 class UpdateVerdict(StrEnum):
     """What a trainer's state means for the open round. From ``NOT_INVITED`` on: why an update does not count."""
 
+    #: there is nothing to do
     NOTHING = ""
+    #: it offers an update, which is to be fetched
     FETCH = "Fetch"
+    #: it has evaluated the weights, and that was the round's whole work
     EVALUATED = "Evaluated"
+    #: the trainer cannot take part, for a reason in the state
     DECLINED = "Declined"
     NOT_INVITED = "NotInvited"
+    #: its update is for an earlier round
     LATE = "Late"
+    #: it names a round that has not been opened
     UNKNOWN_ROUND = "UnknownRound"
+    #: the trainer was accepted or refused before
     REPEATED = "Repeated"
+    #: its update has more bytes than the weights can need
     TOO_LARGE = "TooLarge"
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedUpdate:
+    """What a trainer has given to a round: its state, and its update (empty if the round only evaluates)."""
+
+    state: TrainerState
+    delta: Weights
+
+
 @dataclass(slots=True)
-class RoundPlan:
-    """The open round of a job. ``received``, ``refused``: the invited trainers that are done with it."""
+class Round:
+    """A round of a job in the aggregator's process. What survives the process is in the checkpoint.
+
+    Attributes:
+        job: identity of the training.
+        epoch: the aggregator's epoch when it opened the round.
+        number: the round's number; 0: none was opened yet.
+        invited: the trainers of the round.
+        until: the deadline for updates, in monotonic seconds.
+        most_bytes: most bytes of an update.
+        only_evaluate: trainers evaluate the final weights, and train no more.
+        counted: trainers whose updates made the weights of this round.
+        phase: ``open`` for updates; before and after that ``waiting``, for trainers or the next weights; ``done``: the
+            job has its model.
+        shortage: why there are too few trainers for the next round; empty: there are enough.
+        accepted: invited trainers whose update counts, with the update.
+        refused: invited trainers whose update does not count, with the reason.
+        judged: identity of the last state of each trainer that was judged.
+
+    """
 
     job: str
-    epoch: int
-    number: int
-    invited: tuple[str, ...]
-    until: float
-    most_bytes: int
+    epoch: int = 0
+    number: int = 0
+    invited: tuple[str, ...] = ()
+    until: float = 0.0
+    most_bytes: int = 0
     only_evaluate: bool = False
-    #: whose updates made the weights of this round
     counted: frozenset[str] = frozenset()
-    received: list[str] = field(default_factory=list)
+    phase: Literal["waiting", "open", "done"] = "waiting"
+    shortage: str = ""
+    accepted: dict[str, AcceptedUpdate] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    judged: dict[str, StateIdentity] = field(default_factory=dict)
+
+    def unjudged_states(self, states: Mapping[str, TrainerState]) -> Iterator[tuple[str, TrainerState]]:
+        """Yield each trainer's state that was not judged yet, with its name, and record it as judged."""
+        for trainer, state in list(states.items()):
+            identity = update_identity(state)
+            if self.judged.get(trainer) != identity:
+                self.judged[trainer] = identity
+                yield trainer, state
 
     def judge(self, trainer: str, state: TrainerState) -> UpdateVerdict:
-        """Return what a trainer's state means for this round. The caller judges each state once."""
+        """Return what a trainer's state means for this round; call it once for each of ``unjudged_states``."""
         if state.job != self.job:
             return UpdateVerdict.NOTHING
         if not state.number:
-            declines = state.reason and trainer in self.invited and not self._is_done(trainer)
+            declines = state.reason and trainer in self.invited and not self._is_settled(trainer)
             return UpdateVerdict.DECLINED if declines else UpdateVerdict.NOTHING
         if (state.number, state.epoch) != (self.number, self.epoch):
-            return self._elsewhere(trainer, state)
+            return self._judge_other_round(trainer, state)
         if trainer not in self.invited:
             return UpdateVerdict.NOT_INVITED
-        if self._is_done(trainer):
+        if self._is_settled(trainer):
             return UpdateVerdict.REPEATED
         if state.reason:
             return UpdateVerdict.DECLINED
@@ -71,8 +120,11 @@ class RoundPlan:
             return UpdateVerdict.NOTHING
         return UpdateVerdict.TOO_LARGE if state.update.size > self.most_bytes else UpdateVerdict.FETCH
 
-    def _elsewhere(self, trainer: str, state: TrainerState) -> UpdateVerdict:
-        """Return what a state of another round means. A trainer that counted in the last one may still show that."""
+    def _judge_other_round(self, trainer: str, state: TrainerState) -> UpdateVerdict:
+        """Return what a state of another round means.
+
+        A trainer whose update counted in the last round may still have the state of that round.
+        """
         if state.number > self.number or (state.number == self.number and state.epoch > self.epoch):
             return UpdateVerdict.UNKNOWN_ROUND
         if state.update is None or state.number == self.number:  # an earlier life's round: it is published again
@@ -80,22 +132,24 @@ class RoundPlan:
         is_counted = state.number == self.number - 1 and trainer in self.counted
         return UpdateVerdict.NOTHING if is_counted else UpdateVerdict.LATE
 
-    def _is_done(self, trainer: str) -> bool:
-        return trainer in self.received or trainer in self.refused
+    def _is_settled(self, trainer: str) -> bool:
+        """Whether a trainer was accepted or refused in this round."""
+        return trainer in self.accepted or trainer in self.refused
 
     def has_enough(self, least: int) -> bool:
-        """Whether so many updates are there that the round counts."""
-        return len(self.received) >= least
+        """Whether at least ``least`` updates were accepted."""
+        return len(self.accepted) >= least
 
     def is_over(self, now: float) -> bool:
-        """Whether all invited trainers are done, or the deadline has passed."""
-        return now >= self.until or len(self.received) + len(self.refused) >= len(self.invited)
+        """Whether all invited trainers were accepted or refused, or the deadline has passed."""
+        return now >= self.until or len(self.accepted) + len(self.refused) >= len(self.invited)
 
 
 def candidates(states: Mapping[str, TrainerState], job: str, shape: Sequence[int]) -> list[str]:
-    """Return the trainers that can take part in a round, in the order of their names. ``shape``: that of a sample.
+    """Return the names, sorted, of the trainers that can take part in a round of a job: they have samples of ``shape``.
 
-    A trainer that failed in a round can take part in the next one. One that names no round reports why it cannot.
+    A trainer whose state has a reason cannot take part, unless the state also names a round: then it failed only in
+    that round.
     """
     return sorted(
         name
@@ -108,36 +162,39 @@ def candidates(states: Mapping[str, TrainerState], job: str, shape: Sequence[int
 
 
 def sample_shape(states: Mapping[str, TrainerState], job: str) -> list[int]:
-    """Return the shape of samples that most trainers have; empty if none has any."""
+    """Return the shape of a sample that most trainers of a job have; empty if none has samples."""
     shapes = Counter(tuple(state.shape) for state in states.values() if state.job == job and state.samples)
     most = max(shapes.values(), default=0)
     return list(min((shape for shape, count in shapes.items() if count == most), default=()))
 
 
 def invite(names: Sequence[str], number: int, seed: int) -> tuple[str, ...]:
-    """Return the trainers of a round: ``number`` of the names, drawn by the seed; 0: all."""
+    """Return the trainers of a round, sorted: ``number`` of the names, drawn by the seed; all if ``number`` is 0."""
     chosen = random.Random(seed).sample(sorted(names), number) if 0 < number < len(names) else names  # noqa: S311
     return tuple(sorted(chosen))
 
 
 def round_seed(job_seed: int, number: int) -> int:
-    """Return the seed of a round."""
+    """Return the seed of round ``number``: the same in each process."""
     return (job_seed * 1_000_003 + number) % 2**32
 
 
-def update_identity(state: TrainerState) -> tuple[int, int, str, str]:
-    """Return what a retained state is known by: it is published again with each connection."""
+def update_identity(state: TrainerState) -> StateIdentity:
+    """Return what distinguishes a state from others: a trainer publishes the same state again with each connection."""
     return state.epoch, state.number, state.update.digest if state.update else "", state.reason
 
 
 def trainer_weights(samples: Mapping[str, int]) -> dict[str, int]:
-    """Return the weight of each trainer: its samples, at most ``TIMES_MEDIAN`` times the median."""
-    most = int(TIMES_MEDIAN * median(samples.values()))
+    """Return the weight of each trainer: its samples, at most ``SAMPLES_TIMES_MEDIAN`` times the median."""
+    most = int(SAMPLES_TIMES_MEDIAN * median(samples.values()))
     return {name: max(1, min(number, most)) for name, number in samples.items()}
 
 
 def mean_metrics(states: Mapping[str, TrainerState]) -> dict[str, float]:
-    """Return the metrics of a round's weights over trainers, each weighed by its held-out samples."""
+    """Return the means of the trainers' evaluations of a round's weights, each weighed by its held-out samples.
+
+    Only metrics that all trainers report are in it; it is empty if no trainer has held-out samples.
+    """
     evaluated = {name: state for name, state in states.items() if state.evaluation and state.held_out}
     if not evaluated:
         return {}
@@ -150,20 +207,28 @@ def mean_metrics(states: Mapping[str, TrainerState]) -> dict[str, float]:
 
 
 def is_target_reached(target: MetricTarget | None, metrics: Mapping[str, float]) -> bool:
-    """Whether a round's metrics have the value at which a job ends; one that no trainer reports has none."""
+    """Whether a round's metrics have reached the target of a job, if it has one."""
     return target is not None and target.metric in metrics and metrics[target.metric] >= target.value
 
 
-def is_superseded(body: TrainingRound, now: TrainingRound | None) -> bool:
-    """Whether another round, or another state of this one, is published by now."""
-    return now is not None and (now.epoch, now.number, now.state) != (body.epoch, body.number, body.state)
+def is_superseded(body: TrainingRound, latest: TrainingRound | None) -> bool:
+    """Whether the work for a published round ``body`` is in vain, because the latest published one differs.
+
+    It differs in round, epoch or state; if the job was done, in its model.
+    """
+    if latest is None:
+        return False
+    if body.state == "done":
+        return latest.model != body.model
+    return (latest.epoch, latest.number, latest.state) != (body.epoch, body.number, body.state)
 
 
-def is_same_round(one: TrainingRound, other: TrainingRound) -> bool:
-    """Whether an update for one is an update for the other: a restarted aggregator repeats its round."""
-    return _work(one) == _work(other)
+def is_same_round(body: TrainingRound, other: TrainingRound) -> bool:
+    """Whether an update for one round is also an update for the other: a restarted aggregator repeats its round."""
+    return _work(body) == _work(other)
 
 
 def _work(body: TrainingRound) -> tuple[object, ...]:
+    """Return all that an update depends on."""
     weights = body.weights.digest if body.weights else ""
     return body.job, body.number, weights, body.seed, body.parameters, body.compression, body.only_evaluate

@@ -1,4 +1,4 @@
-"""Environment variables of aggregators and trainers, in addition to those of every worker. Pure."""
+"""Environment variables of aggregators and trainers, in addition to those of every worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from halimede.api.trainingmodel import CPU_SHARE, KIND, MetricTarget, ShareOfCore, TrainingLimits
-from halimede.environment import required
+from halimede.environment import require
 from halimede.errors import InvalidFieldError
 from halimede.messages import Compression
 from halimede.messages.base import Name, NonNegative
@@ -20,20 +20,35 @@ from halimede.worker.settings import WorkerSettings, read, read_json
 
 #: kind of the resource that is the owner of the workers
 OWNER_KIND = KIND
+#: the kinds of workers of a training job
 Program = Literal["aggregator", "trainer"]
 
 
 class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A training job, as all its workers know it: the variable TRAINING.
+    """A training job, as all its workers know it: the JSON in the variable TRAINING.
 
-    ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
-    0: all. A round needs updates of ``min_clients``. ``initial_weights``: a file of tensors on the aggregator's node to
-    begin with; empty: those of the trainer's class. ``run`` identifies a training within the life of its resource:
-    another one begins from the start.
+    Attributes:
+        trainers: the node of each worker that may take part, by the worker's name.
+        entry: the user's trainer: ``Perceptron``, an installed one, ``module:Class`` or ``file.py:Class``.
+        parameters: the trainer's parameters.
+        initial_weights: path of a file of tensors on the aggregator's node to begin with; empty: those of the trainer.
+        aggregation: name of the algorithm that makes new weights of the updates.
+        aggregation_parameters: its parameters.
+        compression: of updates and weights.
+        rounds: the number of rounds.
+        clients_per_round: trainers that are drawn for each round; 0: all.
+        min_clients: updates that a round needs.
+        round_deadline_s: seconds for the updates of a round.
+        target: the metric at which the job ends earlier; None: it has none.
+        run: identifies a training within the life of its resource: another run begins from the start.
+        seed: for all random numbers.
+        limits: of each step of the trainer, and the hours at which it may train.
+        cpu_share: the part of a core that each worker is promised; 0: none.
+        since_s: in a learning loop: kept samples of services count from this time on, in seconds since 1970.
+        base: in a learning loop: the version of the present model. If an earlier training of this job made it, its
+            weights are the first ones.
+        compares: in a learning loop: trainers compare the trained model with that of MODEL_URL.
 
-    For a learning loop: ``since_s``: kept samples of services count from this time on, in seconds since 1970. ``base``:
-    the version of the present model; if an earlier training of this job made it, its weights are the first ones.
-    ``compares``: trainers compare the trained model with that of MODEL_URL.
     """
 
     trainers: Annotated[dict[Name, Name], Meta(min_length=1, max_length=MOST_TRAINERS)]
@@ -59,9 +74,15 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """One worker of a training job. ``data``: the samples of a trainer. ``archive``: the file with its class.
+    """The settings of one worker of a training job.
 
-    ``reference``: samples of the stream as it was, if ``data`` are those that a service keeps; empty: there are none.
+    Attributes:
+        worker: those that every worker has.
+        job: those of the job.
+        data: path of a trainer's samples: a data set, or the folder of the samples that a service keeps.
+        archive: path of the file with the trainer's class; empty: it is installed.
+        reference: path of the first data set, if ``data`` are samples that a service keeps; empty: there is none.
+
     """
 
     worker: WorkerSettings
@@ -72,13 +93,13 @@ class TrainingSettings:
 
     @property
     def identity(self) -> str:
-        """Identifies the training: the life of its resource, and its run."""
+        """What identifies the training: the uid of its resource, and its run."""
         return f"{self.worker.uid}.{self.job.run}" if self.job.run else self.worker.uid
 
 
 def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSettings:
-    """Read the environment. Raises InvalidFieldError."""
-    required(environ, "TRAINING")
+    """Return the settings in ``environ`` of an aggregator or a trainer. Raises InvalidFieldError."""
+    require(environ, "TRAINING")
     job = read_json(environ, "TRAINING", JobSettings)
     if job.min_clients > len(job.trainers):
         fix = f"write at most the number of trainers, {len(job.trainers)}"
@@ -87,12 +108,12 @@ def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSetti
         raise InvalidFieldError("TRAINING.clientsPerRound", job.clients_per_round, "write at least minClients, or 0")
     role: Literal["edge", "cloud"] = "cloud" if program == "aggregator" else "edge"
     worker = read(role, environ, own_estimator=True, mines=False)
-    required(environ, "SERVICE_UID")
+    require(environ, "SERVICE_UID")
     archive = environ.get("ARCHIVE_URL", "")
     if program == "aggregator":
         first = environ.get("INITIAL_URL") or job.initial_weights
         return TrainingSettings(worker, msgspec.structs.replace(job, initial_weights=first), archive=archive)
     if job.trainers.get(worker.worker) != worker.node:
         raise InvalidFieldError("WORKER_NAME", worker.worker, "use a name of TRAINING.trainers, on its node")
-    data, reference = Path(required(environ, "TRAIN_DATASET_URL")), environ.get("TRAIN_REFERENCE_URL", "")
+    data, reference = Path(require(environ, "TRAIN_DATASET_URL")), environ.get("TRAIN_REFERENCE_URL", "")
     return TrainingSettings(worker, job, data, archive, reference)

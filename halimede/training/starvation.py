@@ -1,4 +1,4 @@
-"""The share of a core that a training is promised, and the report of a worker that gets less."""
+"""The share of a core that a training is promised, and the report of a worker that gets less than it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from halimede.worker.status_reporter import StatusReporter
 
 @contextlib.asynccontextmanager
 async def promised_share(share: float, reporter: StatusReporter) -> AsyncIterator[None]:
-    """Keep the share for the processes of this worker within the block, and report it if they get less; 0: none."""
+    """Within the block, keep a share of one core (0..1) for this process and its children, by their priority.
+
+    While they get less, the worker reports STARVED. With a share of 0 nothing is done.
+    """
     if not share:
         yield
         return

@@ -1,14 +1,14 @@
-"""Tensor files between an aggregator and its trainers: the exchange of blobs, on topics of the job.
+"""Exchanges tensor files between an aggregator and its trainers, in pieces, on topics of the job.
 
-Files are pulled. A worker publishes digest and size of a file, and sends pieces to who requests them; so a party that
-nobody requests anything from cannot send anything.
+Files are pulled: a worker publishes digest and size of a file, and sends pieces to the worker that requests them. So a
+worker whose files are not requested cannot send any.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,18 @@ from halimede.messages import TensorFile
 from halimede.models.source_types import TransferLimits
 from halimede.training.weights import WeightsError, digest_of
 
+#: seconds for the first piece of a file, and between two pieces
 LIMITS = TransferLimits(connect_s=20.0, inactivity_s=20.0)
 
 
 class TensorExchange:
-    """Serves the files of one worker, and fetches those of others. ``start``, then ``serve``, or ``run_party``.
+    """Serves the files of one worker of a job, and fetches those of others.
+
+    Call ``start``, then ``run_party``, or ``serve`` in a task of its own.
 
     Attributes:
-        offered: the path of each file that others may get, by digest.
-        received_bytes: of all files that were fetched.
+        offered: the path of each file that others may fetch, by digest.
+        received_bytes: bytes of all files that were fetched.
 
     """
 
@@ -45,16 +48,16 @@ class TensorExchange:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of all pieces that were sent."""
+        """The bytes of all pieces that were sent."""
         return self._server.stats.bytes
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes in both directions."""
+        """The bytes that were sent and received."""
         return self.sent_bytes + self.received_bytes
 
     async def start(self) -> None:
-        """Subscribe to requests and pieces."""
+        """Subscribe to requests and pieces. Raises BusError."""
         await self._client.start()
         await self._server.start()
 
@@ -69,7 +72,10 @@ class TensorExchange:
         ready: Callable[[], None],
         stop: asyncio.Event,
     ) -> None:
-        """Serve files, publish a party's state and do its work until ``stop`` is set; then withdraw the state."""
+        """Serve files, publish a party's state and do its work until ``stop`` is set; then clear the state.
+
+        ``ready`` is called at the begin. Raises an ExceptionGroup with what the work raises.
+        """
         async with asyncio.TaskGroup() as group:
             party = group.create_task(work, name="training")
             services = [
@@ -84,11 +90,18 @@ class TensorExchange:
                 task.cancel()
 
     async def fetch(self, source: str, file: TensorFile, most_bytes: int) -> bytes:
-        """Return a file of another worker. Raises WeightsError for wrong bytes, FetchError, BusError."""
+        """Return the content of a file of the worker ``source``.
+
+        Raises WeightsError for more than ``most_bytes`` or other bytes than were published, FetchError or BusError if
+        the file cannot be fetched.
+        """
         if file.size > most_bytes:
             raise WeightsError("TooLarge", f"{file.size} bytes: at most {most_bytes} are expected")
-        async with self._download(source, file) as download:
-            content = bytearray()
+        content = bytearray()
+        with contextlib.closing(BlobDownload(self._client, file.digest, [source], LIMITS, ask_all=False)) as download:
+            await download.open(0)
+            if download.size != file.size:
+                raise WeightsError("Unreadable", f"it has {download.size} bytes, and not {file.size} as was published")
             async for block in download.blocks():
                 content += block
         self.received_bytes += len(content)
@@ -96,16 +109,6 @@ class TensorExchange:
             raise WeightsError("Unreadable", "it has other bytes than its digest states")
         return bytes(content)
 
-    @contextlib.asynccontextmanager
-    async def _download(self, source: str, file: TensorFile) -> AsyncIterator[BlobDownload]:
-        download = BlobDownload(self._client, file.digest, [source], LIMITS, ask_all=False)
-        try:
-            await download.open(0)
-            if download.size != file.size:
-                raise WeightsError("Unreadable", f"it has {download.size} bytes, and not {file.size} as was published")
-            yield download
-        finally:
-            download.close()
-
     async def _find(self, digest: str) -> Path | None:
+        """Return the path of an offered file; None if it is not offered."""
         return self.offered.get(digest)

@@ -1,7 +1,7 @@
 """The file form of tensors: a msgpack header that lists them, then their values.
 
-A reader knows from the specs what has to be in the file, and checks the header against them before it allocates
-anything. Only plain numbers are read: there are no pickles and no object arrays.
+A reader knows the specs (names, types and shapes) of the tensors, and checks the header against them before it
+allocates memory. Only plain numbers are read: there are no pickles and no arrays of objects.
 """
 
 from __future__ import annotations
@@ -19,21 +19,29 @@ from halimede.messages import Compression, TensorSpec
 from halimede.messages.training import MOST_TENSORS
 from halimede.training.weights import Weights, WeightsError, bytes_of, check_finite, check_specs, specs_of
 
+#: the first bytes of a file
 MAGIC = b"HALTENS1"
-#: bytes of the header's length
+#: bytes of the header's length, which follows
 PREFIX = 4
-#: bytes of the header of one tensor at most: its name and its form
+#: most bytes of the header for one tensor
 MAX_ENTRY = 320
+#: type of indices
 INDEX = np.dtype("<u4")
+#: the largest float16
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class TensorEntry(Struct, array_like=True):
-    """One tensor in a file: its element type there, and how many values follow.
+    """One tensor in the header of a file.
 
-    ``all``: all values in C order. The others have ``count`` values of the flat tensor. ``top``: their indices
-    (uint32), then the values. ``mask``: a bit for each value of the tensor, set for those that follow; the first one is
-    the lowest bit of the first byte.
+    Attributes:
+        name: the tensor's name.
+        form: what follows in the file. ``all``: all values in C order. ``top``: the indices of some values in the flat
+            tensor, then these values. ``mask``: a bit for each value of the tensor (the first one is the lowest bit of
+            the first byte), then the values whose bit is set. Values that are not in the file are 0.
+        dtype: type of the values in the file; it may be float16 for a tensor of a larger float type.
+        count: the number of values in the file.
+
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -47,14 +55,13 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def encode(weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a file with all values of the weights. Raises WeightsError for tensors that cannot be sent."""
+    """Return the content of a file with all values of the weights. Raises WeightsError for tensors of other types."""
     specs_of(weights)
-    entries = [(TensorEntry(name, "all", t.dtype.name, t.size), (t,)) for name, t in weights.items()]
-    return _file(entries)
+    return _file([(TensorEntry(name, "all", t.dtype.name, t.size), (t,)) for name, t in weights.items()])
 
 
 def encode_update(delta: Mapping[str, NDArray[Any]], compression: Compression) -> bytes:
-    """Return a file with an update as ``compression`` describes it. Raises WeightsError."""
+    """Return the content of a file with an update, compressed as described. Raises WeightsError as ``encode``."""
     specs_of(delta)
     entries: list[tuple[TensorEntry, Sequence[NDArray[Any]]]] = []
     for name, tensor in delta.items():
@@ -74,12 +81,12 @@ def encode_update(delta: Mapping[str, NDArray[Any]], compression: Compression) -
 
 
 def value_count(size: int, compression: Compression) -> int:
-    """Return how many values of a tensor an update has: at least one, if there are any."""
+    """Return how many values of a tensor with ``size`` values a compressed file has: at least one, if there are any."""
     return min(size, max(1, math.ceil(size * compression.top_k)))
 
 
 def _encode_positions(positions: NDArray[Any], size: int) -> tuple[Literal["top", "mask"], NDArray[Any]]:
-    """Return the smaller form of positions in a tensor: a mask from one value of 32 on."""
+    """Return the positions of values in a tensor of ``size`` values, in the smaller form: as indices, or as a mask."""
     if len(positions) * INDEX.itemsize <= _mask_bytes(size):
         return "top", positions.astype(INDEX)
     bits = np.zeros(size, bool)
@@ -88,6 +95,7 @@ def _encode_positions(positions: NDArray[Any], size: int) -> tuple[Literal["top"
 
 
 def _mask_bytes(size: int) -> int:
+    """Return the bytes of a mask with ``size`` bits."""
     return -(-size // 8)
 
 
@@ -98,9 +106,9 @@ def size_limit(specs: Sequence[TensorSpec]) -> int:
 
 
 def decode(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
-    """Return the tensors of a file in the types and shapes of ``specs``; what the file leaves out is 0.
+    """Return the tensors in a file's content, in the types and shapes of ``specs``; values not in it are 0.
 
-    Raises WeightsError if the file has other tensors, values or bytes.
+    Raises WeightsError if the file has other tensors, values or bytes than the specs allow.
     """
     check_specs(specs)
     view = memoryview(content)
@@ -126,14 +134,14 @@ def decode(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
 
 
 def decode_finite(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
-    """Return the tensors of a file, see ``decode``; raises WeightsError also for values that are not finite."""
+    """Return what ``decode`` returns. Raises WeightsError also for values that are not finite."""
     weights = decode(content, specs)
     check_finite(weights)
     return weights
 
 
 def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> tuple[NDArray[Any], int]:
-    """Return one tensor, and where the next one begins. Raises WeightsError."""
+    """Return the tensor at the offset ``at``, and the offset after it. Raises WeightsError."""
     target_dtype, size = np.dtype(spec.dtype), math.prod(spec.shape)
     if entry.dtype != spec.dtype and not (entry.dtype == "float16" and target_dtype.kind == "f"):
         raise WeightsError("Shape", f"tensor {spec.name!r} holds {entry.dtype}, not {spec.dtype}")
@@ -151,14 +159,16 @@ def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> 
 
 
 def _positions(view: memoryview, at: int, entry: TensorEntry, size: int) -> tuple[NDArray[Any], int]:
-    """Return the positions of the values that follow, and where these begin. Raises WeightsError."""
+    """Return the positions, at the offset ``at``, of an entry's values, and the offset after them.
+
+    Raises WeightsError.
+    """
     if entry.form == "mask":
         mask, at = _values(view, at, _mask_bytes(size), np.dtype(np.uint8), entry.name)
         positions: NDArray[Any] = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
         if len(positions) != entry.count:
-            raise WeightsError(
-                "Shape", f"tensor {entry.name!r} has a mask of {len(positions)} values, not {entry.count}"
-            )
+            text = f"tensor {entry.name!r} has a mask of {len(positions)} values, not {entry.count}"
+            raise WeightsError("Shape", text)
     else:
         positions, at = _values(view, at, entry.count, INDEX, entry.name)
     if entry.count and (int(positions[-1]) >= size or (np.diff(positions.astype(np.int64)) <= 0).any()):
@@ -167,6 +177,7 @@ def _positions(view: memoryview, at: int, entry: TensorEntry, size: int) -> tupl
 
 
 def _values(view: memoryview, at: int, count: int, dtype: np.dtype[Any], name: str) -> tuple[NDArray[Any], int]:
+    """Return ``count`` numbers at the offset ``at``, and the offset after them. Raises WeightsError."""
     end = at + count * dtype.itemsize
     if end > len(view):
         raise WeightsError("Unreadable", f"it ends within tensor {name!r}")
@@ -174,10 +185,12 @@ def _values(view: memoryview, at: int, count: int, dtype: np.dtype[Any], name: s
 
 
 def _sent_dtype(dtype: np.dtype[Any], compression: Compression) -> np.dtype[Any]:
+    """Return the type in which the values of a tensor are sent."""
     return np.dtype(np.float16) if dtype.kind == "f" and compression.dtype == "float16" else dtype
 
 
 def _file(entries: Sequence[tuple[TensorEntry, Sequence[NDArray[Any]]]]) -> bytes:
+    """Return the content of a file: the header, then the arrays of each entry."""
     header = msgspec.msgpack.encode([entry for entry, _ in entries])
     parts = [MAGIC, len(header).to_bytes(PREFIX), header]
     for _, arrays in entries:

@@ -9,8 +9,8 @@ class Digits:
     def export(self, weights, path): ...                      # writes an ONNX model
 ```
 
-Parameters are text, as in a resource. A trainer that draws random numbers must use ``data.seed``: a round that is
-repeated after a failure then has the same result.
+Parameters are text, as in a resource. A trainer that draws random numbers must use ``data.seed``: then a round that is
+repeated after a failure has the same result. ``Trainer`` describes the methods; ``load_trainer`` finds the class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import SourceFileLoader
@@ -33,13 +33,15 @@ from halimede.errors import InvalidFieldError, describe_exception
 from halimede.inference.estimator import load_estimator
 from halimede.training.weights import Weights
 
+#: field of the resource that names the trainer
 FIELD = "spec.trainer.entry"
 #: files of an archive that an error names
 SHOWN = 5
-#: entry points of distributions; those of this package are named without a module
+#: group of the entry points of installed trainers
 GROUP = "halimede.trainers"
-#: methods that a job needs; ``initial_weights`` only one without initial weights
+#: methods that each job needs; ``initial_weights`` is needed only without a file of initial weights
 METHODS = ("train", "evaluate", "export")
+#: trainers of this package by their names
 BUILT_IN = {"Perceptron": "halimede.training.trainers.perceptron:Perceptron"}
 
 
@@ -47,8 +49,13 @@ BUILT_IN = {"Perceptron": "halimede.training.trainers.perceptron:Perceptron"}
 class TrainingData:
     """Samples of one node.
 
-    ``samples``: a sample in each row, as the model's pre-processing makes them. ``labels``: index of the class of each.
-    ``parameters``: of the round, such as ``mu`` of FedProx.
+    Attributes:
+        samples: ``(n, *shape)``, as the model's pre-processing makes them.
+        labels: index of each sample's class, ``(n,) int64``.
+        classes: the number of classes.
+        seed: for random numbers.
+        parameters: those of the round, such as ``mu`` of FedProx.
+
     """
 
     samples: NDArray[Any]
@@ -63,26 +70,36 @@ class TrainingData:
 
 
 class Trainer(Protocol):
-    """Trains one kind of model. All methods are called in a process of their own."""
+    """Trains one kind of model. Each call is in a new process, so a trainer remembers nothing between calls.
+
+    Methods may raise any exception; the worker reports it.
+    """
 
     def initial_weights(self, shape: tuple[int, ...], classes: int) -> Weights:
-        """Return the first weights, for samples of a shape: the same ones for each call."""
+        """Return the first weights, for samples of this shape: the same for each call."""
 
     def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
-        """Return weights after some epochs, of the same names, types and shapes, and metrics."""
+        """Return the weights after some epochs, with the same names, types and shapes, and metrics of the training."""
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
-        """Return metrics of weights, such as ``accuracy``."""
+        """Return metrics of the weights on the samples, such as ``accuracy``."""
 
     def export(self, weights: Weights, path: Path) -> None:
-        """Write the model as an ONNX file that takes ``samples`` and returns probabilities."""
+        """Write the model as an ONNX file that takes samples and returns a probability for each class."""
+
+
+def batches(number: int, size: int, random: np.random.Generator | None = None) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of ``number`` samples in batches of ``size``, in a random order; None: in their own order."""
+    order = random.permutation(number) if random else np.arange(number)
+    for first in range(0, number, size):
+        yield order[first : first + size]
 
 
 @cache
 def import_trainer(entry: str, archive: str = "") -> Any:
-    """Import the class that a job names: ``Perceptron``, an installed one, ``module:Class``, or ``file.py:Class``.
+    """Return the class that a job names: ``Perceptron``, an installed one, ``module:Class``, or ``file.py:Class``.
 
-    The last two may be in ``archive``, a Python file or a zip file. Raises InvalidFieldError.
+    The last two may be in ``archive``, the path of a Python file or a zip file; empty: none. Raises InvalidFieldError.
     """
     installed = {point.name: point.value for point in entry_points(group=GROUP)}
     named = _from_archive(archive, entry) if archive else (BUILT_IN | installed).get(entry, entry)
@@ -93,7 +110,7 @@ def import_trainer(entry: str, archive: str = "") -> Any:
 
 
 def load_trainer(entry: str, parameters: Mapping[str, str], archive: str = "") -> Trainer:
-    """Make the trainer that a job names; see ``import_trainer``. Raises InvalidFieldError."""
+    """Return a trainer of the class that ``import_trainer`` finds. Raises InvalidFieldError."""
     trainer = import_trainer(entry, archive)
     try:
         return cast("Trainer", trainer(**parameters))
@@ -123,7 +140,7 @@ def _from_archive(archive: str, entry: str) -> str:
 
 
 def _import_file(module: str, path: str, entry: str) -> None:
-    """Import a Python file, whose path may have any name. Raises InvalidFieldError."""
+    """Import a Python file, whose name need not end with ``.py``, as a module. Raises InvalidFieldError."""
     spec = importlib.util.spec_from_file_location(module, path, loader=SourceFileLoader(module, path))
     assert spec is not None  # noqa: S101  # a loader was given
     assert spec.loader is not None  # noqa: S101
@@ -131,8 +148,5 @@ def _import_file(module: str, path: str, entry: str) -> None:
     try:
         spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
-        fix = (
-            "the archive is no zip file, and reading it as a Python file failed with "
-            f"{describe_exception(error)}: mend it"
-        )
-        raise InvalidFieldError(FIELD, entry, fix) from error
+        failure = f"reading it as a Python file failed with {describe_exception(error)}: mend it"
+        raise InvalidFieldError(FIELD, entry, f"the archive is no zip file, and {failure}") from error

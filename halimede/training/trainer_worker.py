@@ -1,8 +1,10 @@
 """A trainer: trains the round's weights on its node's samples, and offers the update to the aggregator.
 
 All that it knows of the job is the aggregator's retained round, and all that it publishes is its own retained state.
-So it can be killed at any instant: the next process reads the round, and either has the update in its checkpoint, or
-makes the same one again. Samples never leave it; a step of the user's trainer runs in a child process.
+One task waits for a round that invites this trainer, and takes part until its update is offered or another round is
+published. So it can be killed at any instant: the next process reads the round, and either has the update in its
+checkpoint, or makes the same update again. Samples never leave the node; each step of the user's trainer runs in a
+child process.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,22 +47,35 @@ from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
-#: seconds until samples that could not be read are read again, until a trainer that fails may try again, and until a
-#: failed transfer is tried again
-READ_AGAIN_S, FAILS_AGAIN_S, FETCH_AGAIN_S = 30.0, 3600.0, 1.0
-#: rounds in a row in which the user's trainer may fail: then it takes part in no further one
+#: seconds until samples that could not be read are read again
+READ_AGAIN_S = 30.0
+#: seconds until a trainer that fails may take part again
+FAILS_AGAIN_S = 3600.0
+#: seconds until a failed transfer is tried again
+FETCH_AGAIN_S = 1.0
+#: rounds in a row in which the user's trainer fails, after which it takes part in no further round
 MOST_FAILURES = 3
+#: reasons of a trainer that does not take part
 OUTSIDE_HOURS, FAILS = "OutsideHours", "TrainerFails"
+#: folder of the checkpoint, in the worker's own
 FOLDER = "training"
 #: the file of the model that is compared with the present one
 CANDIDATE = "candidate.onnx"
 
 
 class TrainerMemory(Struct, kw_only=True):
-    """What a trainer keeps of a job: its latest update, and what compression took from its updates.
+    """What a trainer stores of a job.
 
-    ``residual`` is that of all updates that count, ``next_residual`` that after the latest update: digests of files;
-    empty: none.
+    Attributes:
+        job: identity of the training.
+        work: the last round that it took part in; None: none.
+        update: the file of its update for that round; None: the round only evaluated.
+        metrics: of its training in that round.
+        evaluation: its metrics on held-out samples.
+        residual: digest of the file with what compression has left out of all updates that count; empty: none.
+        next_residual: digest of the file that becomes ``residual`` if the latest update counts; empty: it is known
+            whether it counts, or nothing was left out.
+
     """
 
     job: str
@@ -73,7 +88,7 @@ class TrainerMemory(Struct, kw_only=True):
 
 
 class TrainerWorker:
-    """One trainer of a job. ``run`` until stopped. ``step`` runs the user's code."""
+    """One trainer of a job. Call ``run`` once. ``step`` runs the user's trainer; None: in a child process."""
 
     def __init__(
         self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter, *, step: Step | None = None
@@ -93,7 +108,7 @@ class TrainerWorker:
         # a state that changes seldom, and that the aggregator waits for
         self._publisher = RetainedPublisher(bus, address, lambda: self._state, least_s=0.0, lasts_s=0.0)
         self._round: TrainingRound | None = None
-        #: weights of the latest round by their digest: the next round may need only their change
+        #: file of the latest weights by its digest: the next round may need only their change
         self._recent_weights: dict[str, bytes] = {}
         #: digest of the model that was compared with the present one, and the result
         self._compared, self._comparison = "", TrainingResult()
@@ -103,15 +118,19 @@ class TrainerWorker:
         self._round_s = 0.0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Take part in rounds until ``stop`` is set. Raises CheckpointError."""
+        """Take part in rounds until ``stop`` is set. ``ready``: called once it runs.
+
+        Raises CheckpointError if its checkpoint cannot be read, BusError.
+        """
         await asyncio.to_thread(self._restore)
         self._reporter.training = self._progress
         await self._exchange.start()
-        await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._published)
+        await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._on_round)
         with contextlib.closing(self._process):
-            await self._exchange.run_party(self._publisher, self._work(), ready, stop)
+            await self._exchange.run_party(self._publisher, self._train(), ready, stop)
 
     def _restore(self) -> None:
+        """Continue with the checkpoint of this job, if there is one. Raises CheckpointError. Blocks."""
         memory = self._checkpoint.load()
         if memory and memory.job == self._settings.identity:
             self._memory = memory
@@ -138,22 +157,23 @@ class TrainerWorker:
         """Yield the metrics for Prometheus."""
         return training_metrics(self._progress(), self._exchange, self._round_s)
 
-    async def _published(self, delivery: Delivery[TrainingRound]) -> None:
+    async def _on_round(self, delivery: Delivery[TrainingRound]) -> None:
+        """Record the published round of this job."""
         body = delivery.body
         if body.job == self._settings.identity:
             self._round = body
             self._changed.set()
 
-    async def _work(self) -> None:
-        """Describe the samples, then take part in rounds until that cannot be; the samples may change."""
+    async def _train(self) -> None:
+        """Describe the samples and take part in rounds. If a reason prevents that, try again later: samples change."""
         while True:
             await self._describe()
             await self._rounds()
             await asyncio.sleep(FAILS_AGAIN_S if self._state.reason == FAILS else READ_AGAIN_S)
 
     async def _describe(self) -> None:
-        """Read the samples and publish what they are; without any, the reason."""
-        if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
+        """Read the samples and publish their number and shape, or the reason why this trainer cannot take part."""
+        if not self._settings.job.limits.hours.contains(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
         description = await self._step("describe")
@@ -165,29 +185,29 @@ class TrainerWorker:
             self._publish()
 
     async def _rounds(self) -> None:
-        """Take part in rounds until this trainer cannot."""
+        """Take part in rounds, and compare their model if the job wants that, until a reason prevents it."""
         while not self._state.reason or self._state.number:
             self._changed.clear()
             body = self._round
             if body is not None:
-                await asyncio.to_thread(self._acknowledged, body)
-                if self._is_mine(body):
-                    await self._until_another(body)
+                await asyncio.to_thread(self._advance_residual, body)
+                if self._must_take_part(body):
+                    await self._until_superseded(body, self._take_part(body))
                     continue
                 if self._settings.job.compares and body.model and body.model.digest != self._compared:
-                    await self._compare(body, body.model)
+                    await self._until_superseded(body, self._compare(body, body.model))
                     continue
             await self._changed.wait()
 
-    def _is_mine(self, body: TrainingRound) -> bool:
-        """Whether the round is open, and this trainer is invited and not done with it."""
-        own = self._settings.worker.worker
-        done = (self._state.epoch, self._state.number) == (body.epoch, body.number)
-        return body.state == "open" and own in body.invited and body.weights is not None and not done
+    def _must_take_part(self, body: TrainingRound) -> bool:
+        """Whether the round is open, and this trainer is invited and has not published its state for it."""
+        name = self._settings.worker.worker
+        is_published = (self._state.epoch, self._state.number) == (body.epoch, body.number)
+        return body.state == "open" and name in body.invited and body.weights is not None and not is_published
 
-    async def _until_another(self, body: TrainingRound) -> None:
-        """Train for a round until it is done, or another round is published."""
-        task = asyncio.create_task(self._take_part(body), name=f"round {body.number}")
+    async def _until_superseded(self, body: TrainingRound, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work for a round; cancel it once another round is published. Raises what the work raises."""
+        task = asyncio.create_task(work, name=f"round {body.number}")
         try:
             while not task.done():
                 self._changed.clear()
@@ -203,15 +223,15 @@ class TrainerWorker:
                 await task
 
     async def _take_part(self, body: TrainingRound) -> None:
-        """Publish an update for a round: the one that is there already, or a new one."""
+        """Publish an update for a round: the stored one if it is for this round, or a new one."""
         work = self._memory.work
         if work is not None and is_same_round(work, body):
             self._publish(body, self._memory.update)
             return
-        if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
+        if not self._settings.job.limits.hours.contains(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
-        assert body.weights is not None  # noqa: S101  # ``_is_mine`` checks it
+        assert body.weights is not None  # noqa: S101  # ``_must_take_part`` checks it
         samples = await asyncio.to_thread(self._present_samples)
         weights = await self._weights(body, body.weights)
         started = asyncio.get_running_loop().time()
@@ -225,9 +245,9 @@ class TrainerWorker:
         )
         if not result.reason:
             self._publish_samples(result)
-            result = await asyncio.to_thread(self._keep, body, result)
+            result = await asyncio.to_thread(self._store_update, body, result)
         if result.reason:
-            self._failed(body, result)
+            self._report_failure(body, result)
             return
         self._failures = 0
         self._round_s = asyncio.get_running_loop().time() - started
@@ -235,7 +255,7 @@ class TrainerWorker:
         self._publish(body, self._memory.update)
 
     def _present_samples(self) -> dict[str, Any]:
-        """Return which samples a round trains on: those that are present at its begin, however long it lasts."""
+        """Return the fields of a TrainingTask that let a round train only on samples that are present now. Blocks."""
         data, reference = self._settings.data, self._settings.reference
         if data == Path():
             return {}  # a script has its samples itself
@@ -244,7 +264,7 @@ class TrainerWorker:
         return {"until_ns": newest_ns(data)}
 
     async def _compare(self, body: TrainingRound, model: TensorFile) -> None:
-        """Compare the model of a job that is done with the present one; a failure is evidence, too."""
+        """Compare the model of a job that is done with the present one, and report the evidence or the failure."""
         content = await self._fetch(body, model, most_bytes(body.specs))
         path = self._settings.worker.state / CANDIDATE
         try:
@@ -260,7 +280,7 @@ class TrainerWorker:
         self._reporter.touch()
 
     async def _weights(self, body: TrainingRound, file: TensorFile) -> bytes:
-        """Return the weights of a round: those that are held, those after the change, or the whole file."""
+        """Return the file of a round's weights: a recent one, a recent one after the change, or a fetched one."""
         weights = self._recent_weights.get(file.digest) or await self._after_change(body, file)
         if weights is None:
             weights = await self._fetch(body, file, size_limit(body.specs))
@@ -268,7 +288,7 @@ class TrainerWorker:
         return weights
 
     async def _after_change(self, body: TrainingRound, file: TensorFile) -> bytes | None:
-        """Return the weights that the change of a round makes of those that are held; None if it does not apply."""
+        """Return the file of weights that the round's change makes of recent weights; None if that is not possible."""
         base = self._recent_weights.get(body.base)
         if body.change is None or base is None:
             return None
@@ -280,7 +300,7 @@ class TrainerWorker:
             return None
 
     async def _fetch(self, body: TrainingRound, file: TensorFile, most: int) -> bytes:
-        """Return a file of the aggregator; tries until another round is published."""
+        """Return a file of the aggregator. A failed transfer is repeated until another round cancels this."""
         while True:
             try:
                 return await self._exchange.fetch(body.source, file, most)
@@ -288,8 +308,8 @@ class TrainerWorker:
                 log.info("file of the round not fetched", number=body.number, error=str(error))
             await asyncio.sleep(FETCH_AGAIN_S)
 
-    def _failed(self, body: TrainingRound, result: TrainingResult) -> None:
-        """Report a failure: for this round, or for good after some in a row or with other samples."""
+    def _report_failure(self, body: TrainingRound, result: TrainingResult) -> None:
+        """Publish a failure: for this round; after some in a row, or because of the samples, for all rounds."""
         self._failures += 1
         log.warning("round not trained", number=body.number, reason=result.reason, message=result.message)
         if result.reason.startswith("Dataset"):
@@ -301,8 +321,11 @@ class TrainerWorker:
         else:
             self._publish(body, None, result.reason, result.message)
 
-    def _keep(self, body: TrainingRound, result: TrainingResult) -> TrainingResult:
-        """Store the update, so that a later process has the same one; return the result, or why it is none."""
+    def _store_update(self, body: TrainingRound, result: TrainingResult) -> TrainingResult:
+        """Store and offer the update in a result, so that a later process has the same update. Blocks.
+
+        Returns the result, or a failed one if the update cannot be stored.
+        """
         memory = TrainerMemory(
             job=body.job,
             work=body,
@@ -327,6 +350,10 @@ class TrainerWorker:
         return result
 
     def _compress(self, body: TrainingRound, content: bytes, memory: TrainerMemory) -> None:
+        """Store the compressed form of an update, and its residual; record both in ``memory``.
+
+        Raises WeightsError, CheckpointError, OSError.
+        """
         feedback = ErrorFeedback(body.compression)
         if memory.residual:
             feedback.residual = decode(self._checkpoint.read(memory.residual), body.specs)
@@ -335,8 +362,8 @@ class TrainerWorker:
         if body.compression.is_lossy:
             memory.next_residual = self._checkpoint.add(encode(residual))
 
-    def _acknowledged(self, body: TrainingRound) -> None:
-        """Use the residual after the latest update from the round on in which that update counts."""
+    def _advance_residual(self, body: TrainingRound) -> None:
+        """Once a later round shows whether the latest update has counted, keep the residual with or without it."""
         memory, work = self._memory, self._memory.work
         if work is None or not memory.next_residual or body.number <= work.number:
             return
@@ -351,6 +378,7 @@ class TrainerWorker:
         self._memory = memory
 
     def _publish_samples(self, description: TrainingResult) -> None:
+        """Put the number and the shape of samples into the state, which is published later."""
         self._state = msgspec.structs.replace(
             self._state,
             samples=description.samples,
@@ -362,7 +390,7 @@ class TrainerWorker:
     def _publish(
         self, body: TrainingRound | None = None, update: TensorFile | None = None, reason: str = "", message: str = ""
     ) -> None:
-        """Publish the state: of a round, or that this trainer is ready, or the reason why it is not."""
+        """Publish and report the state: for a round, or (None) for all, with the reason why it cannot take part."""
         done = body is not None and not reason
         self._state = msgspec.structs.replace(
             self._state,
@@ -379,5 +407,5 @@ class TrainerWorker:
 
 
 def _seed(seed: int, trainer: str) -> int:
-    """Return the seed of one trainer in a round."""
+    """Return the seed of one trainer in a round with this seed: 32 bits."""
     return int(digest_of(f"{seed}/{trainer}".encode())[:8], 16)

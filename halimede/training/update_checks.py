@@ -1,36 +1,38 @@
-"""Checks of updates before they are aggregated: what is finite, and how large it may be. Pure.
+"""Limits updates before they are aggregated: a poisoned update may be scaled to outweigh all others.
 
-A poisoned update may be scaled. So the norm of each update is clipped to a bound, by default twice the median norm of
-the round's updates (after Sun et al. 2019, Can You Really Backdoor Federated Learning?, arXiv 1911.07963).
+So ``clip`` reduces the norm of each update to twice the median norm of the round's updates at most (after Sun et al.
+2019, Can You Really Backdoor Federated Learning?, arXiv 1911.07963).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 from halimede.training.weights import Weights, norm
 
 #: an update may have so many times the median norm
-TIMES_MEDIAN = 2.0
+NORM_TIMES_MEDIAN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One trainer's update: the difference of its weights to those of the round, and how many samples it trained on."""
+    """One trainer's update: ``delta`` is its weights minus those of the round; it weighs ``samples`` in a mean."""
 
     trainer: str
     samples: int
     delta: Weights
-    metrics: dict[str, float] = field(default_factory=dict)
 
 
-def clip(updates: Sequence[Update], bound: float | None = None) -> tuple[list[Update], list[str]]:
-    """Return updates of at most the norm ``bound``, in the order of their trainers, and the names of those clipped."""
+def clip(updates: Sequence[Update]) -> tuple[list[Update], list[str]]:
+    """Return the updates with limited norms, sorted by trainer, and the names of the trainers whose update was reduced.
+
+    ``updates``: at least one.
+    """
     ordered = sorted(updates, key=lambda update: update.trainer)
     norms = [norm(update.delta) for update in ordered]
-    limit = TIMES_MEDIAN * median_low(norms) if bound is None and norms else bound or 0.0
+    limit = NORM_TIMES_MEDIAN * median_low(norms)
     bounded, clipped = [], []
     for update, size in zip(ordered, norms, strict=True):
         if size > limit > 0:

@@ -1,4 +1,7 @@
-"""The weights of a model: named NumPy arrays of plain numbers, and the checks of those that others sent."""
+"""The weights of a model, as named NumPy arrays of plain numbers: their specs, checks, differences and sums.
+
+The spec of a tensor is its name, type and shape.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ from halimede.errors import HalimedeError
 from halimede.messages import TensorSpec
 from halimede.messages.training import MOST_TENSORS, Dtype
 
-#: the order is that of the trainer
+#: tensors by name, in the order in which the trainer makes them
 Weights = dict[str, NDArray[Any]]
+#: names of the element types that tensors may have
 DTYPES = frozenset(get_args(Dtype))
 #: bytes of one tensor, and of all tensors of a model
 MAX_TENSOR, MAX_WEIGHTS = 256 * 1024**2, 1024**3
 
 
 class WeightsError(HalimedeError):
-    """Weights that cannot be used. ``reason`` is one of Shape, NotFinite, TooLarge and Unreadable."""
+    """Weights, or a file of tensors, cannot be used. ``reason``: Shape, NotFinite, TooLarge or Unreadable."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -30,7 +34,7 @@ class WeightsError(HalimedeError):
 
 
 def specs_of(weights: Mapping[str, NDArray[Any]]) -> list[TensorSpec]:
-    """Return the specs of weights, in their order. Raises WeightsError for tensors that cannot be sent."""
+    """Return the specs of weights, in their order. Raises WeightsError for other types, and for too large tensors."""
     specs = []
     for name, tensor in weights.items():
         if not isinstance(tensor, np.ndarray):
@@ -44,7 +48,7 @@ def specs_of(weights: Mapping[str, NDArray[Any]]) -> list[TensorSpec]:
 
 
 def check_specs(specs: Sequence[TensorSpec]) -> None:
-    """Check number, names and sizes before anything is allocated. Raises WeightsError."""
+    """Raise WeightsError for no, too many or too large tensors, or for equal names. Nothing is allocated."""
     if not specs or len(specs) > MOST_TENSORS:
         raise WeightsError("TooLarge", f"{len(specs)} tensors: a model has 1 to {MOST_TENSORS}")
     if len({spec.name for spec in specs}) != len(specs):
@@ -57,7 +61,7 @@ def check_specs(specs: Sequence[TensorSpec]) -> None:
 
 
 def bytes_of(spec: TensorSpec) -> int:
-    """Return the size of a tensor."""
+    """Return the bytes of a tensor."""
     return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
 
 
@@ -69,7 +73,10 @@ def check_finite(weights: Mapping[str, NDArray[Any]]) -> None:
 
 
 def difference(new: Mapping[str, NDArray[Any]], old: Mapping[str, NDArray[Any]]) -> Weights:
-    """Return what was added to each tensor, in the type of the old one. Raises WeightsError if the specs differ."""
+    """Return new minus old for each tensor, in its type; a boolean is True if it has changed.
+
+    Raises WeightsError if the specs differ.
+    """
     if specs_of(new) != specs_of(old):
         raise WeightsError("Shape", "the trained weights have other names, types or shapes than those given to train")
     # NumPy makes a number of arrays without dimensions
@@ -80,7 +87,7 @@ def difference(new: Mapping[str, NDArray[Any]], old: Mapping[str, NDArray[Any]])
 
 
 def add(weights: Mapping[str, NDArray[Any]], delta: Mapping[str, NDArray[Any]]) -> Weights:
-    """Return weights with a difference added, in the types of the weights."""
+    """Return weights plus what ``difference`` returned for weights of the same specs, in the types of the weights."""
     return {
         name: np.asarray(tensor ^ delta[name] if tensor.dtype.kind == "b" else tensor + delta[name], tensor.dtype)
         for name, tensor in weights.items()
@@ -88,11 +95,11 @@ def add(weights: Mapping[str, NDArray[Any]], delta: Mapping[str, NDArray[Any]]) 
 
 
 def norm(delta: Mapping[str, NDArray[Any]]) -> float:
-    """Return the Euclidean norm over all tensors of floating-point numbers: others are counters and masks."""
+    """Return the Euclidean norm over all tensors of floats; integers and booleans are counters and masks."""
     floats = (tensor for tensor in delta.values() if tensor.dtype.kind == "f")
     return math.sqrt(math.fsum(float(np.square(tensor, dtype=np.float64).sum()) for tensor in floats))
 
 
 def digest_of(content: bytes | memoryview) -> str:
-    """Return the SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content in hexadecimal."""
     return hashlib.sha256(content).hexdigest()

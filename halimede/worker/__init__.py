@@ -1,4 +1,4 @@
-"""The worker runtime. It is part of the library, so that a user's script runs it in three lines.
+"""The runtime of workers. It is part of the library, so that a user's script runs a worker in three lines.
 
 ```python
 from halimede.worker import run_edge

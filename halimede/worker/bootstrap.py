@@ -1,7 +1,7 @@
-"""Builds a worker from its settings, runs it until it is stopped, and drains it within its grace period.
+"""Builds a worker of any role from its settings, and runs it until it is stopped (``serve``).
 
-Each mistake of a user (model, mining, source, estimator) raises one WorkerError with a reason, after it was reported to
-the local controller.
+A mistake of the user (in model, mining, source or estimator) raises one WorkerError with a reason, after it was
+reported to the local controller.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import TraceBuffer, TraceServer
-from halimede.tracing.export import exporting
+from halimede.tracing.export import open_exporter
 from halimede.worker.errors import WorkerError, as_mistake
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.metrics import WorkerMetrics
 from halimede.worker.model_reload import ModelOpener, ModelReloader, UnfitError, desired_of
-from halimede.worker.roles import BusFactory, RoleJob, WorkerContext, unless
+from halimede.worker.roles import BusFactory, RoleJob, WorkerContext, wait_unless_stopped
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.status_reporter import DISK_FULL, SUBSCRIPTION_REFUSED, StatusReporter
 
@@ -44,7 +44,18 @@ async def serve(
     estimator: object | None = None,
     job: RoleJob | None = None,
 ) -> None:
-    """Run the worker until ``stop`` is set, then drain it. Raises WorkerError for a user's mistake."""
+    """Run the worker until ``stop`` is set, then let it answer what it has accepted, within ``settings.grace_s``.
+
+    Args:
+        settings: those of the worker.
+        connect: makes connections to the broker.
+        stop: the caller sets it.
+        estimator: a user's class or object that replaces the model; None: the model's file, or ``settings.estimator``.
+        job: what the worker does; None: joint inference.
+
+    Raises WorkerError for a user's mistake, BusError, and what a defect raises, perhaps in an ExceptionGroup.
+
+    """
     job = job or joint_inference(settings)
     async with connect(settings.client_id(), announce=job.announce) as bus:
         reporter = StatusReporter(bus, settings, owner_kind=job.owner_kind, tier=settings.tier)
@@ -69,80 +80,92 @@ async def _run(
     reporter: StatusReporter,
     job: RoleJob,
 ) -> None:
+    """Run the worker with its reports to the local controller; ``serve`` sends the final one."""
     metrics = WorkerMetrics(settings, [bus])
-    shown = HttpServer(settings.http, health=metrics.health(), registry=registry(settings.role, metrics.collect))
-    async with contextlib.AsyncExitStack() as stack, shown, asyncio.TaskGroup() as group:
-        reporter.http = shown.url
-        others = [group.create_task(reporter.run(), name="reports")]
+    http_server = HttpServer(settings.http, health=metrics.health(), registry=registry(settings.role, metrics.collect))
+    async with contextlib.AsyncExitStack() as stack, http_server, asyncio.TaskGroup() as group:
+        reporter.http = http_server.url
+        background = [group.create_task(reporter.run(), name="reports")]
         ledger = metrics.ledger = await open_ledger(settings, stack)
         reporter.troubles += [(SUBSCRIPTION_REFUSED, metrics.refusal), (DISK_FULL, lambda: ledger.trouble)]
         try:
-            wish = await asyncio.to_thread(_first, settings)
-            opened = await unless(stop, _open(settings, estimator, wish, job))
-            if opened is not None:
-                opener, loaded = opened
+            desired = await asyncio.to_thread(_first_model, settings)
+            opening = await wait_unless_stopped(stop, _open_model(settings, estimator, desired, job))
+            if opening is not None:
+                opener, loaded = opening
                 slot = metrics.slot = ModelSlot(loaded)
                 failing = "CloudModelFailing" if settings.role == "cloud" else "EdgeModelFailing"
-                reporter.troubles.append((failing, slot.failing))
+                reporter.troubles.append((failing, slot.failure))
                 stack.push_async_callback(slot.close)
-                if settings.model_file and opener.again:
-                    swapper = ModelReloader(slot, wish, opener, reporter.touch)
-                    reporter.model = lambda: swapper.model
-                    others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
-                elif wish.digest and not settings.model_file:  # a pod has one model from its start to its end
-                    loaded.desired = wish
+                if settings.model_file and opener.can_reopen:
+                    reloader = ModelReloader(slot, desired, opener, reporter.touch)
+                    reporter.model = lambda: reloader.model
+                    background.append(group.create_task(reloader.run(settings.model_file), name="swaps"))
+                elif desired.digest and not settings.model_file:  # a pod has one model from its start to its end
+                    loaded.desired = desired
                     reporter.model = slot.rollout.in_use
                 reporter.counts = lambda: metrics.info(ledger)
-                trace_buffer = TraceBuffer(await stack.enter_async_context(exporting(settings.role, settings.names())))
+                exporter = await stack.enter_async_context(open_exporter(settings.role, settings.names()))
+                trace_buffer = TraceBuffer(exporter)
                 await TraceServer(bus, trace_buffer, settings.role, settings.names()).start()
-                parts = WorkerContext(settings, connect, bus, slot, ledger, trace_buffer, metrics, stop, reporter)
+                context = WorkerContext(settings, connect, bus, slot, ledger, trace_buffer, metrics, stop, reporter)
 
                 def ready() -> None:
                     metrics.ready = True
                     reporter.set("running")
 
-                await job.run(parts, ready)
+                await job.run(context, ready)
         finally:
             metrics.ready = False
             ledger.settle()
             metrics.ledger = metrics.edge = metrics.cloud = metrics.offload = None
-            metrics.more.clear()
+            metrics.collectors.clear()
             final = ledger.info()
             reporter.counts = lambda: final
-        for task in others:
+        for task in background:
             task.cancel()
 
 
-def _first(settings: WorkerSettings) -> DesiredModel:
-    """Return the first model: that of the desired-state file if set, else that of the environment."""
+def _first_model(settings: WorkerSettings) -> DesiredModel:
+    """Return the first desired model: of the desired-state file if it names one, else of the environment. Blocks.
+
+    Raises InvalidFieldError if the file is not valid.
+    """
     desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
     if desired and len(desired.models) == 1:
         return desired.models[0]
     return desired_of(settings.model_path, settings.model)
 
 
-async def _open(
-    settings: WorkerSettings, estimator: object | None, wish: DesiredModel, job: RoleJob
+async def _open_model(
+    settings: WorkerSettings, estimator: object | None, desired: DesiredModel, job: RoleJob
 ) -> tuple[ModelOpener, LoadedModel]:
-    """Open the first model; return it, and the opener of further ones."""
+    """Open the first model; return the opener of further models, and the model.
+
+    Raises WorkerError if the model cannot be used, InvalidFieldError for the estimator.
+    """
     if estimator is None and settings.estimator:
         async with ModelThread("model") as thread:
             estimator = await thread.call(load_estimator, settings.estimator)
     opener = job.opener or ModelOpener(estimator, job.compose, settings.sessions, settings.threads)
     try:
-        return opener, await opener.open(wish)
+        return opener, await opener.open(desired)
     except UnfitError as error:
         raise WorkerError(error.reason, str(error)) from error
 
 
 async def open_ledger(settings: WorkerSettings, stack: contextlib.AsyncExitStack) -> Ledger:
-    """Open the ledger; wait while the worker's predecessor drains and uses it."""
+    """Open the ledger, the file of the worker's counts, and close it at the end of ``stack``.
+
+    Waits up to ``grace_s`` seconds while the worker's predecessor uses it. Raises LedgerBusyError after that,
+    InvalidFieldError if it cannot be written.
+    """
     clock = asyncio.get_running_loop()
-    until = clock.time() + settings.grace_s
+    deadline = clock.time() + settings.grace_s
     while True:
         try:
             return stack.enter_context(Ledger(settings.state, settings.uid))
         except LedgerBusyError:
-            if clock.time() >= until:
+            if clock.time() >= deadline:
                 raise
             await asyncio.sleep(LEDGER_RETRY_S)

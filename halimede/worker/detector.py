@@ -1,4 +1,4 @@
-"""The detector of an edge worker whose samples are crops: its model, and what answers the crops."""
+"""The detector of an edge worker whose samples are crops: its model finds boxes, the worker's model answers crops."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from halimede.worker.model_reload import ModelOpener, UnfitError, desired_of
 from halimede.worker.roles import WorkerContext
 from halimede.worker.settings import WorkerSettings
 
-#: condition of a worker whose model fails on most samples
+#: reason of a worker whose model fails on most samples
 FAILING = "EdgeModelFailing"
 
 
 @asynccontextmanager
-async def open_detector(parts: WorkerContext) -> AsyncIterator[ModelSlot | None]:
-    """Open the detector during the block; None: samples are whole frames. Raises WorkerError."""
-    settings = parts.settings
+async def open_detector(context: WorkerContext) -> AsyncIterator[ModelSlot | None]:
+    """Yield the open detector; None: the worker has none, and samples are whole frames.
+
+    Raises WorkerError if its model cannot be used.
+    """
+    settings = context.settings
     if settings.detector is None:
         yield None
         return
@@ -32,16 +35,17 @@ async def open_detector(parts: WorkerContext) -> AsyncIterator[ModelSlot | None]
     async with AsyncExitStack() as stack:
         slot = ModelSlot(loaded)
         stack.push_async_callback(slot.close)
-        parts.reporter.troubles.append((FAILING, lambda: _of_detector(slot.failing())))
+        context.reporter.troubles.append((FAILING, lambda: _of_detector(slot.failure())))
         yield slot
 
 
 def _of_detector(error: str) -> str:
+    """Return an error as that of the detector; empty stays empty."""
     return f"detector: {error}" if error else ""
 
 
 def crop_task(settings: WorkerSettings) -> Task:
-    """Return what the small model answers for a crop. Raises InvalidFieldError for a model without one label."""
+    """Return what the worker's model gives a crop: a class or text. Raises InvalidFieldError for other models."""
     task = settings.model.postprocess.task if settings.model.postprocess else "classification"
     if task not in {"classification", "text"}:
         fix = "use a model of task classification or text: the detector finds the boxes, and each crop has one label"

@@ -1,4 +1,4 @@
-"""Errors of a worker that its user can fix, with their reasons for conditions."""
+"""Errors of a worker that its user can fix, each with a reason in one word, which the service's conditions show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASONS = {
 
 
 class WorkerError(HalimedeError):
-    """The worker cannot run with its settings. ``reason`` is one word for conditions."""
+    """The worker cannot run with its settings. ``reason``: one word for conditions, such as ``ModelInvalid``."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -28,7 +28,7 @@ class WorkerError(HalimedeError):
 
 
 def as_mistake(error: Exception) -> WorkerError | None:
-    """Return the user's mistake in an error or a group of them; None for a defect or a fault."""
+    """Return the user's mistake in an error or a group of errors; None if there is a defect or a fault in it."""
     while isinstance(error, ExceptionGroup):
         error = next((e for e in error.exceptions if as_mistake(e) is None), error.exceptions[0])
     if isinstance(error, WorkerError):

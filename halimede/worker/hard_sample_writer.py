@@ -1,8 +1,8 @@
-"""Writes hard samples and audited easy ones to their folder, in a separate thread.
+"""Writes hard samples and audited easy ones to their folder, in a separate thread, and serves them over the bus.
 
 No other part waits for it: samples that arrive faster than the disk writes, or that a full or unwritable disk refuses,
-are dropped and counted. Requests over the bus receive the stored samples. Next to them it writes what a training on
-them needs: counts of all samples, and how the worker mines.
+are dropped and counted. It also writes what a training on the samples needs: counts of all samples, and how the worker
+mines (decides which samples are hard).
 """
 
 from __future__ import annotations
@@ -34,35 +34,40 @@ from halimede.worker.settings import WorkerSettings
 log = structlog.get_logger()
 
 #: most samples, and most bytes of them, that wait for the disk
-WAITING, WAITING_BYTES = 64, 64 * 1024 * 1024
+MAX_QUEUED, MAX_QUEUED_BYTES = 64, 64 * 1024 * 1024
 #: seconds for which a stopping worker writes queued samples
-PATIENCE_S = 2.0
+DRAIN_S = 2.0
 #: least seconds between two log lines about samples that were not stored
-EVERY_S = 60.0
+LOG_PERIOD_S = 60.0
 #: seconds between two writes of the counts of all samples
-COUNTS_S = 10.0
+COUNTS_PERIOD_S = 10.0
 
-_Waiting = tuple[Frame, KeptSample]
+_QueuedSample = tuple[Frame, KeptSample]
 
 
 class HardSampleWriter:
-    """Stores the samples of one edge worker in ``store``. Use it with ``async with``.
+    """Stores the samples of one edge worker. An asynchronous context manager: use it inside its block.
 
-    ``labels``: when an answer of the next tier is a label. ``audit_share`` returns the share of the easy samples that
-    is audited now.
+    ``slot``: the worker's models.
+
+    Attributes:
+        store: the folder with the samples.
+        dropped: samples that were not stored, because the disk was too slow (``busy``) or refused them (``disk``).
+        labelled: stored samples with a label.
+        labelled_easy: easy ones among them.
+        audit_share: returns the share of the easy samples (0..1) that is audited now.
+
     """
 
     def __init__(self, settings: WorkerSettings, slot: ModelSlot, store: HardSampleStore) -> None:
-        #: samples that were not stored: the disk was too slow, or refused them
         self.dropped = {"busy": 0, "disk": 0}
         self.store = store
-        #: stored samples with a label, and easy ones among them
         self.labelled = self.labelled_easy = 0
         self.audit_share: Callable[[], float] = lambda: settings.audit_share
         self._settings = settings
         self._slot = slot
         calibration = read_artefact(settings.calibration) if settings.calibration else None
-        budget, ratio = settings.target_upload_ratio, calibration.figures.get(UPLOAD_RATIO) if calibration else None
+        budget, ratio = settings.target_upload_ratio, calibration.metrics.get(UPLOAD_RATIO) if calibration else None
         self._mining = MiningSettings(
             rule=settings.hem_name,
             parameters=dict(settings.hem_parameters),
@@ -72,34 +77,34 @@ class HardSampleWriter:
         )
         self._labels = LabelSettings(temperature=self._mining.temperature)
         self._stream = StreamCounts(store.folder)
-        store.first_labelled = self._labelled_by_person
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(WAITING + 1)
+        store.first_labelled = self._count_first_label
+        self._queue: queue.Queue[_QueuedSample | None] = queue.Queue(MAX_QUEUED + 1)
         self._bytes = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="keep_0", daemon=True)
-        self._due = 0.0
+        self._log_due = 0.0
 
     async def __aenter__(self) -> HardSampleWriter:
-        """Open the store in the thread, and store offered samples."""
+        """Start the thread, which stores offered samples."""
         self._thread.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Write queued samples, within a short deadline."""
+        """Let the thread write queued samples for up to DRAIN_S, and end."""
         self._queue.put_nowait(None)  # `offer` leaves one slot free for this
-        await asyncio.to_thread(self._thread.join, PATIENCE_S)
+        await asyncio.to_thread(self._thread.join, DRAIN_S)
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Queue an answered sample; ``edge`` is this worker's prediction. Never blocks."""
+        """Queue an answered sample; drop it if the queue is full. ``edge``: the prediction of this worker's model."""
         size = frame.data.nbytes
         with self._lock:
-            full = self._queue.qsize() >= WAITING or (self._bytes and self._bytes + size > WAITING_BYTES)
-            if full:
+            is_full = self._queue.qsize() >= MAX_QUEUED or (self._bytes and self._bytes + size > MAX_QUEUED_BYTES)
+            if is_full:
                 self.dropped["busy"] += 1
                 return
             self._bytes += size
         loaded = self._slot.choose(frame.id)
-        said = describe(
+        sample = describe(
             result,
             edge,
             namespace=self._settings.namespace,
@@ -108,41 +113,39 @@ class HardSampleWriter:
             digest=loaded.digest,
             audit_share=self.audit_share(),
         )
-        self._queue.put_nowait((frame, said))
+        self._queue.put_nowait((frame, sample))
 
     def observe(self, frame: Frame, *, hard: bool) -> None:
-        """Count a sample for the version that ``offer`` stores it with, also if mining kept it from the model."""
+        """Count a sample of the stream, stored or not, for the model version that it has or would have had."""
         self._stream.observe(self._slot.choose(frame.id).version, self.audit_share(), time.time(), hard=hard)
 
     def metrics(self) -> Iterator[Metric]:
-        """Return the metrics of stored and refused samples."""
-        yield counter(
-            "worker_kept_samples", "Hard samples written to the worker's store since it started.", self.store.added
-        )
+        """Yield the metrics of stored and dropped samples for Prometheus."""
+        text = "Hard samples written to the worker's store since it started."
+        yield counter("worker_kept_samples", text, self.store.added)
         dropped = [({"reason": reason}, n) for reason, n in self.dropped.items()]
-        yield counter(
-            "worker_unkept_samples",
-            "Hard samples that were not kept: the disk was too slow (busy), or refused them (disk).",
-            dropped,
-        )
+        text = "Hard samples that were not kept: the disk was too slow (busy), or refused them (disk)."
+        yield counter("worker_unkept_samples", text, dropped)
         yield gauge("worker_store_samples", "Hard samples in the worker's store.", len(self.store))
         yield gauge("worker_store_bytes", "Disk space of the store of hard samples.", self.store.bytes)
 
     def _run(self) -> None:
+        """Store queued samples, and counts of the stream, until the end; the thread runs this."""
         self._save(lambda: write_mining(self.store.folder, self._mining))
         due = 0.0
         while True:
             if time.monotonic() >= due:
                 self._save(self._stream.save)
-                due = time.monotonic() + COUNTS_S
+                due = time.monotonic() + COUNTS_PERIOD_S
             with contextlib.suppress(queue.Empty):
-                waiting = self._queue.get(timeout=max(0.0, due - time.monotonic()))
-                if waiting is None:
+                queued = self._queue.get(timeout=max(0.0, due - time.monotonic()))
+                if queued is None:
                     break
-                self._write(*waiting)
+                self._write(*queued)
         self._save(self._stream.save)
 
     def _write(self, frame: Frame, sample: KeptSample) -> None:
+        """Store a sample; count and log one that cannot be stored."""
         try:
             sample.image, data = picture(frame)
             self.store.add(sample, data)
@@ -150,7 +153,7 @@ class HardSampleWriter:
                 self._count_label(sample)
         except (OSError, DecodeError, TooLargeError) as error:
             self.dropped["disk"] += 1
-            self._refused(error)
+            self._log_refusal(error)
         except Exception:
             # an unexpected error here must not end the worker, nor stop the storing of later samples
             log.exception("hard sample not stored", frame=sample.id)
@@ -160,45 +163,47 @@ class HardSampleWriter:
                 self._bytes -= frame.data.nbytes
 
     def _is_sure(self, sample: KeptSample) -> bool:
-        """Whether the next tier's answer is a label."""
+        """Whether the next tier's answer to a sample is sure enough to be its label."""
         result = sample.result
         return result.by == "cloud" and sure_label(result.prediction, self._labels) is not None
 
-    def _labelled_by_person(self, sample: KeptSample) -> None:
-        """Count a sample that has its first label from a person."""
+    def _count_first_label(self, sample: KeptSample) -> None:
+        """Count a sample that has got its first label from a person, unless it was counted before."""
         if not self._is_sure(sample):
             self._count_label(sample)
 
     def _count_label(self, sample: KeptSample) -> None:
-        with self._lock:  # of the writing thread, and of the one that stores persons' labels
+        """Count a sample with a label. Two threads call this: the writing one, and the one for persons' labels."""
+        with self._lock:
             self.labelled += 1
             self.labelled_easy += sample.result.audit
 
     def _save(self, write: Callable[[], None]) -> None:
+        """Call ``write``; log an OSError that it raises."""
         try:
             write()
         except OSError as error:
-            self._refused(error)
+            self._log_refusal(error)
 
-    def _refused(self, error: Exception) -> None:
-        """Log what was not stored: the first one, then at most one a minute."""
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + EVERY_S
-            log.warning("hard samples not stored", folder=str(self.store.folder), error=shorten_middle(str(error), 256))
+    def _log_refusal(self, error: Exception) -> None:
+        """Log why something was not stored, at most once in LOG_PERIOD_S."""
+        if time.monotonic() >= self._log_due:
+            self._log_due = time.monotonic() + LOG_PERIOD_S
+            log.warning("hard samples not stored", folder=str(self.store.folder), error=shorten_middle(str(error)))
 
 
 @asynccontextmanager
-async def keeping(parts: WorkerContext) -> AsyncIterator[HardSampleWriter | None]:
-    """Store hard samples during the block, and serve requests for them; None: the service stores none."""
-    settings = parts.settings
+async def open_hard_sample_writer(context: WorkerContext) -> AsyncIterator[HardSampleWriter | None]:
+    """Yield the writer of hard samples, and serve requests for them in the block; None: the service stores none."""
+    settings = context.settings
     if settings.keep is None:
         yield None
         return
     store = HardSampleStore(settings.state / FOLDER, settings.keep.max_megabytes * 1_000_000, settings.keep.max_samples)
-    keeper = HardSampleWriter(settings, parts.slot, store)
-    parts.ledger.follow(Count.LABELLED, lambda: keeper.labelled)
-    parts.ledger.follow(Count.LABELLED_EASY, lambda: keeper.labelled_easy)
-    parts.metrics.more.append(keeper.metrics)
+    keeper = HardSampleWriter(settings, context.slot, store)
+    context.ledger.follow(Count.LABELLED, lambda: keeper.labelled)
+    context.ledger.follow(Count.LABELLED_EASY, lambda: keeper.labelled_easy)
+    context.metrics.collectors.append(keeper.metrics)
     async with keeper, ModelThread("kept") as reader:
-        await HardSampleServer(parts.bus, store, settings.names(), reader, settings.model.labels).start()
+        await HardSampleServer(context.bus, store, settings.names(), reader, settings.model.labels).start()
         yield keeper

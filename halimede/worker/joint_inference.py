@@ -1,4 +1,7 @@
-"""The jobs of a joint inference service: a small model at the edge, a big one in the cloud."""
+"""The jobs of a joint inference service: an edge worker with a small model, a cloud worker with a big one.
+
+A job is what runs once the worker has its connection, model, ledger, reports and metrics.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,14 @@ from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.worker.detector import crop_task, open_detector
-from halimede.worker.hard_sample_writer import keeping
+from halimede.worker.hard_sample_writer import open_hard_sample_writer
 from halimede.worker.membership import Membership, peer_will
+from halimede.worker.occupancy_publisher import OccupancyPublisher
 from halimede.worker.preview_publisher import PreviewPublisher
-from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests, uploading
+from halimede.worker.roles import RoleJob, WorkerContext, open_encoder, origin, serve_requests
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
-from halimede.worker.status_reporter import CALIBRATION_DIFFERS, CALIBRATION_INVALID
+from halimede.worker.status_reporter import CALIBRATION_DIFFERS, CALIBRATION_INVALID, SUBSCRIPTION_REFUSED
 from halimede.worker.threshold_file import keeping_thresholds, read_thresholds
 from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
 
@@ -39,24 +43,30 @@ INTAKE_RECEIVE_MAXIMUM = EdgeLimits().inside
 
 
 def joint_inference(settings: WorkerSettings) -> RoleJob:
-    """Return the job of a worker of a joint inference service."""
+    """Return the job of a worker of a joint inference service, by its role."""
     if settings.role == "edge":
-        gone = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
-        return RoleJob(_edge, lambda: gone, compose=partial(_with_committee, settings))
+        announcement = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
+        return RoleJob(_edge, lambda: announcement, compose=partial(_with_committee, settings))
     will = load_will(settings.namespace, settings.service, settings.worker)
     return RoleJob(_cloud, lambda: will)
 
 
 def _with_committee(settings: WorkerSettings, model: Model) -> Model:
-    """Return the worker's model with those of its committee. Raises ModelError, InvalidFieldError."""
+    """Return the worker's model together with the further models of its committee, if it has one.
+
+    Raises ModelError, InvalidFieldError.
+    """
     for _, spec in settings.committee:
         confine(spec)
     return open_committee(model, settings.committee, threads=settings.threads)
 
 
-async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
-    """Answer frames until ``stop``, then drain; ``ready`` is called once frames arrive."""
-    settings, ledger = parts.settings, parts.ledger
+async def _edge(context: WorkerContext, ready: Callable[[], None]) -> None:
+    """Answer frames until ``context.stop`` is set, then drain; ``ready`` is called once frames arrive.
+
+    Raises InvalidFieldError or WorkerError for a user's mistake, perhaps in an ExceptionGroup.
+    """
+    settings, ledger = context.settings, context.ledger
     # hard samples that the next tier did not take stay charged to the budget
     uploaded, samples = max(ledger[Count.UPLOADED], ledger[Count.HARD] - ledger[Count.WITHHELD]), ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
@@ -66,16 +76,13 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         random.random,
         uploaded=uploaded,
         samples=samples,
-        audits=lambda: parts.slot.audit_share,
+        audits=lambda: context.slot.audit_share,
         thresholds=read_thresholds(settings),
     )
-    known = {"namespace": settings.namespace, "service": settings.service, "worker": settings.worker}
     cameras = settings.source.cameras
-    peers = Membership(
-        parts.bus, topics.EDGE_PEER, **known, node=settings.node, intake=intake_id(settings) if cameras else ""
-    )
+    peers = Membership(context.bus, topics.EDGE_PEER, **settings.names(), intake=intake_id(settings) if cameras else "")
     source = FailoverSource(
-        parts,
+        context,
         peers,
         group=settings.service,
         cameras=cameras,
@@ -83,46 +90,47 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         durable=bool(cameras),
     )
     channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
-    offload = OffloadClient(parts.bus, channel)
+    offload = OffloadClient(context.bus, channel)
     tier = NextTier(deadline_s=settings.deadline_s, uploads=Count.UPLOADED)
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
     async with (
         ModelThread("decode") as decoder,
-        uploading(parts, offload.circuit) as encoder,
-        keeping(parts) as keeper,
+        open_encoder(context, offload.circuit) as encoder,
+        open_hard_sample_writer(context) as keeper,
         keeping_thresholds(settings, policy.thresholds),
-        open_detector(parts) as detector_slot,
+        open_detector(context) as detector_slot,
         asyncio.TaskGroup() as group,
     ):
         if keeper and policy.audits:
             keeper.audit_share = policy.audits.present
-        previews = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
+        previews = PreviewPublisher(context.bus, decoder, settings) if settings.hard_samples else None
         address = topics.RESULT.at(ns=settings.namespace, service=settings.service)
-        outbox, crops = result_outbox(parts.bus), CropOutbox()
+        outbox, crops = result_outbox(context.bus), CropOutbox()
         responder = ResultResponder(
             origin(settings),
             crops if detector_slot else outbox,
             address,
             ledger,
-            trace_buffer=None if detector_slot else parts.trace_buffer,
+            trace_buffer=None if detector_slot else context.trace_buffer,
             tier=tier,
             previews=previews,
             keeper=keeper,
+            sizes=settings.occupancy is not None and not detector_slot,
         )
         detector = frame_responder = None
         if settings.detector and detector_slot:
             kind = crop_task(settings)
             detector = CropDetector(detector_slot, settings.detector.boxes, kind, responder, crops)
             frame_responder = FrameResponder(
-                origin(settings), outbox, address, ledger, trace_buffer=parts.trace_buffer, crops=responder, task=kind
+                responder, outbox, context.trace_buffer, kind, sizes=settings.occupancy is not None
             )
         worker = EdgeWorker(
-            parts.slot,
+            context.slot,
             frame_responder or responder,
             ledger,
             decoder,
-            trace_buffer=parts.trace_buffer,
+            trace_buffer=context.trace_buffer,
             limits=EdgeLimits(max_age_s=settings.source.max_age_s),
             miner=miner,
             mines_first=settings.hem_mode == BEFORE,
@@ -132,40 +140,54 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             detector=detector,
         )
         calibrations = VersionCalibrations(settings, worker.inference, policy, encoder)
-        calibrations.begin(parts.slot.current)
-        parts.slot.adopt = calibrations.adopt
-        parts.reporter.troubles += [
+        calibrations.begin(context.slot.current)
+        context.slot.adopt = calibrations.adopt
+        context.reporter.troubles += [
             (CALIBRATION_INVALID, lambda: calibrations.trouble),
-            (
-                CALIBRATION_DIFFERS,
-                lambda: pixels_trouble(calibrations.current_file, parts.slot.current.desired),
-            ),
+            (CALIBRATION_DIFFERS, lambda: pixels_trouble(calibrations.current_file, context.slot.current.desired)),
         ]
         await offload.start()
         running = [group.create_task(worker.run(), name="edge worker")]
         if previews:
             running.append(group.create_task(previews.run(), name="previews"))
-        running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
+        running.append(group.create_task(context.slot.watch(settings.model_timeout_s), name="model watch"))
         if detector_slot:
             running.append(group.create_task(detector_slot.watch(settings.model_timeout_s), name="detector watch"))
-        parts.metrics.edge, parts.metrics.offload = worker, offload
-        parts.metrics.policy = policy
+        context.metrics.edge, context.metrics.offload = worker, offload
+        context.metrics.policy = policy
+        events = await _start_occupancy(context, peers)
+        if events:
+            running.append(group.create_task(events.run(), name="occupancy"))
         await source.start(worker.intake, group)
         ready()
-        await parts.stop.wait()
+        await context.stop.wait()
         await source.leave(settings.grace_s, worker.drain)
+        if events:
+            await events.drain()
         for task in running:
             task.cancel()
 
 
-async def _cloud(parts: WorkerContext, ready: Callable[[], None]) -> None:
-    """Answer requests until ``stop``, then drain: see ``_edge``."""
-    settings = parts.settings
+async def _start_occupancy(context: WorkerContext, peers: Membership) -> OccupancyPublisher | None:
+    """Return the started publisher of the service's occupancy events; None if the service has none."""
+    rules = context.settings.occupancy
+    if rules is None:
+        return None
+    publisher = OccupancyPublisher(context.bus, context.settings, rules, peers)
+    context.metrics.collectors.append(publisher.metrics)
+    context.reporter.troubles.append((SUBSCRIPTION_REFUSED, lambda: publisher.trouble))
+    await publisher.start()
+    return publisher
+
+
+async def _cloud(context: WorkerContext, ready: Callable[[], None]) -> None:
+    """Answer requests until ``context.stop`` is set, then drain; ``ready`` is called once requests arrive."""
+    settings = context.settings
     worker = RequestWorker(
-        parts.bus,
-        parts.slot,
+        context.bus,
+        context.slot,
         inference(settings.namespace, settings.service, settings.worker, tier=settings.tier),
         limits=RequestLimits(batch=settings.batch, delay_s=settings.delay_s),
-        trace_buffer=parts.trace_buffer,
+        trace_buffer=context.trace_buffer,
     )
-    await serve_requests(parts, worker, ready)
+    await serve_requests(context, worker, ready)

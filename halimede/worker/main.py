@@ -1,6 +1,6 @@
 """Entry points of workers: blocking functions for a user's script or ``halimede worker``.
 
-This module handles the end of the process: signals, the exit code, and the one line about a user's mistake.
+This module also handles the end of the process: signals, the exit code, and the one line about a user's mistake.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -31,9 +32,10 @@ log = structlog.get_logger()
 
 #: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
-#: prefixes of this project's threads, and the seconds that an idle one has to end
-THREADS = ("model_", "decode_", "joint_", "kept_")
-STUCK_S = 1.0
+#: prefixes of the names of threads in which a model may hang
+THREAD_PREFIXES = ("model_", "decode_", "joint_", "kept_")
+#: seconds that an idle thread has to end
+THREAD_END_S = 1.0
 
 
 def run_edge(estimator: object | None = None) -> None:
@@ -47,11 +49,17 @@ def run_edge(estimator: object | None = None) -> None:
 
 
 def run_cloud(estimator: object | None = None) -> None:
-    """Run a cloud worker until SIGTERM or SIGINT; as ``run_edge``."""
+    """Run a cloud worker until SIGTERM or SIGINT.
+
+    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
+    file is ONNX. All other settings come from the environment (docs/reference/environment.md). After a user's mistake
+    it prints one line and exits with code 2.
+    """
     leave(main("cloud", estimator))
 
 
-#: reads the environment; the second argument is whether the caller brings an estimator
+#: returns the settings in an environment and the job; the second argument is whether the caller brings an estimator.
+#: It raises InvalidFieldError
 Prepare = Callable[[Mapping[str, str], bool], tuple[WorkerSettings, RoleJob]]
 
 
@@ -61,16 +69,25 @@ def main(
     environ: Mapping[str, str] = os.environ,
     prepare: Prepare | None = None,
 ) -> int:
-    """Run a worker and return its exit code. ``prepare`` reads its settings; None: those of joint inference."""
+    """Run a worker until SIGTERM or SIGINT; return its exit code: 0, or MISTAKE after it has printed the mistake.
+
+    Args:
+        program: the kind of worker, for messages; without ``prepare``: ``edge`` or ``cloud``.
+        estimator: a user's class or object that replaces the model; None: there is none.
+        environ: the environment.
+        prepare: reads the settings; None: those of joint inference.
+
+    Raises any other error, after it was written to the container's termination message.
+
+    """
     # OpenCV would resize with a thread for each core, which the model's threads need
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     keep_freed_memory(environ)
     try:
-        settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
+        settings, job = (prepare or partial(_joint_inference, program))(environ, estimator is not None)
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
-        logging.configure(
-            node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
-        )
+        service = f"{settings.namespace}/{settings.service}"
+        logging.configure(node=settings.node, service=service, worker=settings.worker)
         with rare_collections():
             asyncio.run(_run(settings, connect_to(broker, settings.node), estimator, job))
     except (InvalidFieldError, WorkerError) as error:
@@ -84,24 +101,21 @@ def main(
     return 0
 
 
-def _joint_inference(program: str) -> Prepare:
+def _joint_inference(program: str, environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001
+    """Return the settings and the job of a worker of joint inference. Raises InvalidFieldError."""
     role: Role = "edge" if program == "edge" else "cloud"
-
-    def prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001
-        settings = read(role, environ, own_estimator=own_estimator)
-        return settings, joint_inference(settings)
-
-    return prepare
+    settings = read(role, environ, own_estimator=own_estimator)
+    return settings, joint_inference(settings)
 
 
 def connect_to(broker: MqttSettings, node: str = NO_NODE) -> BusFactory:
-    """Return the function that makes connections to a broker for clients on ``node``."""
+    """Return a function that makes connections to a broker, for clients on ``node``."""
 
     def connect(
         client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None, session_s: int = 0
     ) -> Bus:
-        chosen = replace(broker, receive_maximum=receive_maximum or broker.receive_maximum, session_s=session_s)
-        bus = MqttBus(client_id, chosen, announce)
+        settings = replace(broker, receive_maximum=receive_maximum or broker.receive_maximum, session_s=session_s)
+        bus = MqttBus(client_id, settings, announce)
         bus.node = node
         return bus
 
@@ -109,14 +123,15 @@ def connect_to(broker: MqttSettings, node: str = NO_NODE) -> BusFactory:
 
 
 async def _run(settings: WorkerSettings, connect: BusFactory, estimator: object | None, job: RoleJob) -> None:
+    """Run the worker until a signal."""
     await serve(settings, connect, stop_on_signal(), estimator, job)
 
 
 def leave(code: int) -> None:
-    """Exit with a code; return on 0 so that a script may continue, unless a hanging model blocks Python."""
+    """Exit with a code. On 0 return, so that a script may continue, unless a hanging model keeps Python from ending."""
     for thread in threading.enumerate():
-        if thread.name.startswith(THREADS):
-            thread.join(STUCK_S)
+        if thread.name.startswith(THREAD_PREFIXES):
+            thread.join(THREAD_END_S)
             if thread.is_alive():
                 log.warning("model call abandoned at exit", thread=thread.name)
                 os._exit(code)

@@ -1,4 +1,7 @@
-"""The common parts of all workers, and the job of each role once its model is loaded."""
+"""What workers of all roles have in common: their parts (``WorkerContext``), the form of a role's job (``RoleJob``).
+
+The functions are for jobs: they make the frame source and the upload encoder, and serve and drain.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ log = structlog.get_logger()
 
 
 class BusFactory(Protocol):
-    """Makes a connection to the bus; the caller enters its context."""
+    """Makes a connection to the broker; the caller enters its context."""
 
     def __call__(
         self,
@@ -51,12 +54,33 @@ class BusFactory(Protocol):
         receive_maximum: int | None = None,
         session_s: int = 0,
     ) -> Bus:
-        """Return a connection with that client id, whose session lasts ``session_s`` after its end."""
+        """Return a connection with this client id.
+
+        Args:
+            client_id: the client id; it may be replaced by a secret one before the connection is entered.
+            announce: returns the will of the connection; None: it has none.
+            receive_maximum: most messages in flight to this client; None: the default.
+            session_s: seconds for which the broker keeps the session after the connection has ended.
+
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The parts of a worker of any role."""
+    """The parts of a worker of any role.
+
+    Attributes:
+        settings: those of the worker.
+        connect: makes further connections to the broker.
+        bus: the worker's connection.
+        slot: its model, and the model's canary.
+        ledger: its counts.
+        trace_buffer: the traces of its last frames.
+        metrics: its metrics.
+        stop: is set when the worker must stop.
+        reporter: sends its reports to the local controller.
+
+    """
 
     settings: WorkerSettings
     connect: BusFactory
@@ -74,10 +98,10 @@ class RoleJob:
     """The job of a role, run once the model is open.
 
     Attributes:
-        run: runs the job until the worker must stop, and drains; calls ``ready`` when it receives samples.
-        announce: birth and will of its connection.
-        compose: makes the worker's model from the opened model, in the model's thread.
-        opener: opens its models; None: the default one.
+        run: runs the job until the worker must stop, and drains; calls its second argument when it receives samples.
+        announce: returns birth and will of the worker's connection; None: it has none.
+        compose: makes the worker's model from the opened model, in the model's thread; None: the opened one is it.
+        opener: opens the worker's models; None: a ``ModelOpener`` with ``compose``.
         owner_kind: the kind of its service, for reports to the local controller.
 
     """
@@ -90,7 +114,7 @@ class RoleJob:
 
 
 def source_of(
-    parts: WorkerContext,
+    context: WorkerContext,
     connect: Callable[[], Bus],
     *,
     group: str = "",
@@ -98,16 +122,22 @@ def source_of(
     camera: str = "",
     suspects: PoisonJournal | None = None,
 ) -> FrameSource:
-    """Return the source of a worker's frames, over separate connections. Raises InvalidFieldError.
+    """Return the source of a worker's frames. Raises InvalidFieldError if the spec names none.
 
-    ``group``: its workers share the frames of a camera; empty: the service's workers. ``durable``: a frame stays with
-    its source until it is answered. ``camera``, ``suspects``: see ``SourceContext``.
+    Args:
+        context: the worker's parts.
+        connect: makes the source's own connection to the broker.
+        group: the workers of a group share the frames of a camera; empty: the service is the group.
+        durable: a frame stays with its source until it is answered.
+        camera: name of the one camera of a folder or a URL; empty: derived from its path.
+        suspects: the journal of frames that may crash workers; None: there is none.
+
     """
-    settings = parts.settings
+    settings = context.settings
 
     def take_in() -> Bus:
-        parts.metrics.connections.append(connect())
-        return parts.metrics.connections[-1]
+        context.metrics.connections.append(connect())
+        return context.metrics.connections[-1]
 
     source = sources.create(
         sources.SourceContext(
@@ -115,7 +145,7 @@ def source_of(
             group or settings.service,
             settings.source,
             take_in,
-            parts.bus.dead_letter,
+            context.bus.dead_letter,
             settings.data_prefix,
             settings.loop_source,
             settings.state,
@@ -126,14 +156,14 @@ def source_of(
             partial(_has_successor, settings),
         )
     )
-    parts.reporter.troubles += [(SOURCE_FAILED, lambda: source.trouble), (DISK_FULL, lambda: source.unrecorded)]
-    parts.ledger.follow(Count.SKIPPED, lambda: source.skipped)
-    parts.ledger.follow(Count.REJECTED, lambda: source.rejected)
+    context.reporter.troubles += [(SOURCE_FAILED, lambda: source.trouble), (DISK_FULL, lambda: source.unrecorded)]
+    context.ledger.follow(Count.SKIPPED, lambda: source.skipped)
+    context.ledger.follow(Count.REJECTED, lambda: source.rejected)
     return source
 
 
 def _has_successor(settings: WorkerSettings) -> bool:
-    """Whether the local controller starts the worker again after this stop, with the same sessions."""
+    """Whether the local controller starts the worker again after this stop, with the same sessions. Blocks."""
     try:
         desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
     except InvalidFieldError:
@@ -142,61 +172,70 @@ def _has_successor(settings: WorkerSettings) -> bool:
 
 
 def origin(settings: WorkerSettings) -> Origin:
-    """Return the identity of a worker for its results."""
+    """Return the identity of a worker that its results contain."""
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
 def region_rule(settings: WorkerSettings, calibration: Path | None) -> RegionRule | None:
-    """Return how regions of hard frames are uploaded: by the calibration, else by the defaults; None: whole frames."""
+    """Return how regions of hard frames are uploaded: as the calibration's file says, else by the defaults.
+
+    None: the service uploads whole frames.
+    """
     if settings.upload == "frame":
         return None
     return (read_artefact(calibration).regions if calibration else None) or RegionRule()
 
 
 @asynccontextmanager
-async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
-    """Yield the encoder of samples for the next tier, behind ``circuit``; its thread starts with the first sample."""
-    settings = parts.settings
+async def open_encoder(context: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
+    """Yield the encoder of samples for the next tier, whose thread starts with the first sample.
+
+    ``circuit``: while it is open, nothing is encoded.
+    """
+    settings = context.settings
     is_crop = settings.detector is not None and settings.upload_encoding == AS_IT_CAME
     encoding: UploadEncoding = "jpeg" if is_crop else settings.upload_encoding  # crops did not come in any encoding
     format_ = UploadFormat(encoding=encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
-        encoder = UploadEncoder(format_, thread, circuit, parts.bus, region_rule(settings, settings.calibration))
-        parts.metrics.more.append(partial(encoder_metrics, encoder))
+        encoder = UploadEncoder(format_, thread, circuit, context.bus, region_rule(settings, settings.calibration))
+        context.metrics.collectors.append(partial(encoder_metrics, encoder))
         yield encoder
 
 
-async def serve_requests(parts: WorkerContext, worker: RequestWorker, ready: Callable[[], None]) -> None:
-    """Answer requests until the worker must stop, then drain; ``ready`` is called once requests arrive."""
-    stats, times, bus, ledger = worker.intake.stats, worker.intake.times, parts.bus, parts.ledger
+async def serve_requests(context: WorkerContext, worker: RequestWorker, ready: Callable[[], None]) -> None:
+    """Answer requests until ``context.stop`` is set, then drain; ``ready`` is called once requests arrive."""
+    stats, times, bus, ledger = worker.intake.stats, worker.intake.times, context.bus, context.ledger
     ledger.follow(Count.SERVED, lambda: stats.served)
     ledger.follow(Count.BATCHES, lambda: times.batch.count)
     ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + stats.unfit)
     async with asyncio.TaskGroup() as group:
         running = [
             group.create_task(worker.run(), name="requests"),
-            group.create_task(parts.slot.watch(parts.settings.model_timeout_s), name="model watch"),
+            group.create_task(context.slot.watch(context.settings.model_timeout_s), name="model watch"),
         ]
-        parts.metrics.cloud = worker
-        await unless(parts.stop, worker.intake.ready.wait())
+        context.metrics.cloud = worker
+        await wait_unless_stopped(context.stop, worker.intake.ready.wait())
         ready()
-        await parts.stop.wait()
-        await worker.drain(parts.settings.grace_s)
+        await context.stop.wait()
+        await worker.drain(context.settings.grace_s)
         for task in running:
             task.cancel()
 
 
-async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[float], Awaitable[bool]]) -> None:
-    """Stop the source, then answer all accepted samples, within the grace period."""
+async def drain(grace_s: float, source_task: asyncio.Task[None], answer: Callable[[float], Awaitable[bool]]) -> None:
+    """Wait for the end of a source that must stop, then answer all accepted samples, within ``grace_s`` seconds.
+
+    ``answer``: answers them within the seconds that it gets, and returns whether it has answered all.
+    """
     clock = asyncio.get_running_loop()
-    until = clock.time() + grace_s
-    await asyncio.wait([taking], timeout=grace_s / 3)  # the source may be waiting for capacity that only draining frees
-    if not await drain(max(until - clock.time(), 0)):
+    deadline = clock.time() + grace_s
+    await asyncio.wait([source_task], timeout=grace_s / 3)  # it may wait for capacity that only draining frees
+    if not await answer(max(deadline - clock.time(), 0)):
         log.warning("samples not answered in the grace period")
 
 
-async def unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """Return the result of ``work``, or None if the worker is stopped first."""
+async def wait_unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Return the result of ``work``; cancel it and return None if ``stop`` is set first. Raises what it raises."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

@@ -1,11 +1,11 @@
-"""Names and client ids of the sessions in which the broker keeps a worker's frames.
+"""Names and client ids of the sessions in which the broker keeps a worker's frames, and a journal of them.
 
-Everybody may know the name of a session: peers' messages, logs, metrics and dead letters have it. The client id is a
-secret, because whoever connects with it ends the connection of the worker and may end the session with its frames. It
-is computed from the name and the service's session key, which GM draws and only its workers have. So the workers of a
-service need no message to continue each other's sessions.
+The name of a session is public: messages of peers, logs, metrics and dead letters have it. The client id is a secret,
+because a client that connects with it ends the connection of the worker, and may end the session with its frames. The
+client id is computed from the name and the service's session key, which GM draws and only the service's workers have.
+So these workers can continue each other's sessions without a message.
 
-A worker without a key (an older GM or local controller) uses the name as its client id, as earlier versions do.
+A worker without a key (from an older GM or local controller) uses the name as its client id, as earlier versions do.
 """
 
 from __future__ import annotations
@@ -25,44 +25,46 @@ log = structlog.get_logger()
 #: the file in a worker's folder with the sessions that it has not ended: name and client id
 FILE = "sessions.json"
 #: begins the last part of the name of a session with a secret client id: no hexadecimal digest begins with it
-KEYED = "k"
-DIGEST, ID_DIGITS = 8, 32
+KEYED_PREFIX = "k"
+#: characters of the digest in a name, and in a client id
+NAME_DIGITS, ID_DIGITS = 8, 32
 #: most sessions in the file: one for each change of key or cameras that was not finished
-MOST = 8
+MAX_SESSIONS = 8
 
 
 def session_name(client_id: str, cameras: Iterable[str], life: str, key: str = "") -> str:
-    """Return the name of a session for frames that outlives its connection.
+    """Return the name of a session for frames: ``client_id`` and a digest of all other arguments.
 
-    It differs for other cameras, in another life of the service and with another key, because a session keeps its
-    subscriptions and its client id.
+    So it differs for other ``cameras``, in another ``life`` (uid) of the service and with another session ``key``. A
+    session keeps its subscriptions and its client id. Raises InvalidFieldError for a name that is too long.
     """
     text = "\0".join([life, *sorted(cameras)])
-    digest = KEYED + _keyed(key, text) if key else hashlib.sha256(text.encode()).hexdigest()
-    return check_name("client id", f"{client_id}.{digest[:DIGEST]}")
+    digest = KEYED_PREFIX + _keyed_digest(key, text) if key else hashlib.sha256(text.encode()).hexdigest()
+    return check_name("client id", f"{client_id}.{digest[:NAME_DIGITS]}")
 
 
 def session_client_id(name: str, key: str) -> str:
-    """Return the client id of a session: a secret if its worker has a key."""
+    """Return the client id of a session by its name and the session key; the name itself if it was made without key."""
     if not is_keyed(name):
         return name
-    return f"intake.{_keyed(key, f'client id {name}')[:ID_DIGITS]}"
+    return f"intake.{_keyed_digest(key, f'client id {name}')[:ID_DIGITS]}"
 
 
 def is_keyed(name: str) -> bool:
-    """Whether the client id of a session is a secret."""
-    return name.rpartition(".")[2].startswith(KEYED)
+    """Whether the session with this name has a secret client id, because its worker has a key."""
+    return name.rpartition(".")[2].startswith(KEYED_PREFIX)
 
 
-def _keyed(key: str, text: str) -> str:
+def _keyed_digest(key: str, text: str) -> str:
+    """Return the HMAC-SHA-256 of a text in hexadecimal."""
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 class SessionJournal:
-    """The sessions of one worker that may still hold frames, by name, with their client ids; only its user reads it.
+    """Records the sessions of one worker that may still have frames, in a file that only its user may read.
 
-    A worker whose key or cameras have changed thereby finds the session of its earlier process. ``folder`` outlives the
-    worker; None: nothing is recorded.
+    So a worker whose key or cameras have changed finds the session of its earlier process. ``folder``: that of the
+    worker; None: nothing is written.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -71,11 +73,11 @@ class SessionJournal:
 
     @property
     def sessions(self) -> Mapping[str, str]:
-        """The recorded sessions."""
+        """The client ids of the recorded sessions, by the sessions' names."""
         return self._sessions
 
     def open(self, *, first: str = "") -> None:
-        """Read the file. Without one, the worker may have run with a version that used the name ``first``."""
+        """Read the file. If there is none, ``first`` is recorded: the name that an earlier version would have used."""
         self._sessions = {first: first} if first else {}
         if self._path and self._path.exists():
             try:
@@ -84,15 +86,16 @@ class SessionJournal:
                 log.warning("sessions of the earlier process are not known", path=str(self._path), error=str(error))
 
     def add(self, name: str, client_id: str) -> None:
-        """Record a session before its first frame."""
+        """Record a session. Call it before the session gets its first frame."""
         self._write({**self._sessions, name: client_id})
 
     def remove(self, name: str) -> None:
-        """Record that a session has ended and all its frames are answered."""
-        self._write({known: id_ for known, id_ in self._sessions.items() if known != name})
+        """Remove a session that has ended, or whose frames are all answered."""
+        self._write({session: id_ for session, id_ in self._sessions.items() if session != name})
 
     def _write(self, sessions: dict[str, str]) -> None:
-        newest = dict(list(sessions.items())[-MOST:])
+        """Record the newest of these sessions; a file that cannot be written is logged."""
+        newest = dict(list(sessions.items())[-MAX_SESSIONS:])
         if newest == self._sessions:
             return
         self._sessions = newest

@@ -1,11 +1,12 @@
-"""The validated environment of a worker. docs/reference/environment.md has the table of variables.
+"""The settings of a worker (``WorkerSettings``), which ``read`` takes from its environment variables.
 
-A pure function of a mapping: it opens no files. Every error is an InvalidFieldError that names the variable.
+GM and LC set the variables; docs/reference/environment.md describes each. No files are opened here. Every error is an
+InvalidFieldError that names the variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -35,29 +36,37 @@ from halimede.api.jointinference import (
 from halimede.api.mining import AFTER, BEFORE
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
+from halimede.api.occupancy import Occupancy, check_occupancy
 from halimede.api.worker_environment import SESSION_KEY, session_key_pattern
-from halimede.environment import flag, number, one_of, required
+from halimede.environment import is_enabled, number, one_of, require
 from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
 from halimede.system.cpu import cores
 
 T = TypeVar("T")
 
+#: where a worker of joint inference runs
 Role = Literal["edge", "cloud"]
+#: when mining judges a sample: by the edge's answer, or by the sample before any inference
 MiningMode = Literal["inference-then-mining", "mining-then-inference"]
+#: the answer to a hard sample: that of the cloud, or a mixture of both predictions
 Fusion = Literal["cloud", "mixture"]
 
+#: default broker, as host:port
 BROKER = "127.0.0.1:1883"
+#: default folder of local controllers
 HOME = "~/.local/state/halimede"
-#: any free port on loopback; the worker's reports contain it
+#: address of health and metrics: any free port on loopback; the worker's reports contain it
 DEFAULT_HTTP = "127.0.0.1:0"
+#: bytes of a service's uid
 MAX_UID = 64
+#: threads of a call, and parallel calls
 MOST_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorSettings:
-    """The detector of an edge worker: its file and spec. ``boxes``: which of its boxes are cropped."""
+    """The detector of an edge worker: the path of its model, the model's spec, and which of its boxes are cropped."""
 
     path: str
     model: ModelSpec
@@ -66,10 +75,58 @@ class DetectorSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """One worker. Times are seconds; ``source`` and ``deadline_s`` apply only at the edge.
+    """The settings of one worker.
 
-    The fields from ``hem_`` up to ``next_tier`` apply to a worker that requests a next tier: an edge worker or a tier.
-    ``tier`` and ``next_tier`` are empty in a service without tiers.
+    The fields from ``hem_name`` to ``upload``, and ``next_tier``, apply to a worker that requests a next tier: an edge
+    worker or a tier. The fields from ``keep`` to ``deadline_s``, ``data_prefix``, ``loop_source`` and ``hard_samples``
+    apply to edge workers.
+
+    Attributes:
+        role: ``edge`` or ``cloud``; a tier is ``cloud``.
+        namespace: that of the service.
+        service: the service's name.
+        worker: the worker's name.
+        node: its node.
+        uid: the service's uid; empty if unknown.
+        model_path: file or folder of the model; empty: it has none.
+        model: the model's spec.
+        estimator: a user's own estimator as ``module:class``; empty: none.
+        broker: host:port of the broker.
+        state: the worker's own folder, which survives restarts.
+        period_s: seconds between two reports to the local controller.
+        grace_s: seconds to answer accepted samples at the end.
+        model_timeout_s: seconds after which one call of the model counts as stuck, and the worker ends.
+        hem_name: the mining algorithm, which decides which samples are hard.
+        hem_parameters: its parameters.
+        hem_mode: whether it judges predictions, or samples before the inference.
+        committee: path and spec of the further small models of a committee.
+        calibration: the file that ``halimede calibrate`` wrote; None: there is none.
+        target_upload_ratio: the budget: share of the samples (0..1) that may be uploaded; None: there is none.
+        costs: of errors and uploads, by which thresholds are adapted; None: they are not.
+        audit_share: share of the easy samples (0..1) that is uploaded as well.
+        fusion: the answer to a hard sample: the next tier's (``cloud``), or both answers mixed (``mixture``).
+        upload_encoding: encoding of uploaded samples.
+        upload_max_bytes: most bytes of an uploaded sample; None: no limit.
+        upload: what is uploaded of a hard frame: all of it, or regions.
+        batch: samples in one model call, of a worker that answers requests.
+        delay_s: seconds that a request may wait for others.
+        sessions: parallel calls of the model.
+        threads: threads of each call.
+        tier: the worker's tier; empty in a service without tiers.
+        next_tier: the tier that it requests; empty in a service without tiers.
+        keep: how many hard samples are stored; None: none.
+        occupancy: rules of the service's occupancy events; None: there are no events.
+        detector: finds the boxes whose crops are the samples; None: samples are whole frames.
+        source: where the frames come from.
+        deadline_s: seconds that the next tier has for an answer.
+        data_prefix: is put before paths of the service's spec.
+        loop_source: a folder or file is repeated without end.
+        credentials: folder with the worker's credentials for the broker; empty: none.
+        http: host:port of its health and metrics, or ``off``.
+        hard_samples: previews of hard samples are published.
+        model_file: the desired-state file of a local controller; None: there is none.
+        session_key: the secret part of the client ids of its sessions for frames; empty: it has none.
+
     """
 
     role: Role
@@ -89,22 +146,15 @@ class WorkerSettings:
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
     hem_mode: MiningMode = "inference-then-mining"
-    #: the further small models of a committee: path and spec of each
     committee: tuple[tuple[str, ModelSpec], ...] = ()
-    #: the file that `halimede calibrate` wrote
     calibration: Path | None = None
     target_upload_ratio: float | None = None
-    #: costs of errors and uploads, by which thresholds are adapted
     costs: Costs | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
-    #: encoding of uploaded samples, and most bytes of each
     upload_encoding: UploadEncoding = AS_IT_CAME
     upload_max_bytes: int | None = None
-    #: what is uploaded of a hard frame
     upload: UploadContent = "frame"
-    #: for workers that answer requests: samples of one model call; seconds that a sample may wait for others; parallel
-    #: calls, and threads of each
     batch: int = BATCH
     delay_s: float = DELAY_MS / 1000
     sessions: int = 1
@@ -112,7 +162,7 @@ class WorkerSettings:
     tier: str = ""
     next_tier: str = ""
     keep: KeepHardSamples | None = None
-    #: None: samples are whole frames
+    occupancy: Occupancy | None = None
     detector: DetectorSettings | None = None
     source: FrameSourceSpec = field(default_factory=FrameSourceSpec)
     deadline_s: float = 2.0
@@ -122,31 +172,33 @@ class WorkerSettings:
     http: str = "off"
     hard_samples: bool = True
     model_file: Path | None = None
-    #: the secret part of the client ids of its sessions for frames; empty: it has none
     session_key: str = field(default="", repr=False)
 
     def names(self) -> dict[str, str]:
-        """Return the names for replies to trace requests."""
+        """Return the names that identify the worker in traces and stored samples: namespace, service, worker, node."""
         return {"namespace": self.namespace, "service": self.service, "worker": self.worker, "node": self.node}
 
-    def client_id(self, part: str = "worker") -> str:
-        """Return the client id of one of its connections: worker names are unique within a namespace."""
-        return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
+    def client_id(self, connection: str = "worker") -> str:
+        """Return the client id of one of its connections, which is unique because the worker's name is.
+
+        Raises InvalidFieldError if it is too long.
+        """
+        return check_name("WORKER_NAME", f"{connection}.{self.namespace}.{self.worker}")
 
 
 def read(
     role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool | None = None
 ) -> WorkerSettings:
-    """Read the environment. ``own_estimator``: the caller brings one, so that no model file is required.
+    """Return the settings in ``environ`` of a worker of this role. Raises InvalidFieldError.
 
-    ``mines``: whether the worker mines, so that the mining settings are required; by default at the edge. Raises
-    InvalidFieldError.
+    ``own_estimator``: the caller brings an estimator, so that no model file is required. ``mines``: the worker decides
+    which samples are hard, so that the settings of mining are required; None: only at the edge.
     """
     mines = role == "edge" if mines is None else mines
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
-    worker = check_name("WORKER_NAME", required(environ, "WORKER_NAME"))
-    node = check_name("NODE_NAME", required(environ, "NODE_NAME"))
-    service = check_name("SERVICE_NAME", required(environ, "SERVICE_NAME"))
+    worker = check_name("WORKER_NAME", require(environ, "WORKER_NAME"))
+    node = check_name("NODE_NAME", require(environ, "NODE_NAME"))
+    service = check_name("SERVICE_NAME", require(environ, "SERVICE_NAME"))
     estimator = environ.get("ESTIMATOR", "")
     path, model = _model(environ, optional=own_estimator or bool(estimator))
     common: dict[str, Any] = {
@@ -176,21 +228,30 @@ def read(
         _check_upload(common["upload"], model)
     if role == "cloud":
         return WorkerSettings(**common, **_batching(environ, common["threads"]))
+    source = _source(environ, service)
     return WorkerSettings(
         **common,
-        source=_source(environ, service),
+        source=source,
         committee=_committee(environ),
         detector=_detector(environ),
         deadline_s=number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
-        loop_source=flag(environ, "SOURCE_LOOP"),
-        hard_samples=_switch(environ, "HARD_SAMPLES"),
+        loop_source=is_enabled(environ, "SOURCE_LOOP"),
+        hard_samples=_is_on(environ, "HARD_SAMPLES"),
         keep=read_json(environ, "KEEP_HARD_SAMPLES", KeepHardSamples) if environ.get("KEEP_HARD_SAMPLES") else None,
+        occupancy=_occupancy(environ, source.cameras),
     )
 
 
+def _occupancy(environ: Mapping[str, str], cameras: Sequence[str]) -> Occupancy | None:
+    """Read the rules of occupancy events of a worker with these cameras. Raises InvalidFieldError."""
+    rules = read_json(environ, "OCCUPANCY", Occupancy) if environ.get("OCCUPANCY") else None
+    check_occupancy("OCCUPANCY", rules, cameras)
+    return rules
+
+
 def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
-    """Read the detector of an edge worker. Raises InvalidFieldError."""
+    """Return the detector of an edge worker; None if it has none. Raises InvalidFieldError."""
     path = environ.get("DETECTOR_URL", "")
     if not path:
         if environ.get("DETECTOR"):
@@ -205,7 +266,7 @@ def _detector(environ: Mapping[str, str]) -> DetectorSettings | None:
 
 
 def _check_upload(upload: UploadContent, model: ModelSpec) -> None:
-    """Refuse regions of a model that finds no boxes."""
+    """Raise InvalidFieldError if regions are to be uploaded, but the model finds no boxes."""
     if upload == "regions" and not _may_find_boxes(model):
         cause = f"the small model finds no boxes (task {_task(model)})"
         raise InvalidFieldError("UPLOAD", upload, f"{cause}: leave UPLOAD at frame, the field upload of the service")
@@ -222,7 +283,7 @@ def _task(model: ModelSpec) -> str:
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
-    """Read the batching of requests. The default is one call at a time for each core."""
+    """Return the fields of a worker that answers requests. The default is one call at a time for each core."""
     sessions = min(MOST_THREADS, max(1, cores() // threads))
     return {
         "batch": int(number(environ, "MAX_BATCH_SIZE", BATCH, least=1, most=MOST_BATCH)),
@@ -232,10 +293,10 @@ def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
 
 
 def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read the settings of escalation, and how two answers are fused."""
+    """Return the fields of a worker that requests a next tier. Raises InvalidFieldError."""
     target = environ.get("TARGET_UPLOAD_RATIO")
-    read = {
-        "hem_name": required(environ, "HEM_NAME"),
+    fields = {
+        "hem_name": require(environ, "HEM_NAME"),
         "hem_parameters": _parameters(environ),
         "hem_mode": one_of(environ, "MINING_MODE", get_args(MiningMode)),
         "calibration": Path(environ["CALIBRATION_URL"]) if environ.get("CALIBRATION_URL") else None,
@@ -250,20 +311,22 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         else None,
         "next_tier": environ.get("NEXT_TIER", ""),
     }
-    if read["fusion"] == "mixture" and read["calibration"] is None:
+    if fields["fusion"] == "mixture" and fields["calibration"] is None:
         raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave FUSION at cloud")
-    if read["upload"] == "regions" and read["hem_mode"] == BEFORE:
+    if fields["upload"] == "regions" and fields["hem_mode"] == BEFORE:
         fix = f"regions are those of the small model's boxes: set MINING_MODE to {AFTER}, or UPLOAD to frame"
         raise InvalidFieldError("UPLOAD", "regions", fix)
-    return read
+    return fields
 
 
 def _committee(environ: Mapping[str, str]) -> tuple[tuple[str, ModelSpec], ...]:
-    named = (("COMMITTEE1_URL", "COMMITTEE1_SPEC"), ("COMMITTEE2_URL", "COMMITTEE2_SPEC"))
-    return tuple((path, read_spec(environ, spec, path)) for url, spec in named if (path := environ.get(url)))
+    """Return path and spec of the further models of a committee. Raises InvalidFieldError."""
+    variables = (("COMMITTEE1_URL", "COMMITTEE1_SPEC"), ("COMMITTEE2_URL", "COMMITTEE2_SPEC"))
+    return tuple((path, read_spec(environ, spec, path)) for url, spec in variables if (path := environ.get(url)))
 
 
 def _costs(environ: Mapping[str, str]) -> Costs | None:
+    """Return the costs of errors and uploads; None if they are not given. Raises InvalidFieldError."""
     if not environ.get("COSTS"):
         return None
     costs = read_json(environ, "COSTS", Costs)
@@ -271,24 +334,26 @@ def _costs(environ: Mapping[str, str]) -> Costs | None:
     return costs
 
 
-def _switch(environ: Mapping[str, str], name: str) -> bool:
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    """Whether a variable is on or not set, and not off. Raises InvalidFieldError for other values."""
     text = environ.get(name, "").lower()
     if text not in {"", "on", "off"}:
         raise InvalidFieldError(name, text, "write on or off")
     return text != "off"
 
 
-def read_json(environ: Mapping[str, str], name: str, wanted: type[T]) -> T:
-    """Return a variable that holds JSON of a type. Raises InvalidFieldError."""
+def read_json(environ: Mapping[str, str], name: str, type_: type[T]) -> T:
+    """Return the value of a type in a variable that is set and holds JSON. Raises InvalidFieldError."""
     text = environ[name]
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidFieldError(name, text, f"write JSON: {error}") from error
-    return convert(value, wanted, name)
+    return convert(value, type_, name)
 
 
 def _uid(environ: Mapping[str, str]) -> str:
+    """Return the service's uid; empty if it is not given. Raises InvalidFieldError if it is too long."""
     uid = environ.get("SERVICE_UID", "")
     if len(uid.encode()) > MAX_UID:
         raise InvalidFieldError("SERVICE_UID", uid, f"use at most {MAX_UID} bytes")
@@ -296,7 +361,7 @@ def _uid(environ: Mapping[str, str]) -> str:
 
 
 def _session_key(environ: Mapping[str, str]) -> str:
-    """Return the session key of the service, empty if there is none. Raises InvalidFieldError without the value."""
+    """Return the session key of the service; empty if there is none. Raises InvalidFieldError, without the secret."""
     key = environ.get(SESSION_KEY, "")
     if key and not session_key_pattern.fullmatch(key):
         raise InvalidFieldError(SESSION_KEY, "***", "GM writes 32 hexadecimal digits: do not set it yourself")
@@ -305,19 +370,23 @@ def _session_key(environ: Mapping[str, str]) -> str:
 
 def _state(environ: Mapping[str, str], namespace: str, node: str, worker: str) -> Path:
     """Return the worker's folder: the configured one, or the local controller's default."""
-    if told := environ.get("HALIMEDE_STATE"):
-        return Path(told)
+    if folder := environ.get("HALIMEDE_STATE"):
+        return Path(folder)
     home = Path(environ.get("HALIMEDE_HOME") or HOME).expanduser()
     return home / "nodes" / node / "workers" / namespace / worker
 
 
 def _model(environ: Mapping[str, str], *, optional: bool) -> tuple[str, ModelSpec]:
-    path = environ.get("MODEL_URL", "") if optional else required(environ, "MODEL_URL")
+    """Return the model's path, which may be empty if it is optional, and its spec. Raises InvalidFieldError."""
+    path = environ.get("MODEL_URL", "") if optional else require(environ, "MODEL_URL")
     return path, read_spec(environ, "MODEL_SPEC", path)
 
 
 def read_spec(environ: Mapping[str, str], name: str, path: str) -> ModelSpec:
-    """Return a model's spec, by default that of an ONNX file. Raises InvalidFieldError."""
+    """Return the spec in the variable ``name`` of the model at ``path``; without the variable that of an ONNX file.
+
+    Raises InvalidFieldError.
+    """
     if not environ.get(name):
         return ModelSpec(url=path, format="onnx")
     spec = read_json(environ, name, ModelSpec)
@@ -329,13 +398,14 @@ def read_spec(environ: Mapping[str, str], name: str, path: str) -> ModelSpec:
 
 
 def _parameters(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of mining by name. Raises InvalidFieldError."""
     if not environ.get("HEM_PARAMETERS"):
         return {}
-    parameters = read_json(environ, "HEM_PARAMETERS", list[Parameter])
-    return {parameter.key: parameter.value for parameter in parameters}
+    return {parameter.key: parameter.value for parameter in read_json(environ, "HEM_PARAMETERS", list[Parameter])}
 
 
 def _source(environ: Mapping[str, str], service: str) -> FrameSourceSpec:
+    """Return where the frames come from: by default a camera with the service's name. Raises InvalidFieldError."""
     source = read_json(environ, "SOURCE", FrameSourceSpec) if environ.get("SOURCE") else FrameSourceSpec()
     if len(source.kinds) > 1:
         raise InvalidFieldError("SOURCE", environ["SOURCE"], "give one of cameras, path and url")

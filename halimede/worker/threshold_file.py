@@ -1,7 +1,7 @@
-"""Keeps adapted thresholds in the worker's folder, so that a restarted worker continues from them.
+"""Stores the adapted thresholds of a worker's mining in the worker's folder, so that a restarted worker continues.
 
-They belong to the rule's own thresholds and to the costs: after a new calibration, or with other costs, a worker begins
-with those of the rule.
+Thresholds are adapted to costs, beginning with those of the mining rule. Stored ones are used only for the same
+service, the same parameters of the rule, and the same costs; otherwise a worker begins with those of the rule.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
 
+#: name of the file, and its most bytes
 NAME, MAX_BYTES = "thresholds.json", 65_536
 #: seconds between two writes
-PERIOD_S = 30.0
+WRITE_PERIOD_S = 30.0
 
 
 class ThresholdFile(Struct, kw_only=True):
-    """The contents of the file: the state, and what it belongs to."""
+    """The content of the file: the adapted thresholds, and the service, rule and costs for which they are."""
 
     state: ThresholdState
     uid: str
@@ -37,7 +38,7 @@ class ThresholdFile(Struct, kw_only=True):
 
 
 def read_thresholds(settings: WorkerSettings) -> ThresholdState | None:
-    """Return where the thresholds of an earlier process of this worker were; None: begin with those of the rule."""
+    """Return the thresholds of an earlier process of this worker; None: begin with those of the rule."""
     if settings.costs is None:
         return None
     try:
@@ -48,13 +49,13 @@ def read_thresholds(settings: WorkerSettings) -> ThresholdState | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning("thresholds not read: the worker begins with those of the rule", error=str(error))
         return None
-    of = (stored.uid, stored.parameters, stored.costs)
-    return stored.state if of == (settings.uid, dict(settings.hem_parameters), settings.costs) else None
+    owner = (stored.uid, stored.parameters, stored.costs)
+    return stored.state if owner == (settings.uid, dict(settings.hem_parameters), settings.costs) else None
 
 
 @contextlib.asynccontextmanager
 async def keeping_thresholds(settings: WorkerSettings, thresholds: AdaptiveThresholds | None) -> AsyncIterator[None]:
-    """Write the thresholds every half minute and at the end, if they are adapted."""
+    """In the block, write the thresholds every WRITE_PERIOD_S, and at its end; None: they are not adapted."""
     if thresholds is None:
         yield
         return
@@ -67,12 +68,14 @@ async def keeping_thresholds(settings: WorkerSettings, thresholds: AdaptiveThres
 
 
 async def _write_repeatedly(settings: WorkerSettings, thresholds: AdaptiveThresholds) -> None:
+    """Write the thresholds every WRITE_PERIOD_S, until cancelled."""
     while True:
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(WRITE_PERIOD_S)
         _write(settings, thresholds)
 
 
 def _write(settings: WorkerSettings, thresholds: AdaptiveThresholds) -> None:
+    """Write the thresholds once; a file that cannot be written is logged."""
     if settings.costs is None:
         return
     contents = ThresholdFile(

@@ -1,7 +1,8 @@
-"""The job of a tier between edge and cloud: it answers as a cloud worker does and escalates hard samples.
+"""The job of a tier between edge and cloud: it answers requests, and requests the next tier for hard samples.
 
-Its own mining rule decides what is hard, its own budget how much of that is uploaded. Escalation runs in parallel to
-its batches. If the next tier does not answer in time, this tier's answer counts, with the reason.
+Its own mining rule decides which samples are hard, its own budget how many of them are uploaded. Requests to the next
+tier run in parallel to its model calls. If the next tier does not answer in time, this tier's answer counts, with the
+reason.
 """
 
 from __future__ import annotations
@@ -22,22 +23,28 @@ from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import RequestWorker
 from halimede.worker.main import leave, main
-from halimede.worker.roles import RoleJob, WorkerContext, serve_requests, uploading
+from halimede.worker.roles import RoleJob, WorkerContext, open_encoder, serve_requests
 from halimede.worker.settings import WorkerSettings, read
 from halimede.worker.status_reporter import CALIBRATION_DIFFERS
 from halimede.worker.threshold_file import keeping_thresholds, read_thresholds
 from halimede.worker.version_calibration import pixels_trouble
 
-#: prefix of a rule's fields in errors of mining, which knows only edge workers
-AT_EDGE = "spec.edgeWorker"
+#: prefix of fields in errors of mining, which knows only edge workers
+EDGE_FIELD = "spec.edgeWorker"
 
 
 def run_tier(estimator: object | None = None) -> None:
-    """Run the worker of a tier between edge and cloud until SIGTERM or SIGINT; as ``run_edge``."""
+    """Run the worker of a tier between edge and cloud until SIGTERM or SIGINT.
+
+    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
+    file is ONNX. All other settings come from the environment (docs/reference/environment.md). After a user's mistake
+    it prints one line and exits with code 2.
+    """
     leave(main("tier", estimator, prepare=_prepare))
 
 
 def _prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001  # of Prepare
+    """Return the settings and the job of a tier's worker. Raises InvalidFieldError."""
     settings = read("cloud", environ, own_estimator=own_estimator, mines=True)
     for name, value in (("TIER", settings.tier), ("NEXT_TIER", settings.next_tier)):
         if not value:
@@ -51,17 +58,20 @@ def tier(settings: WorkerSettings) -> RoleJob:
     return RoleJob(_run, lambda: will)
 
 
-async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-    """Answer requests until ``stop``, then drain; ``ready`` is called once requests arrive."""
-    settings, ledger, bus = parts.settings, parts.ledger, parts.bus
+async def _run(context: WorkerContext, ready: Callable[[], None]) -> None:
+    """Answer requests until ``context.stop`` is set, then drain; ``ready`` is called once requests arrive.
+
+    Raises InvalidFieldError for the rule of mining.
+    """
+    settings, ledger, bus = context.settings, context.ledger, context.bus
     miner = _miner(settings)
     # hard samples that the next tier did not take stay charged to the budget
-    gone_up = max(ledger[Count.DEFERRED] + ledger[Count.AUDITED], ledger[Count.HARD] - ledger[Count.WITHHELD])
+    uploaded = max(ledger[Count.DEFERRED] + ledger[Count.AUDITED], ledger[Count.HARD] - ledger[Count.WITHHELD])
     policy = create_policy(
         settings,
         miner,
         random.random,
-        uploaded=gone_up,
+        uploaded=uploaded,
         samples=ledger[Count.SERVED],
         thresholds=read_thresholds(settings),
     )
@@ -69,34 +79,30 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
     offload = OffloadClient(bus, inference(*names, tier=settings.next_tier))
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
-    async with uploading(parts, offload.circuit) as encoder, keeping_thresholds(settings, policy.thresholds):
+    async with open_encoder(context, offload.circuit) as encoder, keeping_thresholds(settings, policy.thresholds):
         worker = RequestWorker(
             bus,
-            parts.slot,
+            context.slot,
             inference(*names, tier=settings.tier),
             limits=RequestLimits(batch=settings.batch, delay_s=settings.delay_s),
-            trace_buffer=parts.trace_buffer,
+            trace_buffer=context.trace_buffer,
             escalation=Escalation(offload, ledger, policy=policy, encoder=encoder),
             miner=miner,
             mines_samples=settings.hem_mode == BEFORE,
             ledger=ledger,
         )
-        parts.reporter.troubles.append(
-            (
-                CALIBRATION_DIFFERS,
-                lambda: pixels_trouble(settings.calibration, parts.slot.current.desired),
-            )
-        )
+        trouble = (CALIBRATION_DIFFERS, lambda: pixels_trouble(settings.calibration, context.slot.current.desired))
+        context.reporter.troubles.append(trouble)
         await offload.start()
-        parts.metrics.offload, parts.metrics.policy = offload, policy
-        await serve_requests(parts, worker, ready)
+        context.metrics.offload, context.metrics.policy = offload, policy
+        await serve_requests(context, worker, ready)
         offload.abandon()  # abandon audits: no requester waits for them
 
 
 def _miner(settings: WorkerSettings) -> Miner:
-    """Return the mining rule of the tier. Raises InvalidFieldError, naming the tier's own field."""
+    """Return the mining rule of the tier. Raises InvalidFieldError, which names the tier's own field."""
     try:
         return create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     except InvalidFieldError as error:
-        field = error.field.replace(AT_EDGE, f"spec.tiers[{settings.tier}]", 1)
+        field = error.field.replace(EDGE_FIELD, f"spec.tiers[{settings.tier}]", 1)
         raise InvalidFieldError(field, error.value, error.fix) from error

@@ -1,8 +1,8 @@
-"""Calibrations of single versions of the small model: mining and drift refer to the version that answers.
+"""Calibrations of single versions of an edge worker's model: mining and drift refer to the version that answers.
 
-A version of a Model may bring its calibration (``DesiredModel.calibration``). A canary is mined with its own. When it
-becomes the current version, drift is measured against its calibration as well. Versions without one have that of the
-service.
+A version of a Model may bring its calibration (``DesiredModel.calibration``). Samples of a canary are mined with the
+canary's own. When it becomes the current version, drift is measured against its calibration as well. Versions without a
+calibration have that of the service.
 """
 
 from __future__ import annotations
@@ -29,13 +29,19 @@ from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
 
-FOLDER, FIELD = "calibrations", "spec.versions.calibration"
-#: files that are kept: those of the versions in use, and some before
+#: folder of the calibrations' files, in the worker's own
+FOLDER = "calibrations"
+#: field of the Model that brings a calibration
+FIELD = "spec.versions.calibration"
+#: files that are kept: those of the versions in use, and of some before
 MOST_FILES = 8
 
 
 def pixels_trouble(calibration: Path | None, desired: DesiredModel | None) -> str:
-    """Return what is wrong if a calibration was made with other pixels than the model's; empty: nothing, or unknown."""
+    """Return for users that a calibration's file was made with other pixels than the model gets; empty: it was not.
+
+    None, or a calibration that does not record its pixels: empty.
+    """
     recorded = read_artefact(calibration).edge_pixels if calibration else ""
     if not recorded or desired is None:
         return ""
@@ -49,39 +55,45 @@ def pixels_trouble(calibration: Path | None, desired: DesiredModel | None) -> st
 
 
 class VersionCalibrations:
-    """Gives the models of a worker their calibrations; ``adopt`` is for ``ModelSlot.adopt``."""
+    """Gives the models of a worker their calibrations. Call ``begin`` once; ``ModelSlot`` calls ``adopt``.
+
+    ``inference``, ``policy`` and ``encoder`` get what they need of a calibration.
+
+    Attributes:
+        trouble: why the current model does not have its own calibration; empty if it has it, or needs none.
+        current_file: the calibration of the current model; None: it has none.
+
+    """
 
     def __init__(
         self, settings: WorkerSettings, inference: Inference, policy: UploadPolicy, encoder: UploadEncoder
     ) -> None:
-        #: why the current model does not have its own calibration, empty if it has it
         self.trouble = ""
         self._settings = settings
         self._inference = inference
         self._policy = policy
         self._encoder = encoder
-        #: the calibration of the current model
         self.current_file = settings.calibration
 
     def begin(self, first: LoadedModel) -> None:
-        """Use the calibration of the first model, or that of the service if it does not fit.
+        """Use the calibration of the first model. If it does not fit, set ``trouble`` and use that of the service.
 
-        A later version is refused in this case; before the first one there is none that could continue.
+        A later version is refused in this case, but there is none before the first one that could continue.
         """
         try:
             self.adopt(first, ALL_PERCENT)
         except (HalimedeError, OSError) as error:
             self.trouble = f"version {first.version} has the service's calibration, not its own: {error}"
-            log.warning("calibration not used", version=first.version, error=shorten_middle(str(error), 256))
+            log.warning("calibration not used", version=first.version, error=shorten_middle(str(error)))
 
     def adopt(self, loaded: LoadedModel, percent: int) -> None:
-        """Use the calibration of a model, which gets ``percent`` of the samples.
+        """Use the calibration of a model that gets ``percent`` of the samples (100: it becomes the current one).
 
-        Raises InvalidFieldError for a calibration that does not fit the service's rule.
+        Raises InvalidFieldError for a calibration that does not fit the service's rule, OSError if it cannot be stored.
         """
         settings = self._settings
         text = loaded.desired.calibration if loaded.desired else ""
-        path = self._written(text) if text else settings.calibration
+        path = self._calibration_file(text) if text else settings.calibration
         if text and path and settings.hem_mode == AFTER:
             artefact = read_artefact(path, FIELD)
             if artefact.rule.lower() != settings.hem_name.lower():
@@ -92,20 +104,20 @@ class VersionCalibrations:
         if percent < ALL_PERCENT:
             return
         if path != self.current_file:
-            known = read_artefact(path, FIELD) if path else None
+            calibration = read_artefact(path, FIELD) if path else None
             self.current_file = path
-            self._policy.drift = drift_of(known, settings.hem_name) if known else None
-            self._policy.mixture = known if settings.fusion == "mixture" else None
+            self._policy.drift = drift_of(calibration, settings.hem_name) if calibration else None
+            self._policy.mixture = calibration if settings.fusion == "mixture" else None
             self._encoder.regions = region_rule(settings, path)
         self.trouble = ""
 
-    def _written(self, text: str) -> Path:
-        """Return a file with a calibration: rules read theirs from a file."""
+    def _calibration_file(self, text: str) -> Path:
+        """Return the path of a file with the text of a calibration; rules read it there. Blocks. Raises OSError."""
         folder = self._settings.state / FOLDER
         path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            for old in sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
+            for old in sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
             write_atomic(path, text.encode())
         return path

@@ -1,12 +1,12 @@
-"""Writes the reference pages of docs/reference, or checks that they are what the code says.
+"""Writes the pages of docs/reference and the reasons in docs/troubleshooting.md, or checks that the code says the same.
 
 python -m scripts.reference --write    write them
 python -m scripts.reference --check    exit 1, showing the differences, when a page is not up to date
 
 Kinds and their fields come from ``halimede.api``, commands from ``halimede.cli``, metrics from the calls that export
-them, variables from the calls that read them, checks from ``halimede.health_checks``. What a variable or a reason means
-is in ``variables.toml`` and ``reasons.toml``; a name of the code that is missing there is an error, and so is one that
-the code does not have.
+them, variables from the calls that read them, checks from ``halimede.health_checks``, alerts from
+``scripts.monitoring``. What a variable or a reason means is in ``variables.toml`` and ``reasons.toml``; a name of the
+code that is missing there is an error, and so is one that the code does not have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from halimede.contract.render import check_files, write_files
-from scripts.reference import checks, commands, conditions, metrics, resources, variables
+from scripts.reference import alerts, checks, commands, conditions, metrics, resources, variables
 from scripts.reference.markdown import IncompleteError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +26,9 @@ FOLDER = "docs/reference"
 
 def pages() -> dict[str, str]:
     """Return all pages: paths relative to the repository, with their content."""
-    sources = (resources, commands, metrics, variables, conditions, checks)
-    return {f"{FOLDER}/{name}.md": text for source in sources for name, text in source.pages().items()}
+    sources = (resources, commands, metrics, variables, checks, alerts)
+    made = {f"{FOLDER}/{name}.md": text for source in sources for name, text in source.pages().items()}
+    return made | conditions.pages()
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

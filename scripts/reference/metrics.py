@@ -28,7 +28,7 @@ EXPORTERS = {
 }  # fmt: skip
 #: who exports a metric, by its name: the first match counts
 ROLES = (
-    (r"bus_|build_info", "all"),
+    (r"bus_|build_info|health_", "all"),
     (r"(gm|service|loop)_", "GM"),
     (r"lc_", "LC"),
     (r"serve_", "serve"),
@@ -39,7 +39,7 @@ ROLES = (
     (r"worker_(joint_|model_|queued_|rejected_)", "edge, cloud"),
     (r"worker_(cloud_(seconds|batch)|unserved_)", "cloud"),
     (
-        r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|degraded|outbox|peer|overtaken|lost|shared)",
+        r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|occupancy|degraded|outbox|peer|overtaken|lost|shared)",
         "edge",
     ),
     (r"worker_(kept|oldest|store|unacknowledged|unkept)", "edge"),
@@ -48,9 +48,10 @@ ABOUT = """\
 Every process exports its metrics at `/metrics` ([observability](../observability.md)). `edge`, `tier` and `cloud` are \
 workers, `serve` and `router` the commands of [serving](../serving.md), `camera` a camera process.
 
-Counters of services and workers persist across restarts, as the status does. Histograms, and answers counted by \
-`reason`, start at zero with the process. In addition, every process exports its `process_*` (memory, CPU, files) and \
-`python_info`. Times are in seconds."""
+Counters of services and workers persist across restarts, as the status does. Those of a service have one series for \
+each node (`sum without (node)`): with `halimede delete node` a series ends, and none falls. Histograms, and answers \
+counted by `reason`, start at zero with the process. In addition, every process exports its `process_*` (memory, CPU, \
+files) and `python_info`. Times are in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ def every() -> Iterator[MetricRow]:
         if not count.metric:
             continue
         if ExportedBy.SERVICE in count.exported_by:
-            yield MetricRow(f"service_{count.metric}", "counter", count.text, ("namespace", "plural", "service"))
+            yield MetricRow(
+                f"service_{count.metric}", "counter", count.text, ("namespace", "node", "plural", "service")
+            )
         if any(each in count.exported_by for each in EXPORTERS):
             yield MetricRow(f"worker_{count.metric}", "counter", count.text, ())
 
@@ -160,7 +163,10 @@ def _labels(node: ast.AST, tree: ast.Module, names: dict[str, ast.expr]) -> list
             match part:
                 case ast.keyword(arg="labels", value=ast.List(elts=values)):
                     found |= {str(value.value): None for value in values if isinstance(value, ast.Constant)}
-                case ast.Tuple(elts=[ast.Dict(keys=keys), *_]) | ast.Return(value=ast.Dict(keys=keys)):
+                case (
+                    ast.Tuple(elts=[ast.Dict(keys=keys) | ast.BinOp(op=ast.BitOr(), right=ast.Dict(keys=keys)), *_])
+                    | ast.Return(value=ast.Dict(keys=keys))
+                ):
                     found |= {str(key.value): None for key in keys if isinstance(key, ast.Constant)}
                 case ast.Name(id=name) if name not in seen and name not in MAKERS:
                     seen.add(name)

@@ -28,12 +28,11 @@ def pages() -> dict[str, str]:
         "Status of a resource",
         "the types of halimede/messages",
         "Only GM writes the status. All kinds have the same fields, and each uses those that apply to it. "
-        "[Conditions](conditions.md) lists the phases and reasons.",
+        "[It does not work](../troubleshooting.md#by-reason) lists the phases and reasons.",
         _tables(resource(kinds()[0]).fields()[-1], stop=False),
     )
     parts = [
-        f"## {name.capitalize()}\n\n{prose(text(shape.__doc__ or ''))}\n\n"
-        + _tables(ResourceField("", structure(shape)), stop=False)
+        f"## {name.capitalize()}\n\n{prose(text(shape))}\n\n" + _tables(ResourceField("", structure(shape)), stop=False)
         for shape, name in SHARED.items()
     ]
     about = (
@@ -54,7 +53,7 @@ def _name(found: list[Kind]) -> str:
 def _index(groups: list[list[Kind]]) -> str:
     rows = [
         [f"[{found[0].kind}]({_name(found)}.md)", ", ".join(code(k.api_version) for k in found),
-         ", ".join(map(code, found[0].short_names)), prose(text(found[0].spec.__doc__ or ""))]
+         ", ".join(map(code, found[0].short_names)), prose(text(found[0].spec))]
         for found in groups
     ]  # fmt: skip
     return document(
@@ -81,12 +80,12 @@ def _page(found: list[Kind]) -> str:
     return document(
         title,
         SOURCE,
-        f"{prose(text(kind.spec.__doc__ or ''))} `apiVersion` is {versions}.{short}{name}",
+        f"{prose(text(kind.spec))} `apiVersion` is {versions}.{short}{name}",
         "## Fields of spec",
         _tables(spec, stop=True),
         *(["## Rules between fields", "\n".join(rules)] if rules else []),
-        f"## See also\n\n- [status](status.md) and [conditions](conditions.md)\n- [pod template]({POD_PAGE}.md)\n"
-        "- [resources](resources.md)",
+        "## See also\n\n- [status](status.md) and [its reasons](../troubleshooting.md#by-reason)\n"
+        f"- [pod template]({POD_PAGE}.md)\n- [resources](resources.md)",
     )
 
 

@@ -1,9 +1,9 @@
-"""The standalone API over the bus: GM answers the requests of the command line and of other tools.
+"""GM's API over the bus (``ApiServer``): answers the requests of the command line and of other tools.
 
 Every request may be repeated: applying the same object again changes nothing, and deleting twice deletes once. A
 user's mistake is returned as an ApiError that names the field. GM sends a reply only to the topic of the requesting
-client, and cuts it to what fits into one message. Without an editor (Kubernetes mode) apply and delete are not
-allowed: use kubectl.
+client. A list is cut to what fits into one message. On Kubernetes there is no editor, and edits are not allowed: users
+edit with kubectl.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ from services.gm.reference_index import ReferenceEntry
 log = structlog.get_logger()
 #: bytes reserved for the other fields of a reply, and for what GM adds to a user's resource
 MARGIN = 64 * 1024
-#: operations that change something; the number and bytes of their kept replies, which answer repeated deliveries
+#: operations that change something: the reply is kept, and answers a repeated delivery of the request
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
+#: kept replies: their number, and the bytes of their requests
 MAX_CACHED, MAX_CACHED_BYTES = 256, 32 * 1024 * 1024
-#: requests in the queue
+#: requests that may wait in the queue
 QUEUE = 1000
-#: requests of one client: per second, and burst. A client that waits for its replies stays far below
+#: limit of one client: requests per second, and burst. A client that waits for its replies stays far below
 REQUESTS = (50.0, 200.0)
+#: the event's message about a client that sends too many requests
 STORM = "its requests exceed the limit of one client: GM does not answer the excess"
+#: the error of an edit on Kubernetes
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
-#: the event of a node that is drained, and of one that is uncordoned
+#: reason and message of the event when a node is drained (True: it gets no workers any more) or uncordoned (False)
 MAINTENANCE_EVENTS = {
     True: ("NodeDrained", "a user drained the node"),
     False: ("NodeUncordoned", "a user uncordoned the node"),
@@ -52,14 +55,14 @@ MAINTENANCE_EVENTS = {
 
 
 class UnknownNodeError(HalimedeError):
-    """There is no node of this name."""
+    """GM knows no node of the name ``node``."""
 
     def __init__(self, node: str) -> None:
         super().__init__(f"there is no node {node}: see `halimede nodes`")
 
 
 class ApiServer(RpcServer[ApiRequest, ApiReply]):
-    """Answers requests."""
+    """An ``RpcServer`` that answers users' requests. ``editor``: edits resources; None on Kubernetes."""
 
     def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         super().__init__(bus, API_REQUEST.filter(), API_REPLY, self._receive, too_large=_too_large, queue=QUEUE)
@@ -67,18 +70,19 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         self._cluster = cluster
         self._plane = plane
         self._editor = editor
+        #: replies to edits with the bytes of their requests, by client and correlation data (the id of a request)
         self._cached: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
         self._cached_bytes = 0
         self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
-        #: requests left unanswered, because their clients asked too often
+        #: number of requests that were not answered, because their clients have sent too many
         self.refused = 0
         #: durations of requests (ms), by operation and outcome
         self.answered: dict[tuple[str, str], Distribution] = {}
 
     async def _receive(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
-        """Answer a request within the budget of its client, and only once.
+        """Return the reply to a request; None, and no reply is sent, if its client sends too many.
 
-        A repeated delivery gets the first reply: it must not redo a change that was reverted in between.
+        A repeated delivery of an edit gets the first reply: it must not redo a change that was reverted in between.
         """
         request, client = delivery.body, delivery.names["client"]
         if not self._budgets.spend(client):
@@ -97,7 +101,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return self._cached[request_id][0]
 
     async def answer(self, request: ApiRequest) -> ApiReply:
-        """Process a request and record its duration. The reply to a failed request has the reason."""
+        """Carry out a request and record its duration. The reply to a failed request has the reason in ``error``."""
         began = asyncio.get_running_loop().time()
         try:
             reply = await self._dispatch(request)
@@ -115,6 +119,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return reply
 
     async def _dispatch(self, request: ApiRequest) -> ApiReply:
+        """Return the reply to a request, by its operation. Raises HalimedeError."""
         match request.op:
             case "apply" | "apply-dry-run":
                 return await self._apply(request)
@@ -144,26 +149,27 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 return ApiReply(value=msgspec.to_builtins(self._plane.observer.manager_facts()))
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
+        """Create or edit the object of a request, or return what that would do (``apply-dry-run``)."""
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         resource = admit(_without_server_set(request.object))
         # nodes receive the translated form: it must be valid as well
         self._check_size(CONTROLLERS[resource.key.plural].entry(resource))
-        if request.op == "apply-dry-run":
-            return ApiReply(outcome=self._editor.try_apply(resource))
         lost = self._plane.lost_version(resource.key)
+        if request.op == "apply-dry-run":
+            return ApiReply(outcome=self._editor.try_apply(resource, lost))
         applied = await self._editor.apply(resource, lost)
         if applied.outcome != "unchanged":
             text = f"generation {applied.stored.resource.metadata.generation}"
             if lost:
-                text += ": it continues the resource that nodes hold"
+                text += ": it continues the version that nodes hold"
             await self._cluster.record("Normal", applied.outcome.capitalize(), str(resource.key), text)
         else:
             self._plane.downstream.repeat(resource.key)
         return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
 
     def _check_size(self, entry: ReferenceEntry) -> None:
-        """Refuse a resource that fits into the store but not into a message: nodes would never receive it."""
+        """Raise InvalidFieldError for a resource that does not fit into a message: nodes would never receive it."""
         size = len(msgspec.json.encode(entry.resource.body))
         if size > self._item_bytes:
             most = f"keep it below {self._item_bytes} bytes"
@@ -171,14 +177,15 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             raise InvalidFieldError("resource", f"{size} bytes", fix)
 
     async def _delete(self, key: Key) -> ApiReply:
+        """Request the deletion of a resource; one that only nodes hold is deleted there."""
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         if self._cluster.get(key) is None and await self._plane.forget_orphan(key):
             return ApiReply(outcome="deleted")
-        stored = await self._editor.delete(key)
-        return ApiReply(outcome="deleted", object=body_of(stored))
+        return ApiReply(outcome="deleted", object=body_of(await self._editor.delete(key)))
 
     async def _drain(self, request: ApiRequest) -> ApiReply:
+        """Drain or uncordon the node of a request."""
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         node, drained = check_name("name", request.name), request.op == "drain"
@@ -234,10 +241,12 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             plane.queue.add(key)
 
     def _refuse_online(self, node: str) -> None:
+        """Raise ConflictError if a node is online."""
         if self._plane.nodes.is_online(node):
             raise ConflictError(f"node {node} is online: stop its local controller first")
 
     def _list(self, request: ApiRequest) -> ApiReply:
+        """Return the resources of a kind, as many as fit into a reply."""
         plural = _plural(request)
         if request.namespace:
             check_label("namespace", request.namespace)
@@ -246,6 +255,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(items=items, truncated=cut)
 
     def _nodes(self, request: ApiRequest) -> ApiReply:
+        """Return the nodes, or the named one, as many as fit into a reply."""
         nodes, cut = _cut(self._plane.infos.describe(request.name), request.limit, self._item_bytes)
         return ApiReply(nodes=nodes, truncated=cut)
 
@@ -256,7 +266,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
 
 
 def _cut(items: Iterable[Any], limit: int, free_bytes: int) -> tuple[list[Any], bool]:
-    """Return as many items as fit, and whether there are more."""
+    """Return the first items, at most ``limit`` and ``free_bytes`` as JSON, and whether there are more."""
     fitting: list[Any] = []
     for item in items:
         free_bytes -= len(msgspec.json.encode(item)) + 1
@@ -267,11 +277,12 @@ def _cut(items: Iterable[Any], limit: int, free_bytes: int) -> tuple[list[Any], 
 
 
 def _error_reply(reason: Any, error: Exception, field: str = "") -> ApiReply:
+    """Return the reply to a request that failed; ``field``: the wrong field of a user's mistake."""
     return ApiReply(error=ApiError(reason=reason, message=str(error)[:4096], field=field[:4096]))
 
 
 def _without_server_set(body: ResourceBody | None) -> object:
-    """Drop fields that only the server sets, which an object from ``get`` contains; keep its resourceVersion."""
+    """Return an object without fields that only the server sets: one from ``get`` has them. resourceVersion stays."""
     if not isinstance(body, dict):
         return body
     metadata = body.get("metadata")
@@ -281,15 +292,18 @@ def _without_server_set(body: ResourceBody | None) -> object:
 
 
 def _plural(request: ApiRequest) -> str:
+    """Return the plural of a request. Raises InvalidFieldError if it is not known."""
     if request.plural not in CONTROLLERS:
         raise InvalidFieldError("plural", request.plural, "use one of " + ", ".join(sorted(CONTROLLERS)))
     return request.plural
 
 
 def _key(request: ApiRequest) -> Key:
+    """Return the key of the resource that a request names. Raises InvalidFieldError."""
     namespace = check_label("namespace", request.namespace or "default")
     return Key(_plural(request), namespace, check_name("name", request.name))
 
 
 def _too_large(error: TooLargeError) -> ApiReply:
+    """Return the reply in place of one that does not fit into a message."""
     return ApiReply(error=ApiError(reason="Internal", message=f"the answer does not fit into a message: {error}"))

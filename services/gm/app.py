@@ -1,4 +1,8 @@
-"""Assembles the global manager: one object on any bus and any cluster, with one group of tasks."""
+"""Assembles the global manager (GM): ``GlobalManager`` on any bus and cluster, ``ManagerProcess`` with real ones.
+
+A bus is a connection to the broker. A cluster is where the resources are: GM's own store, or Kubernetes. GM publishes
+its presence as a retained message: a birth at each connection, and a will that the broker publishes when it ends.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,23 +50,26 @@ REMEMBER_EVERY = 1.0
 REPAIR_EVERY = 5.0
 #: seconds between two log lines that the broker is not reachable
 COMPLAIN_EVERY = 30.0
+#: MQTT client id of GM's main connection; the others append a word
 CLIENT_ID = "halimede-gm"
-#: seconds: to connect to the broker, for the retained message to arrive after the subscription, and for a GM that runs
-#: to answer, which may be about to connect again
+#: seconds to wait before the start: for a connection, then for the retained presence of another GM, then for the answer
+#: of that GM, which may be about to connect again
 CONNECT_S, RETAINED_S, ANSWER_S = 2.0, 0.3, 15.0
 #: seconds of one attempt to reach the broker for a check; seconds after it in which connections may be made
 CHECK_S, PERMITTED_S = 30.0, 5.0
-#: bytes that the store may hold: outside and inside a pod (there the folder is small unless a volume is mounted)
+#: bytes that GM's store of files may hold, outside and inside a pod (there the folder is small unless a volume is
+#: mounted), and the variable that overrides both
 MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES"
 
 
 class GlobalManager:
-    """Runs until cancelled: pass a bus that was not entered yet and an open cluster, then call ``run``.
+    """One GM. Construct it with a bus that is not entered yet and an open cluster, then call ``run``.
 
-    With a second bus (``quiet``), messages of nodes have their own connection. Users' requests, and the broker's
-    acknowledgements of GM's messages, then do not wait behind a flood of them. ``pods``: the settings of worker pods,
-    in a cluster that runs workers as pods; without them nodes start workers. ``blobs``: serves files. ``tls``: the
-    connections to the broker have TLS. ``reconnect_check``: permits connections.
+    ``editor``: edits resources for users; None on Kubernetes, where ``kubectl`` does. ``quiet``: a second connection,
+    so that users' requests and the broker's acknowledgements do not wait behind a flood of nodes' messages; None: the
+    first one carries all. ``blobs``: serves files; None: there are none. ``pods``: settings of worker pods; None: nodes
+    start workers themselves. ``tls``: whether the connections have TLS. ``reconnect_check``: permits connections; None:
+    none is refused.
     """
 
     def __init__(
@@ -87,16 +94,20 @@ class GlobalManager:
         self._plane.observer.connections, self._plane.observer.tls = self._connections, tls
         self._upstream = Upstream(bus, cluster, self._plane)
         self._api = ApiServer(quiet or bus, cluster, self._plane, editor)
-        #: the data of the dashboard, and the metrics for Prometheus
+        #: data of the web page, and metrics for Prometheus
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
         self.metrics = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
         self._log = RateLimitedLogger()
+        #: number of the present connection since the start
         self._connection = 0
-        #: the address of both, published in GM's presence
+        #: URL of the web page and the metrics, which GM's presence publishes; empty: none. Set it before ``run``
         self.http = ""
 
     async def run(self) -> None:
-        """Work until cancelled; then publish that GM is offline, and store the latest reports."""
+        """Work until cancelled; then publish that GM is offline, and store the latest reports.
+
+        Raises HalimedeError if the reconnect check finds another GM.
+        """
         plane = self._plane
         if self._blobs:
             plane.files.open(self._blobs.bus, self._blobs.store)
@@ -117,6 +128,7 @@ class GlobalManager:
                 await self._bus.subscribe(GM_PRESENCE.filter(), self._on_presence)
                 await self._api.start()
                 await self.feed.start()
+                await plane.occupancy.start()
                 with first_error():
                     async with asyncio.TaskGroup() as group:
                         for name, work in {
@@ -124,12 +136,13 @@ class GlobalManager:
                             "gm nodes": plane.watch(),
                             "gm reconcile": plane.queue.run(),
                             "gm status topics": plane.display.queue.run(),
-                            "gm old status topics": plane.display.tidy(self._bus),
+                            "gm occupancy topics": plane.occupancy.queue.run(),
+                            "gm old status topics": plane.display.clear_leftovers(self._bus),
                             "gm syncs": plane.syncs.queue.run(),
                             "gm downstream": plane.downstream.queue.run(),
                             "gm intake": self._upstream.intake.run(),
-                            "gm memory": self._remember_always(),
-                            "gm store": self._repair_always(),
+                            "gm memory": _repeat(self._remember, REMEMBER_EVERY),
+                            "gm store": _repeat(self._cluster.repair, REPAIR_EVERY),
                             "gm heartbeats": plane.reconciler.run_heartbeats(),
                             "gm observer": plane.observer.run(),
                             "gm page": self.feed.run(),
@@ -146,7 +159,7 @@ class GlobalManager:
             log.info("global manager stopped", epoch=self._cluster.epoch)
 
     def _obstacle(self) -> str:
-        """Return why this GM must not connect now."""
+        """Return why this GM must not connect now; empty: it may."""
         if not self._cluster.leads:
             return "another global manager leads"
         return self._reconnect_check.obstacle() if self._reconnect_check else ""
@@ -159,6 +172,7 @@ class GlobalManager:
         return Announcement(birth(), self._presence(online=False), birth)
 
     def _presence(self, *, online: bool) -> Packet:
+        """Return the message with GM's presence: its birth (``online``), or its will."""
         presence = GmPresence(
             epoch=self._cluster.epoch,
             online=online,
@@ -168,17 +182,13 @@ class GlobalManager:
             refused=refused_names(self._connections, birth=GM_PRESENCE.at().text) if online else [],
             connection=self._connection,
         )
-        return Packet(
-            topic=str(GM_PRESENCE.at()),
-            payload=codec.encode(GM_PRESENCE, presence),
-            qos=GM_PRESENCE.qos,
-            retain=GM_PRESENCE.retain,
-        )
+        payload = codec.encode(GM_PRESENCE, presence)
+        return Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos, retain=GM_PRESENCE.retain)
 
     async def _on_presence(self, delivery: Delivery[GmPresence]) -> None:
-        """Publish the birth again after a message of a GM with another store that GM is offline.
+        """Publish the birth again when a GM with another store publishes that GM is offline.
 
-        That GM asks before its start whether another one runs, or it has ended.
+        Before its start, a GM asks in this way whether another one runs; or that GM has ended.
         """
         presence = delivery.body
         if not presence.online and presence.store != self._cluster.identity and not delivery.packet.retain:
@@ -186,9 +196,11 @@ class GlobalManager:
                 await self._bus.send(self._presence(online=True))
 
     async def _connected(self) -> None:
+        """Process a connection of the first bus."""
         self._plane.reconnected()
 
     async def _quiet_connected(self) -> None:
+        """Process a connection of the second bus, which sends GM's messages."""
         self._plane.publish_all()
 
     async def _complain(self) -> None:
@@ -200,16 +212,6 @@ class GlobalManager:
                 log.warning("broker not reached", error=str(error))
             else:
                 await asyncio.sleep(COMPLAIN_EVERY)
-
-    async def _remember_always(self) -> None:
-        while True:
-            await asyncio.sleep(REMEMBER_EVERY)
-            await self._remember()
-
-    async def _repair_always(self) -> None:
-        while True:
-            await asyncio.sleep(REPAIR_EVERY)
-            await self._cluster.repair()
 
     async def _remember(self) -> None:
         """Store what nodes reported since the last call: a thousand reports are one write."""
@@ -223,11 +225,25 @@ class GlobalManager:
             self._log.warning("reports not stored", error=str(error))
 
 
+async def _repeat(action: Callable[[], Awaitable[None]], every_s: float) -> None:
+    """Call ``action`` every ``every_s`` seconds, until cancelled."""
+    while True:
+        await asyncio.sleep(every_s)
+        await action()
+
+
 @dataclass(frozen=True, slots=True)
 class ManagerProcess:
-    """One GM as a process: its connections to the broker, its store, dashboard, metrics and health checks.
+    """One GM as a process: its connections to the broker, its store of files, web page, metrics and health checks.
 
-    Call it with an open cluster: it works until it is cancelled. ``home`` holds the dashboard's token.
+    Call it with an open cluster: it works until it is cancelled.
+
+    Attributes:
+        broker: the broker's address, and the credentials for it.
+        home: the folder with the store of files (``blobs``) and the page's token.
+        http: host:port of page, metrics and health checks; ``off``: none.
+        or_any: whether another free port may be used if that of ``http`` is in use.
+
     """
 
     broker: MqttSettings
@@ -236,7 +252,10 @@ class ManagerProcess:
     or_any: bool = False
 
     async def __call__(self, cluster: Cluster, editor: Editor | None = None, pods: PodSettings | None = None) -> None:
-        """Run a GM. Raises HalimedeError if a GM with another store is connected to the broker."""
+        """Run a GM until cancelled. Raises HalimedeError if a GM with another store is connected to the broker.
+
+        ``editor``: None on Kubernetes. ``pods``: the settings of worker pods; None: nodes start workers themselves.
+        """
         control = self.broker.for_control()
         make_check_bus = partial(MqttBus, f"{CLIENT_ID}-look", control)
         is_checked = await refuse_a_second(make_check_bus(), cluster.identity)
@@ -248,10 +267,8 @@ class ManagerProcess:
         check = ReconnectCheck(cluster, [bus, quiet, blobs.bus], make_check_bus)
         if is_checked:
             check.permit()
-        manager = GlobalManager(
-            bus, cluster, editor, quiet=quiet, blobs=blobs, pods=pods, tls=tls, reconnect_check=check
-        )
-        metrics, page = manager.metrics, DashboardRoutes(manager.feed, page_token(self.home, self.http))
+        gm = GlobalManager(bus, cluster, editor, quiet=quiet, blobs=blobs, pods=pods, tls=tls, reconnect_check=check)
+        metrics, page = gm.metrics, DashboardRoutes(gm.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:
             metrics.add_to(application)
@@ -260,15 +277,15 @@ class ManagerProcess:
         registered = registry("gm", metrics.collect)
         shown = HttpServer(self.http, health=metrics.health(), registry=registered, routes=routes, or_any=self.or_any)
         async with shown as server:
-            manager.http = server.url
+            gm.http = server.url
             with brief_collections():
-                await manager.run()
+                await gm.run()
 
 
 async def refuse_a_second(bus: Bus, identity: str) -> bool:
-    """Raise HalimedeError when a GM of another store is online. ``bus`` is a connection that was not entered yet.
+    """Raise HalimedeError if a GM of another store than ``identity`` is online. ``bus`` is not entered yet.
 
-    Return whether the broker was reached: while it is not, no other GM can work either.
+    Return whether the broker was reached within 2 s: while it is not, no other GM can work either.
     """
     async with bus:
         try:
@@ -280,13 +297,13 @@ async def refuse_a_second(bus: Bus, identity: str) -> bool:
 
 
 async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = False) -> None:
-    """Raise HalimedeError when a GM of another store is online, DisconnectedError if the connection ends before.
+    """Raise HalimedeError if a GM of another store is online, DisconnectedError if the connection ends before.
 
-    Two GMs with two stores would compete for nodes, which follow only one of them. The lock file prevents two processes
-    on one store; this function reads the retained presence of another GM before this GM's birth replaces it. That
-    message may outlive its GM if the broker ended with it. So this function publishes that GM is offline, which is not
-    retained, and a GM that runs answers with its birth. An earlier version does not answer: its presence has no number
-    of its connection. It counts as online, except if ``only_answering``.
+    Two GMs with two stores would compete for nodes, which follow only one of them. A lock file prevents two processes
+    on one store. For two stores, this function reads the retained presence of the other GM, before this GM's birth
+    replaces it. The message may outlive its GM, if the broker ended with the GM. So this function publishes, not
+    retained, that GM is offline: a GM that runs answers with its birth within 15 s. A GM of an early version does not
+    answer; its presence has connection number 0. ``only_answering``: whether such a GM counts as offline.
     """
     presences: asyncio.Queue[Delivery[GmPresence]] = asyncio.Queue(16)
 
@@ -306,8 +323,7 @@ async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = Fals
         if other.connection:
             log.info("another global manager is asked whether it runs", store=other.store, seconds=ANSWER_S)
             question = GmPresence(epoch=0, online=False, version=__version__, store=identity)
-            payload = codec.encode(GM_PRESENCE, question)
-            await bus.send(Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos))
+            await bus.send(Packet(GM_PRESENCE.at().text, codec.encode(GM_PRESENCE, question), qos=GM_PRESENCE.qos))
             async with asyncio.timeout(ANSWER_S):
                 answer = await presences.get()
                 while answer.packet.retain or not is_other(answer.body):  # after a reconnect, or the question itself
@@ -321,9 +337,9 @@ async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = Fals
 class ReconnectCheck:
     """Permits GM's connections only if no GM with another store has taken its place.
 
-    Another one starts when this one hangs or is cut off from the broker. Both have the same client ids: after a
+    Another GM may start while this one hangs or is cut off from the broker. Both have the same client ids: after a
     reconnect each would end the connections of the other. So this GM looks first, with another client id, and ends if
-    the other one answers. ``make_bus`` returns a connection for that.
+    the other GM answers. ``connections``: all connections of this GM. ``make_bus`` returns a connection for the look.
     """
 
     def __init__(self, cluster: Cluster, connections: Sequence[Bus], make_bus: Callable[[], ReconnectingBus]) -> None:
@@ -335,11 +351,11 @@ class ReconnectCheck:
         self._permitted_until = -math.inf
 
     def permit(self) -> None:
-        """Permit connections for the next seconds."""
+        """Permit connections for the next 5 s."""
         self._permitted_until = asyncio.get_running_loop().time() + PERMITTED_S
 
     def obstacle(self) -> str:
-        """Return why a connection must not be made yet, and start the check for it; empty if it may be made."""
+        """Return why a connection must not be made yet, and request the check by ``run``; empty: it may be made now."""
         if asyncio.get_running_loop().time() < self._permitted_until or any(bus.connected for bus in self._connections):
             return ""
         self._due.set()
@@ -348,7 +364,7 @@ class ReconnectCheck:
         return self._check_bus.cause
 
     async def run(self) -> None:
-        """Check when a connection shall be made, until cancelled. Raises HalimedeError if another GM runs."""
+        """Look for another GM each time ``obstacle`` requests it, until cancelled. Raises HalimedeError if one runs."""
         while True:
             await self._due.wait()
             self._check_bus = self._make_bus()
@@ -365,9 +381,10 @@ class ReconnectCheck:
 
 
 class BlobServing(BlobNode):
-    """Serves files over the bus: operators fill the store (``halimede blob put``), nodes request files from it.
+    """GM's ``BlobNode``: serves files over the bus. Operators store them (``halimede blob put``), nodes request them.
 
-    ``run`` it in addition to GM's other tasks. ``bus`` is its own connection, not entered yet.
+    ``run`` it in addition to GM's other tasks. ``bus`` is its own connection, not entered yet. ``folder`` has the
+    files, at most ``most_bytes`` bytes.
     """
 
     def __init__(self, bus: Bus, folder: Path, most_bytes: int = MOST_BYTES) -> None:
@@ -375,7 +392,7 @@ class BlobServing(BlobNode):
 
 
 def most_bytes(*, in_pod: bool) -> int:
-    """Return the limit of the store in bytes, by the environment. Raises InvalidFieldError."""
+    """Return the limit of GM's store of files in bytes, by HALIMEDE_BLOB_BYTES. Raises InvalidFieldError."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return MOST_IN_POD if in_pod else MOST_BYTES

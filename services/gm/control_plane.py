@@ -1,14 +1,15 @@
-"""GM's event loop: each event puts the keys of the resources that it concerns into one work queue.
+"""GM's control plane (``ControlPlane``): each event puts the keys of the resources that it concerns into one queue.
 
-An event is an edit of a resource, a presence, report or sync of a node, or a connection. It first updates the state of
-nodes, reports or placements, which the control plane owns. Then the reconciler takes each key from the queue, compares
-the resource with that state, and acts. A node that came online sends a sync, the list of what the node holds:
-``SyncResponder`` answers with the inserts and deletes that the node needs.
+An event is an edit of a resource, a presence (birth or will), report or sync of a node, or a connection. It first
+updates the state of nodes, reports or placements, which the control plane owns. Then the reconciler takes each key from
+the queue, compares the resource with that state, and acts. A node that came online sends a sync, the list of what it
+holds: ``SyncResponder`` answers with the inserts (resources to hold) and deletes that the node needs.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import structlog
 
@@ -22,6 +23,7 @@ from services.gm.controllers import CONTROLLERS
 from services.gm.downstream import Downstream
 from services.gm.node_infos import NodeInfos
 from services.gm.nodes import Change, Nodes
+from services.gm.occupancy_topics import OccupancyTopics
 from services.gm.reconciler import Reconciler, SnapshotReader
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
@@ -35,55 +37,67 @@ from services.gm.workqueue import WorkQueue, has_come
 log = structlog.get_logger()
 #: seconds in which the broker sends retained reports, after a connection and (without one) after the start
 SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
-#: seconds in which a node must confirm that it is online: longer than its back-off
+#: seconds in which a node must confirm that it is online: longer than the longest pause of its reconnections
 NODE_PATIENCE = 14.0
-#: the same while other nodes still appear, because GM has many messages to process; seconds between two checks of that
+#: seconds in which it must while other nodes still confirm: GM has many messages to process; and between two checks
 LONG_PATIENCE, APPEAR_S = 60.0, 2.0
-#: seconds between two reconnections with a higher epoch because a node follows one: one is enough in general
+#: least seconds between two reconnections of GM with a higher epoch
 OVERTAKE_SPACING = 60.0
 #: seconds that a sync waits for the birth of its connection, which has the node's labels
 BIRTH_PATIENCE = 2.0
 
 
 class ControlPlane:
-    """Adds the resources that an event concerns to ``queue``, to be reconciled."""
+    """Owns GM's state of nodes and reports; each event updates it, and adds keys of resources to ``queue``.
 
-    def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
+    The caller runs ``follow``, ``watch``, and the queues. ``quiet``: the connection for GM's messages; None: ``bus``.
+    ``pods``: the settings of worker pods; None: nodes start workers themselves.
+
+    Attributes:
+        nodes: the nodes that GM knows.
+        reports: the last report of each node on each resource.
+        index: which resources name which others, and where each is placed.
+        downstream: sends nodes their resources.
+        display: publishes statuses.
+        occupancy: clears occupancy events that no service has any longer.
+        files: brings files of workers into GM's store of files.
+        reconciler: decides and acts for each key of ``queue``.
+        syncs: answers syncs of nodes.
+        infos: the nodes as users see them.
+        observer: the facts for the checks of the system.
+
+    """
+
+    def __init__(self, bus: Bus, cluster: Cluster, quiet: Bus | None = None, pods: PodSettings | None = None) -> None:
         self.nodes = Nodes()
         self.reports = NodeReports()
-        self.index = ReferenceIndex(self.nodes, pods=pods is not None)
-        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.is_online, cluster.session_key)
-        self.display = StatusTopics(out or bus, cluster)
+        index = self.index = ReferenceIndex(self.nodes, pods=pods is not None)
+        self.downstream = Downstream(quiet or bus, cluster.epoch, self.nodes.is_online, cluster.session_key)
+        self.display = StatusTopics(quiet or bus, cluster)
+        self.occupancy = OccupancyTopics(bus, cluster)
         self.files = WorkerFileStore(lambda key: self.queue.add(key, first=True))
-        reader = SnapshotReader(
-            cluster, self.nodes, self.reports, self.index, self.downstream, pods is not None, self.files
-        )
+        reader = SnapshotReader(cluster, self.nodes, self.reports, index, self.downstream, pods is not None, self.files)
         self.reconciler = Reconciler(
-            cluster,
-            self.index,
-            self.downstream,
-            display=self.display,
-            snapshots=reader,
-            pods=pods,
-            chosen=self._changed,
+            cluster, index, self.downstream, display=self.display, snapshots=reader, pods=pods, changed=self._changed
         )
         self.queue = self.reconciler.queue
         self.syncs = SyncResponder(cluster, self.index, self.downstream, self.reconciler)
-        #: the nodes as users see them, and the facts for the checks of the system
         self.infos = NodeInfos(cluster, self.nodes, self.reports, self.index, self.downstream)
         self.observer = SystemObserver(bus, cluster, self.nodes, self.reports, self.infos)
         self._bus = bus
         self._cluster = cluster
         self._pods = pods is not None
+        #: the event loop's time before which GM's epoch is not raised again
         self._next_overtake = 0.0
+        #: set when a node may be unconfirmed: GM does not know whether it is really online
         self._doubt = asyncio.Event()
-        #: loop time of the first check, on this connection, that saw a node unconfirmed
+        #: the event loop's time of the first check, on this connection, that saw a node unconfirmed
         self._unconfirmed_since: dict[str, float] = {}
 
     # --- what happens -----------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Load resources from the cluster and what GM stored: before it receives any message."""
+        """Load the resources from the cluster, and the stored nodes and reports. Called before any message arrives."""
         memory = await self._cluster.recall()
         for node in memory.drained:
             self.nodes.set_drained(node, drained=True)
@@ -102,7 +116,7 @@ class ControlPlane:
             self.reconciler.settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
 
     async def follow(self) -> None:
-        """Process changes of the cluster until cancelled."""
+        """Process changes of the cluster (edits, and on Kubernetes pods and nodes) until cancelled."""
         async for happening in self._cluster.changes():
             match happening:
                 case Key():
@@ -114,7 +128,7 @@ class ControlPlane:
                     await self.node_changed(name, self.nodes.register(name, node))
 
     async def watch(self) -> None:
-        """Take nodes as offline that did not confirm that they are online; runs until cancelled."""
+        """Mark nodes as offline that do not confirm in time that they are online, until cancelled."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
@@ -136,14 +150,14 @@ class ControlPlane:
         return silent
 
     async def process_presence(self, presence: Presence, *, retained: bool) -> None:
-        """Process a birth or will; ``retained``: the broker sent it because GM has subscribed."""
+        """Process a birth or will; ``retained``: the broker sent it because GM has subscribed, however old it is."""
         change = self.nodes.process_presence(presence, retained=retained)
         if retained and self.nodes.is_unconfirmed(presence.node):
             self._doubt.set()
         await self.node_changed(presence.node, change)
 
     async def node_changed(self, node: str, change: Change) -> None:
-        """Process that a node came online, went offline, became ready or not, or got other labels."""
+        """Queue the resources that a node's change concerns; record an event if it came online or went offline."""
         keys: set[Key] = self.index.node_changed(node) if change.labels else set()
         if change.ready:
             keys |= set(self.index.keys_on(node))
@@ -159,7 +173,7 @@ class ControlPlane:
             self.queue.add(key, spaced=True)
 
     async def raise_epoch(self, epoch: int) -> None:
-        """Raise the epoch above one that a node follows: the node ignores a GM with a lower epoch."""
+        """Raise GM's epoch above one that a node follows, and connect again: nodes ignore a GM with a lower epoch."""
         present = self._cluster.epoch
         if epoch <= present or not has_come(self._next_overtake):
             return
@@ -173,7 +187,7 @@ class ControlPlane:
         self._bus.renew()
 
     async def process_unknown_report(self, node: str, key: Key, status: NodeStatus) -> None:
-        """Process a report on a uid that is not, or no longer, the uid of the resource."""
+        """Process a node's report on a uid that the resource does not have, or no longer: the node must delete it."""
         uid, generation = status.uid, status.observed_generation
         if self._cluster.get(key) is None and not self._cluster.complete:
             self.downstream.acknowledge(node, key, uid, generation)
@@ -181,14 +195,23 @@ class ControlPlane:
         await self.syncs.forget_unknown(node, key, holding)
 
     def lost_version(self, key: Key) -> LostVersion | None:
-        """Return the uid that all nodes hold of a resource that was lost with an earlier store, with its generation.
+        """Return the version of a resource that nodes hold and GM's store has lost, or has only in an older version.
 
-        If it is applied again and continues that uid, no worker restarts. None if nodes hold different uids, or if the
-        uid was deleted as far as GM or a connected node knows: a deleted resource must not return.
+        If the resource is applied again with its uid and a higher generation, nodes accept it, and no worker restarts
+        for the uid. None: nothing is lost, nodes hold different uids of a lost resource, or GM or a node knows that the
+        uid was deleted: a deleted resource must not return.
         """
-        if self._cluster.complete or self._cluster.get(key):
-            return None
         versions = self.downstream.reported_versions(key).values()
+        if stored := self._cluster.get(key):
+            entry = self.index.get(key)
+            newest = max((version.generation for version in versions if version.uid == stored.uid), default=0)
+            if entry is None or not entry.resource.metadata.generation < newest < MAX_INTEGER:
+                return None
+            # nodes receive the user's generation plus what GM adds to it
+            missing = newest - entry.resource.metadata.generation
+            return LostVersion(stored.uid, stored.resource.metadata.generation + missing)
+        if self._cluster.complete:
+            return None
         uids = {version.uid for version in versions}
         generation = max((version.generation for version in versions), default=MAX_INTEGER)
         uid = uids.pop() if len(uids) == 1 and generation < MAX_INTEGER else ""
@@ -197,21 +220,24 @@ class ControlPlane:
             return None
         return LostVersion(uid, generation)
 
-    async def forget_orphan(self, key: Key) -> bool:
-        """Delete from all nodes a resource that only they hold (see ``Cluster.complete``); return whether any did."""
+    async def forget_orphan(self, key: Key) -> Collection[str]:
+        """Delete a resource that only nodes hold, because GM's store was lost; return the names of these nodes."""
         versions = self.downstream.reported_versions(key)
         for node, version in versions.items():
             await self._cluster.bury(version.uid, version.generation)  # offline nodes may hold it as well
             self.downstream.forget(node, key, version.uid, version.generation)
-        return bool(versions)
+        return versions
 
     def connecting(self) -> None:
-        """Prepare for a new connection: from now on nodes prove that they are online."""
+        """Prepare for a connection: from now on each node must confirm that it is online."""
         self.nodes.doubt()
         self._unconfirmed_since.clear()
 
     def reconnected(self) -> None:
-        """Process a connection: the broker may have lost its state, and GM may have missed messages."""
+        """Process a new connection: the broker may have lost its state, and GM may have missed messages.
+
+        Statuses and waiting messages are published again, and each online node is expected to sync.
+        """
         for name, node in self.nodes.items():
             # a sync may arrive before this call: then GM answers it and need not wait for another
             if node.online and not self.downstream.is_answering(name):
@@ -221,11 +247,12 @@ class ControlPlane:
         self.publish_all()
 
     def publish_all(self) -> None:
-        """Send waiting messages and publish all statuses, after a connection of the sending bus."""
+        """Send waiting messages and publish all statuses, after a connection of the bus that sends them."""
         self.downstream.wake()
         self.display.publish_all()
 
     async def _changed(self, key: Key) -> None:
+        """Process that a resource was created, edited or deleted, or that its status changes what nodes receive."""
         stored, old = self._cluster.get(key), self.index.get(key)
         if old and stored is None and self._cluster.exists(key, old.resource.metadata.uid):
             return  # the resource exists but cannot be read: nodes keep it
@@ -236,6 +263,9 @@ class ControlPlane:
             self.downstream.withdraw(key)
         if old and stored is None:
             self.display.clear_deleted(key)
+            self.occupancy.clear_deleted(key)
+        else:
+            self.occupancy.check(key)
         entry = None
         if stored is not None:
             try:
@@ -250,16 +280,16 @@ class ControlPlane:
             self.queue.add(waiting_key, first=True)  # an edit must not wait behind messages of nodes and pods
 
     def _scheduled(self, key: Key) -> None:
-        """Record the nodes of a service's pods."""
+        """Record the nodes on which the scheduler has placed a service's pods."""
         if self._pods:
             for concerned in self.index.set_scheduled(key, nodes_by_worker(self._cluster.workers(key).pods)):
                 self.queue.add(concerned)
 
 
 class SyncResponder:
-    """Answers syncs: sends inserts that the node lacks and deletes of what it must not hold, then ``synced``.
+    """Answers syncs: sends the inserts that the node lacks, deletes of what it must not hold, and then ``synced``.
 
-    The reconciler decides which resources the node shall hold.
+    The reconciler decides which resources a node shall hold. The caller runs ``queue``.
     """
 
     def __init__(self, cluster: Cluster, index: ReferenceIndex, downstream: Downstream, reconciler: Reconciler) -> None:
@@ -267,15 +297,16 @@ class SyncResponder:
         self._index = index
         self._downstream = downstream
         self._reconciler = reconciler
+        #: syncs that are not answered yet, by node
         self._waiting: dict[str, Sync] = {}
         #: uids that nodes have deleted, by node
         self._deleted: dict[str, frozenset[str]] = {}
-        #: syncs received
+        #: number of syncs received
         self.count = 0
         self.queue: WorkQueue[str] = WorkQueue("syncs", self._answer)
 
     def receive(self, node: str, sync: Sync, *, described: bool) -> None:
-        """Process a sync: the list of what a node holds; ``described``: the node's labels are known."""
+        """Queue a sync of a node to be answered; without the node's labels (``described``) it waits for its birth."""
         self.count += 1
         self._waiting[node] = sync
         self._deleted.pop(node, None)
@@ -285,7 +316,7 @@ class SyncResponder:
         self.queue.add(node, at=asyncio.get_running_loop().time() + patience)
 
     def is_deleted(self, uid: str) -> bool:
-        """Whether a node knows that a uid was deleted; used where ``Cluster.complete`` is False."""
+        """Whether a node's last sync says that a uid was deleted. Known only while GM's store may be incomplete."""
         return any(uid in uids for uids in self._deleted.values())
 
     def answer_waiting(self, node: str) -> None:
@@ -294,6 +325,7 @@ class SyncResponder:
             self.queue.add(node)
 
     async def _answer(self, node: str) -> None:
+        """Answer the last sync of a node."""
         sync = self._waiting.pop(node, None)
         if sync is None:
             return
@@ -304,15 +336,24 @@ class SyncResponder:
             for action in self._reconciler.decide(key, node):
                 self._reconciler.deliver(action)
         unknown = [await self.forget_unknown(node, key, holding) for key, holding in holdings.items()]
+        for key, holding in holdings.items():
+            entry = self._index.get(key)
+            if entry is None or entry.resource.metadata.deletion_timestamp is not None:
+                continue
+            metadata = entry.resource.metadata
+            if metadata.uid == holding.uid and metadata.generation < holding.generation:
+                text = f"node {node} holds generation {holding.generation}, and the store an older one: edit it again"
+                await self._cluster.record("Warning", "NewerOnNode", str(key), text)
         self._downstream.answer(node, unknown.count(True))
         for key in before - holdings.keys():  # a deletion may have waited only for this node
             if (stored := self._cluster.get(key)) and stored.deleting:
                 self._reconciler.queue.add(key)
 
     async def forget_unknown(self, node: str, key: Key, holding: Held) -> bool:
-        """Send a node the delete of a resource that was deleted while the node was offline: its uid is unknown.
+        """Send a node the delete of what it holds (``holding``), if no resource has that uid.
 
-        Return True if nothing is sent because the resource was lost.
+        Return True, and send nothing, if the uid may be of a resource that GM's store has lost: then the node has the
+        only copy.
         """
         if self._cluster.exists(key, holding.uid):
             return False

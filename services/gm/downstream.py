@@ -1,9 +1,13 @@
-"""Brings each node to its desired resources: sends them again until it acknowledges, and answers syncs.
+"""Brings each node to its desired resources (``Downstream``): repeats messages until it acknowledges, answers syncs.
+
+An insert is the message with a resource that a node shall hold; a delete tells the node to drop one. A resource's life
+has a uid, and each version of its spec a generation. A sync is a node's message with the list of all that it holds; GM
+answers with the missing inserts and deletes, and then with ``synced``.
 
 The reconciler decides, and calls ``set_desired``, ``keep`` and ``forget``: they set what a node should hold. The node's
-reports and syncs list what the node holds. The loop (``queue``) sends the difference to each online node, in the order
-in which it was set, and again until the node acknowledges. An offline node receives nothing: its next sync requests
-what the node lacks. A report of the same uid and at least that generation acknowledges an insert. A cleared report, a
+reports and syncs say what the node holds. ``queue``, which the caller runs, sends the difference to each online node,
+in the order in which it was set, and again until the node acknowledges. An offline node receives nothing: its next sync
+shows what it lacks. A report of the same uid and at least that generation acknowledges an insert. A cleared report, a
 report of another uid, or a sync without the uid acknowledges a delete.
 """
 
@@ -20,9 +24,9 @@ from typing import Any, TypeVar
 import structlog
 
 from halimede.api import Resource
-from halimede.api.worker_environment import SESSION_KEY_PROPERTY, WITH_SESSIONS, session_mark
+from halimede.api.worker_environment import SESSION_KEY_PROPERTY, WITH_SESSIONS, session_digest
 from halimede.bus import Bus
-from halimede.bus.message import judge
+from halimede.bus.message import check_reason
 from halimede.bus.ordering import SequenceNumber
 from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
 from halimede.messages import Delete, Held, Synced
@@ -32,7 +36,7 @@ from halimede.topic import Address
 from halimede.topics import DELETE, INSERT, SYNCED
 from services.gm.workqueue import WorkQueue, has_come
 
-#: seconds that a node has to send its sync after it came online: the answer then has all that it lacks, in order
+#: seconds after a node came online in which nothing is sent: its sync comes, and the answer has all that it lacks
 SYNC_PATIENCE = 2.0
 #: nodes that are sent messages at a time: sending does not wait for the broker's answers one by one
 AT_ONCE = 64
@@ -40,20 +44,19 @@ AT_ONCE = 64
 ACKNOWLEDGED_PER_SECOND = 500.0
 #: resources whose key and version are cached: one reconciliation uses the same few for each node
 MOST_CACHED = 256
-#: deletes that wait for one node, as many as it may hold resources; its next sync lists what else it holds
+#: most deletes that wait for one node, as many as it may hold resources; its next sync shows what else it holds
 MAX_DELETES = 10_000
 log = structlog.get_logger()
 M = TypeVar("M")
-#: the attempts that a refusal by the broker counts as: a repetition hardly helps, but its rules may be corrected
-REFUSED = 16
-#: seconds between two attempts for a message that is not acknowledged
+#: seconds between two attempts for a message that is not acknowledged: the first pause, and the longest
 FIRST_RESEND, LAST_RESEND = 1.0, 30.0
+#: MQTT user properties of a message that has none of its own
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class SentVersion:
-    """A uid and a generation of it."""
+    """A version of a resource: the uid of its life, and the generation of its spec."""
 
     uid: str
     generation: int
@@ -70,20 +73,32 @@ class SentVersion:
 
 @dataclass(slots=True)
 class Attempt:
-    """The state of a message that is to be sent, for the first time or again."""
+    """A message that is sent until it is acknowledged: when the next attempt is ``due``, and the ``count`` so far.
+
+    Times are those of the event loop.
+    """
 
     due: float
     count: int = 0
 
     def schedule_next(self, now: float, patience: float = 0.0) -> None:
-        """Schedule the next attempt, each time later; ``patience``: more seconds because many nodes must answer."""
+        """Count an attempt, and schedule the next one after a growing pause.
+
+        ``patience``: seconds to add to the first pause, because many nodes must answer.
+        """
         self.count += 1
         self.due = now + exponential(self.count, FIRST_RESEND + patience, LAST_RESEND)
 
 
 @dataclass(slots=True, eq=False)
 class SyncReply:
-    """The answer to one sync: the number of its messages so far, and of the sync's resources that GM lost."""
+    """The answer to one sync, as far as it is sent.
+
+    Attributes:
+        unknown: number of resources in the sync that GM does not know, because its store was lost.
+        count: number of inserts and deletes that were sent.
+
+    """
 
     unknown: int
     count: int = 0
@@ -91,24 +106,33 @@ class SyncReply:
 
 @dataclass(slots=True)
 class NodeState:
-    """The state of one node: what the node should hold, what it has reported, and the messages that are being sent."""
+    """The state of one node.
+
+    Attributes:
+        desired: what the node should hold; None: it keeps the version that it has.
+        reported: what it holds, by its reports and its last sync.
+        inserts: the inserts that it has not acknowledged.
+        deletes: the deletes that it has not acknowledged, by key and uid, each with its generation.
+        rekeyed: services of the last sync for which the node has another session key than GM, or none.
+        sync: the answer that is being sent; None: no sync waits for an answer.
+        silent_until: the event loop's time before which nothing is sent, unless a sync arrives.
+
+    """
 
     desired: dict[Key, Resource[Any] | None] = field(default_factory=dict)
     reported: dict[Key, SentVersion] = field(default_factory=dict)
     inserts: dict[Key, Attempt] = field(default_factory=dict)
     deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
-    #: services of the last sync with another session key, or without one
     rekeyed: tuple[Key, ...] = ()
-    #: the sync that is being answered
     sync: SyncReply | None = None
-    #: nothing is sent before this time, unless a sync arrives
     silent_until: float = 0.0
 
 
 class Downstream:
-    """The state of all nodes. ``is_online`` returns whether a node is online; each message has GM's ``epoch``.
+    """What all nodes should hold and hold, and the messages that bring the one to the other; run its ``queue``.
 
-    ``session_key`` returns the session key of a service by its uid, empty if its node does not need it.
+    ``epoch``: the number of GM's life, in each message. ``is_online``: whether a node, by its name, is online.
+    ``session_key``: returns the secret of a service's MQTT sessions by its uid; empty: its workers need none.
     """
 
     def __init__(
@@ -118,12 +142,14 @@ class Downstream:
         self._bus = bus
         self._is_online = is_online
         self._session_key = session_key
-        #: inserts and deletes that nodes have acknowledged
+        #: number of inserts and deletes that nodes have acknowledged
         self.acknowledgements = 0
         self._states: defaultdict[str, NodeState] = defaultdict(NodeState)
+        #: resources with their key and version, by ``id``
         self._cached: dict[int, tuple[Resource[Any], Key, SentVersion]] = {}
+        #: the nodes that may hold a resource: it was sent to them, or they reported it
         self._holders: defaultdict[Key, set[str]] = defaultdict(set)
-        #: the nodes that should hold a resource: a node may not hold the resource yet
+        #: the nodes that should hold a resource, whether it was sent to them or not
         self._desiring: defaultdict[Key, set[str]] = defaultdict(set)
         #: online nodes that have not acknowledged an insert yet
         self._awaited: dict[Key, set[str]] = {}
@@ -132,49 +158,52 @@ class Downstream:
     # --- what nodes should hold -------------------------------------------------------------------------------
 
     def set_desired(self, node: str, resource: Resource[Any]) -> None:
-        """Set that the node shall hold this generation."""
+        """Set that a node shall hold this generation of a resource; an insert is sent unless the node has it."""
         state = self._states[node]
         _, key, version = self._identity(resource)
         previous, reported = state.desired.get(key), state.reported.get(key)
         if previous is resource and (key in state.inserts or (reported and reported.is_at_least(version))):
-            return  # each reconciliation sets it again, for each node
+            return  # each reconciliation sets it again, for each node: a repeated insert stays
         state.desired[key] = resource
         self._desiring[key].add(node)
         state.deletes.pop((key, version.uid), None)
         if reported and reported.is_at_least(version):
-            self._settle(node, state, key)
+            self._stop_inserting(node, state, key)
         elif key not in state.inserts or previous is None or SentVersion.of(previous) != version:
             self._insert(node, state, key)
 
     def keep(self, node: str, key: Key, uid: str) -> None:
-        """Set that the node shall keep what it holds of this uid: nothing is sent, nothing deleted."""
+        """Set that a node shall keep the generation that it holds of this uid: nothing is sent, nothing deleted."""
         state = self._states[node]
         state.desired[key] = None
         self._desiring[key].add(node)
-        self._settle(node, state, key)
+        self._stop_inserting(node, state, key)
         state.deletes.pop((key, uid), None)
 
     def repeat(self, key: Key) -> None:
-        """Send a resource again to the nodes that hold it: they check at once whether its files have changed."""
+        """Send a resource again to the nodes that hold it, so that they check now whether its files have changed."""
         for node in self.reported_versions(key):
             state = self._states[node]
             if state.desired.get(key) is not None and key not in state.inserts:
                 self._insert(node, state, key)
 
     def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
-        """Set that the node shall not hold this uid. ``generation`` is the highest that it must not accept again."""
+        """Set that a node shall not hold this uid: a delete is sent, unless the node has reported another uid.
+
+        ``generation``: the node refuses inserts of this uid up to this generation from then on.
+        """
         state = self._states[node]
         desired = state.desired.get(key)
         if desired is None or desired.metadata.uid == uid:
             state.desired.pop(key, None)
-            self._settle(node, state, key)
+            self._stop_inserting(node, state, key)
         reported = state.reported.get(key)
         if reported and reported.uid != uid:
             return  # a resource with another uid has replaced it
-        _, attempt = state.deletes.get((key, uid), (0, Attempt(_now())))
-        if len(state.deletes) >= MAX_DELETES and (key, uid) not in state.deletes:
+        pending = state.deletes.get((key, uid))
+        if pending is None and len(state.deletes) >= MAX_DELETES:
             del state.deletes[next(iter(state.deletes))]
-        state.deletes[key, uid] = (generation, attempt)
+        state.deletes[key, uid] = generation, pending[1] if pending else Attempt(_now())
         self.queue.add(node)
 
     def holders(self, key: Key) -> frozenset[str]:
@@ -182,34 +211,34 @@ class Downstream:
         return frozenset(self._holders.get(key, ()))
 
     def may_hold(self, key: Key, node: str) -> bool:
-        """Whether one node may hold a resource."""
+        """Whether a node may hold a resource: it was sent to the node, or the node reported it."""
         return node in self._holders.get(key, ())
 
     def reported_versions(self, key: Key) -> dict[str, SentVersion]:
-        """Return the versions of a resource that nodes have reported."""
+        """Return the version of a resource that each node has reported, by the node's name."""
         states = ((node, self._states[node]) for node in self.holders(key))
         return {node: state.reported[key] for node, state in states if key in state.reported}
 
     def surplus_versions(self, node: str) -> dict[Key, SentVersion]:
-        """Return what a node has reported to hold, should not hold, and was sent no delete for."""
+        """Return what a node holds by its reports, should not hold, and is not told to delete."""
         state = self._states[node]
         deleted = {key for key, _ in state.deletes}
         return {key: v for key, v in state.reported.items() if key not in state.desired and key not in deleted}
 
     def keys(self, node: str) -> set[Key]:
-        """Return the keys that a node holds or should hold."""
+        """Return the resources that a node holds, should hold, or is told to delete."""
         state = self._states[node]
         return {*state.desired, *state.reported, *(key for key, _ in state.deletes)}
 
     def withdraw(self, key: Key) -> None:
-        """Stop sending the resource to any node, also to nodes that were never sent it."""
+        """Set that no node should hold a resource any more; nothing is sent for that."""
         for node in self._desiring.pop(key, set()):
             state = self._states[node]
             state.desired.pop(key, None)
-            self._settle(node, state, key)
+            self._stop_inserting(node, state, key)
 
     def drop(self, key: Key, uid: str) -> None:
-        """Drop a deleted resource: offline nodes learn of it by their sync."""
+        """Forget a resource that was deleted from the cluster: a node that still holds it learns that by its sync."""
         self.withdraw(key)
         for node in self._holders.pop(key, set()):
             state = self._states[node]
@@ -217,7 +246,7 @@ class Downstream:
             state.deletes.pop((key, uid), None)
 
     def remove(self, node: str) -> set[Key]:
-        """Drop a node that a user removed; return what it held or should hold."""
+        """Forget a node that a user removed; return what it held or should hold."""
         keys = self.keys(node)
         for key in keys:
             self._holders.get(key, set()).discard(node)
@@ -229,13 +258,17 @@ class Downstream:
     # --- what nodes hold --------------------------------------------------------------------------------------
 
     def acknowledge(self, node: str, key: Key, uid: str, generation: int) -> bool:
-        """Record that the node holds this; return whether no online node still has to acknowledge it."""
+        """Record that a node holds a version, which acknowledges an insert of it and deletes of other uids.
+
+        Return True if this was the last acknowledgement of the insert that an online node owed.
+        """
         state, version = self._states[node], SentVersion(uid, generation)
         state.reported[key] = version
         self._holders[key].add(node)
         desired, is_last = state.desired.get(key), False
         if key in state.inserts and desired and version.is_at_least(SentVersion.of(desired)):
-            is_last = self._settle(node, state, key)
+            del state.inserts[key]
+            is_last = self._stop_awaiting(node, key)
             self.acknowledgements += 1
         for delete in [d for d in state.deletes if d[0] == key and d[1] != uid]:
             del state.deletes[delete]
@@ -243,22 +276,21 @@ class Downstream:
         return is_last
 
     def clear_reported(self, node: str, key: Key) -> None:
-        """Record that the node holds nothing of that name."""
+        """Record that a node holds no resource of a key, which acknowledges deletes; a desired one is sent again."""
         state = self._states[node]
         state.reported.pop(key, None)
         for delete in [d for d in state.deletes if d[0] == key]:
             del state.deletes[delete]
             self.acknowledgements += 1
         self._holders.get(key, set()).discard(node)
-        desired = state.desired.get(key)
-        if desired is not None and key not in state.inserts:
+        if state.desired.get(key) is not None and key not in state.inserts:
             self._insert(node, state, key)
 
     def replace_reported(self, node: str, holds: Iterable[Held]) -> set[Key]:
-        """Replace what the node holds by its sync: messages on their way are dropped, and sent again if needed.
+        """Replace what a node holds by the list of its sync, and drop all messages that are being sent to it.
 
-        The caller sets the desired resources again, then calls ``answer``. Returns the keys that the node held, or that
-        were being sent, until now.
+        The caller then sets the desired resources again, and calls ``answer``. Return the keys that the node held or
+        should hold until now.
         """
         state = self._states[node]
         before = self.keys(node)
@@ -274,14 +306,17 @@ class Downstream:
                 rekeyed.append(key)
         state.rekeyed = tuple(rekeyed)
         for key in list(state.inserts):
-            self._settle(node, state, key)
+            self._stop_inserting(node, state, key)
         state.deletes.clear()
         for key in state.reported:
             self._holders[key].add(node)
         return before
 
     def answer(self, node: str, unknown: int) -> None:
-        """Finish the answer to a sync: ``synced`` is sent after all messages that are due now."""
+        """Finish the answer to a sync: ``synced`` is sent after all messages that are due now.
+
+        ``unknown``: number of resources in the sync that GM does not know because its store was lost.
+        """
         state = self._states[node]
         for key in state.rekeyed:
             if key in state.desired and key not in state.inserts:
@@ -291,11 +326,11 @@ class Downstream:
         self.queue.add(node)
 
     def is_answering(self, node: str) -> bool:
-        """Whether the answer to a sync of the node is not complete."""
+        """Whether a sync of a node has not been answered completely yet."""
         return self._states[node].sync is not None
 
     def connection_changed(self, node: str) -> None:
-        """Process that the node came online or went offline; after it came online, it will sync."""
+        """Process that a node came online or went offline. Nothing is sent for 2 s: a node that came online syncs."""
         state = self._states[node]
         state.silent_until = _now() + SYNC_PATIENCE
         for key in state.inserts:  # nobody waits for an offline node; an online one lists in its sync what it holds
@@ -311,17 +346,19 @@ class Downstream:
     # --- what is waited for -----------------------------------------------------------------------------------
 
     def _insert(self, node: str, state: NodeState, key: Key) -> None:
+        """Send the desired resource of a key to a node, from now on until it acknowledges."""
         state.inserts[key] = Attempt(_now())
         if self._is_online(node):
             self._awaited.setdefault(key, set()).add(node)
         self.queue.add(node)
 
-    def _settle(self, node: str, state: NodeState, key: Key) -> bool:
+    def _stop_inserting(self, node: str, state: NodeState, key: Key) -> None:
+        """Stop sending a resource to a node."""
         state.inserts.pop(key, None)
-        return self._stop_awaiting(node, key)
+        self._stop_awaiting(node, key)
 
     def _stop_awaiting(self, node: str, key: Key) -> bool:
-        """Stop waiting for the node; return whether it was the last one."""
+        """Stop waiting for a node's acknowledgement; return whether the node was the last one to acknowledge."""
         awaited = self._awaited.get(key)
         if awaited is None or node not in awaited:
             return False
@@ -333,7 +370,7 @@ class Downstream:
     # --- sending ----------------------------------------------------------------------------------------------
 
     async def _serve(self, node: str) -> None:
-        """Send what is due to one node. Raises BusError without a broker: then the queue calls again."""
+        """Send what is due to a node, and schedule the next call. Raises BusError if the connection ends meanwhile."""
         state = self._states[node]
         if not self._is_online(node) or not self._bus.connected:
             return  # its sync, or ``wake``, adds the node to the queue again
@@ -366,15 +403,16 @@ class Downstream:
             self.queue.add(node, at=first)
 
     def _is_rekeyed(self, holding: Held) -> bool:
-        """Whether a node must be sent the session key of a service that it holds."""
-        return holding.session is not None and holding.session != session_mark(self._session_key(holding.uid))
+        """Whether a node has another session key for a service in its sync than GM."""
+        return holding.session is not None and holding.session != session_digest(self._session_key(holding.uid))
 
     def _properties(self, key: Key, resource: Resource[Any]) -> Mapping[str, str]:
-        """Return the session key of a service: not a part of the resource, which its users read."""
+        """Return the properties of an insert: a service's session key, which is no part of the resource for users."""
         session_key = self._session_key(resource.metadata.uid) if key.plural in WITH_SESSIONS else ""
         return {SESSION_KEY_PROPERTY: session_key} if session_key else NO_PROPERTIES
 
     def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, SentVersion]:
+        """Return a resource with its key and version, from the cache if it is there."""
         cached = self._cached.get(id(resource))
         if cached is None or cached[0] is not resource:
             if len(self._cached) >= MOST_CACHED:
@@ -384,16 +422,17 @@ class Downstream:
 
 
 class DownstreamSender:
-    """Sends messages to nodes, each once. ``epoch`` is the present one for each message.
+    """Makes single attempts to send messages to nodes. Each message has GM's epoch and a growing number.
 
     If the broker refuses a message, its next attempt is scheduled, and other messages are not delayed.
     """
 
     def __init__(self, bus: Bus, epoch: int) -> None:
+        #: the number of GM's life; ``ControlPlane`` raises it
         self.epoch = epoch
         self._bus = bus
         self._number = 0
-        #: messages sent, and the repeated ones among them
+        #: number of messages that were sent, and number of repeated ones among them
         self.sent = self.resent = 0
 
     async def send(
@@ -406,10 +445,11 @@ class DownstreamSender:
         *,
         properties: Mapping[str, str] = NO_PROPERTIES,
     ) -> None:
-        """Send once, without waiting for the broker; only the answer to a sync waits, because its order matters.
+        """Send ``body`` to ``address`` once, and schedule the next attempt.
 
-        ``patience``: more seconds for the node's answer because many nodes must answer. ``properties``: in addition to
-        epoch and number. Raises BusError when the broker is not reachable.
+        Do not wait for the broker, except in the answer to a sync, whose order matters. ``patience``: seconds to add
+        until the next attempt, because many nodes must answer. ``properties``: besides epoch and number. Raises
+        BusError when the broker is not reachable.
         """
         stamp = {**self._stamp(), **properties}
         try:
@@ -417,49 +457,47 @@ class DownstreamSender:
             if answer is None:
                 await self._bus.publish(address, body, properties=stamp)
         except (RefusedError, TooLargeError) as error:
-            self._retry_refused(attempt, address.text, error, patience)
+            self._retry_refused(attempt, address.text, error)
             return
         repeated = attempt.count > 0
         attempt.schedule_next(_now(), patience)
         if answer is None:
-            self._count_sent(repeated=repeated)
+            self.sent += 1
+            self.resent += repeated
             if state.sync:
                 state.sync.count += 1
         else:
-            answer.add_done_callback(partial(self._answer_came, attempt, address.text, patience, repeated=repeated))
+            answer.add_done_callback(partial(self._answer_came, attempt, address.text, repeated=repeated))
             await asyncio.sleep(0)  # the loop sends at the end of each iteration: nodes receive their work sooner
 
     async def send_synced(self, node: str, reply: SyncReply) -> None:
-        """Send ``synced``, the end of a sync's answer. Raises BusError without a broker."""
+        """Send ``synced``, the end of the answer to a sync, and wait for the broker. Raises BusError without one."""
         body = Synced(epoch=self.epoch, count=reply.count, unknown=reply.unknown)
         await self._bus.publish(SYNCED.at(node=node), body, properties=self._stamp())
 
-    def _answer_came(
-        self, attempt: Attempt, topic: str, patience: float, answer: asyncio.Future[int], *, repeated: bool
-    ) -> None:
+    def _answer_came(self, attempt: Attempt, topic: str, answer: asyncio.Future[int], *, repeated: bool) -> None:
+        """Process the broker's answer to a message: ``answer`` has the reason code."""
         try:
-            judge(topic, answer.result())
+            check_reason(topic, answer.result())
         except RefusedError as error:
-            self._retry_refused(attempt, topic, error, patience)
+            self._retry_refused(attempt, topic, error)
         except BusError:
             attempt.due = _now()  # ``Downstream.wake`` tries it again
         else:
-            self._count_sent(repeated=repeated)
+            self.sent += 1
+            self.resent += repeated
 
-    def _count_sent(self, *, repeated: bool) -> None:
-        self.sent += 1
-        self.resent += repeated
-
-    def _retry_refused(self, attempt: Attempt, topic: str, error: HalimedeError, patience: float) -> None:
-        """Schedule the next attempt of a message that the broker refused: other messages must not wait for it."""
+    def _retry_refused(self, attempt: Attempt, topic: str, error: HalimedeError) -> None:
+        """Schedule the next attempt of a message that the broker refused, after the longest pause."""
         log.warning("message not sent", topic=topic, error=str(error))
-        attempt.count = REFUSED
-        attempt.schedule_next(_now(), patience)
+        attempt.due = _now() + LAST_RESEND  # a repetition hardly helps, but the broker's rules may be corrected
 
     def _stamp(self) -> dict[str, str]:
+        """Return the properties that order GM's messages: its epoch, and the next number."""
         self._number += 1
         return SequenceNumber(self.epoch, self._number).properties
 
 
 def _now() -> float:
+    """Return the event loop's time."""
     return asyncio.get_running_loop().time()

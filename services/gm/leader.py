@@ -1,8 +1,9 @@
-"""GM on Kubernetes: waits for the Lease, works while it leads, and then waits again.
+"""GM on Kubernetes (``lead``): waits for the Lease, works while it holds the Lease, and then waits again.
 
-A waiting GM has no connection to the broker: one with the same client id would end the leader's. It is ready
-nevertheless, or a rollout would never end. It is not ready when it cannot read the Lease and thus could not take over:
-a rollout to a GM without the needed rights must not replace the last working one.
+The Lease is an object of the API server: the GM that holds it leads. A waiting GM (a candidate) has no connection to
+the broker: a connection with the same client id would end the leader's. Its health check says that it is ready, or a
+rollout of GM would never end. It is not ready when it cannot read the Lease and thus could not take over: a rollout to
+a GM without the needed rights must not replace the last working GM.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
 
-#: seconds for which a candidate may fail to read the Lease: an API server restarts within that time
+#: seconds for which a candidate that cannot read the Lease counts as ready: an API server restarts within that time
 LEASE_PATIENCE = 30.0
 
 
 async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
-    """Lead whenever possible, until cancelled. Raises HalimedeError when another attempt cannot succeed."""
+    """Run GM whenever it holds the Lease, until cancelled.
+
+    ``kubeconfig``: path of the file for the API server; empty: that of the pod or of the environment. ``namespace``: of
+    the Lease; empty: the pod's. ``identity``: GM's name in the Lease, which no other GM may have.
+
+    Raises HalimedeError when another attempt cannot succeed, such as for an unusable kubeconfig.
+    """
     configuration = await load_configuration(kubeconfig)
     async with KubernetesClient(configuration) as client:
         elector = LeaderElection(client, own_namespace(namespace), identity)
@@ -50,7 +57,7 @@ async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, na
 
 
 def waiting_health(elector: LeaderElection) -> Health:
-    """Return the health checks of a candidate."""
+    """Return the health checks of a GM that waits for the Lease: it is live, and ready if it can read the Lease."""
     health = Health()
     health.live("loop", lambda: "")
     health.ready("lease", lambda: elector.trouble if elector.troubled_s >= LEASE_PATIENCE else "")

@@ -1,4 +1,4 @@
-"""``halimede gm``: the global manager as a process. A user's mistake ends it with exit code 2."""
+"""``halimede gm``: the command line of the global manager (GM). ``services.gm.app`` has the GM itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from services.gm.app import ManagerProcess
 from services.gm.cluster.local import LocalCluster
 from services.gm.workloads.pod_settings import read as read_pod_settings
 
+#: exit code if the user must change an option, or the store cannot be used
 USERS_MISTAKE = 2
+#: the end of the help
 EPILOG = """\
 Users and nodes reach it over the broker. Its HTTP port serves only the web page, health and metrics.
 Without a broker it keeps reconnecting.
@@ -38,7 +40,10 @@ exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the options or a store 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return the exit code."""
+    """Run GM until SIGTERM or SIGINT; return the exit code, 0 or USERS_MISTAKE. Errors are printed to stderr.
+
+    ``arguments``: of the command line; None: those of this process.
+    """
     options = parser().parse_args(arguments)
     configure(service="gm")
     try:
@@ -54,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(manage: ManagerProcess, options: argparse.Namespace) -> None:
+    """Run GM with its own store or on Kubernetes until a signal cancels it. Raises HalimedeError."""
     work = asyncio.create_task(_on_kubernetes(manage, options) if options.kubernetes else _alone(manage), name="gm")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -63,11 +69,13 @@ async def _run(manage: ManagerProcess, options: argparse.Namespace) -> None:
 
 
 async def _alone(manage: ManagerProcess) -> None:
+    """Run GM with its own store."""
     async with LocalCluster(manage.home / "store.db") as cluster:
         await manage(cluster, cluster)
 
 
 async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) -> None:
+    """Run GM on Kubernetes, whenever it leads. Raises InvalidFieldError if the client's package is missing."""
     pods = read_pod_settings(options.pods_config, os.environ)
     try:
         from services.gm.leader import lead  # noqa: PLC0415 - the client is an extra, and 55 MB
@@ -79,7 +87,7 @@ async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) ->
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's definition."""
+    """Return the definition of the command line, from which the documents are made as well."""
     home = os.environ.get("HALIMEDE_HOME") or "~/.local/state/halimede"
     command = argparse.ArgumentParser(
         prog="halimede gm",

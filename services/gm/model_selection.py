@@ -1,9 +1,10 @@
-"""Selects the Models of a service with selectors: the best match by the users' metrics. Pure.
+"""Chooses the Models of a service whose workers have a selector in place of a Model's name. Pure.
 
-GM writes a choice into the service's status before it acts on it, so that a restarted GM continues with it. Nodes
-recognize an edit by its generation, and a choice is an edit to them: the generation in messages to nodes counts the
-changes of choice on top of the user's own generation (``with_chosen_models``). The counts are kept for the life of the
-service, because the generation must never fall.
+A selector gives properties and a metric: the matching Model with the highest value is chosen (``choices``). GM writes
+the choice into the service's status before it acts on it, so that a restarted GM continues with it. Nodes recognize an
+edit by its generation, and a choice is an edit to them: so the generation in messages to nodes is the user's own plus
+the number of changes of choice (``with_chosen_models``). The number is kept for the life of the service, because the
+generation must never fall.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import msgspec
 
 from halimede.api import Resource, parse
 from halimede.api.jointinference import JointInferenceServiceSpec, ModelSelector
-from halimede.api.model import ModelSpec, measured, task_of
+from halimede.api.model import ModelSpec, metric_value, task_of
 from halimede.messages import ChosenModel, Status
 
+#: roles of workers that may have a selector
 ROLES = ("edge", "cloud")
 
 
 def selectors(service: Resource[Any]) -> dict[str, ModelSelector]:
-    """Return the selectors of a service's workers by role; empty for another kind or form."""
+    """Return the selectors of a joint inference service's workers, by role; none for any other resource."""
     spec = service.spec
     if not isinstance(spec, JointInferenceServiceSpec):
         return {}
@@ -32,7 +34,10 @@ def selectors(service: Resource[Any]) -> dict[str, ModelSelector]:
 
 
 def with_chosen_models(service: Resource[Any], status: Status | None) -> Resource[Any]:
-    """Return the service with the Models that its status names, and a generation that counts the choices."""
+    """Return the service with the Models that its last status names, and the generation for nodes.
+
+    A worker without a choice keeps its selector.
+    """
     chosen = {choice.worker: choice for choice in status.chosen} if status else {}
     if not chosen:
         return service
@@ -50,7 +55,11 @@ def with_chosen_models(service: Resource[Any], status: Status | None) -> Resourc
 def choices(
     service: Resource[Any], models: Iterable[Resource[ModelSpec]], before: Sequence[ChosenModel]
 ) -> list[ChosenModel]:
-    """Return the chosen Models of a service as its user wrote it; a Model in ``before`` stays if it is as good."""
+    """Return the choice for each worker with a selector, to be written into the status.
+
+    ``service``: as its user wrote it. ``models``: those of its namespace. ``before``: the choices in the last status:
+    of equally good Models, the chosen one stays. The name is empty if no Model matches.
+    """
     previous, selectors_by_role = {choice.worker: choice for choice in before}, selectors(service)
     there = [model for model in models if model.metadata.deletion_timestamp is None]
     choices = []
@@ -67,7 +76,7 @@ def choices(
 
 
 def describe(selector: ModelSelector) -> str:
-    """Return a selector as text."""
+    """Return a selector as text for messages, such as "task detection and labels night"."""
     parts: list[str] = [f"task {selector.task}"] if selector.task else []
     parts += [f"labels {', '.join(selector.labels)}"] if selector.labels else []
     pairs = (f"{key}={value}" for key, value in sorted(selector.metadata.items()))
@@ -86,6 +95,7 @@ def _best(selector: ModelSelector, models: Iterable[Resource[ModelSpec]], presen
 
 
 def _matches(selector: ModelSelector, spec: ModelSpec) -> bool:
+    """Whether a Model has the task, the labels and the metadata of a selector."""
     return (
         (not selector.task or selector.task == task_of(spec))
         and set(selector.labels) <= set(spec.labels)
@@ -94,5 +104,6 @@ def _matches(selector: ModelSelector, spec: ModelSpec) -> bool:
 
 
 def _measure(model: Resource[ModelSpec], selector: ModelSelector) -> float:
-    value = measured(model.spec, selector.metric)
+    """Return a Model's value of the selector's metric; minus infinity if it has none."""
+    value = metric_value(model.spec, selector.metric)
     return float("-inf") if value is None else value

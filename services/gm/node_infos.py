@@ -1,4 +1,4 @@
-"""What GM answers about its nodes: to users, and to the checks of the system."""
+"""What GM answers about its nodes: to users (``halimede nodes``), and to the checks of the system."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from services.gm.nodes import Node, Nodes
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
 
-#: in the answer about a node: the most resources that only nodes hold
+#: most resources in the answer about a node that only the node holds
 SHOWN_UNKNOWN = 20
 
 
 class NodeInfos:
-    """Describes nodes from GM's state."""
+    """Describes nodes from GM's state at the time of the call."""
 
     def __init__(
         self, cluster: Cluster, nodes: Nodes, reports: NodeReports, index: ReferenceIndex, downstream: Downstream
@@ -31,13 +31,14 @@ class NodeInfos:
         self._downstream = downstream
 
     def describe(self, name: str = "") -> Iterator[NodeInfo]:
-        """Yield all nodes by name, or only the one of that name."""
+        """Yield all nodes in the order of their names, or only the node ``name``; nothing if it is not known."""
         workers = self._reports.workers()
         for node_name, node in sorted(self._nodes.items()):
             if name in {"", node_name}:
                 yield self._describe(node, workers[node_name])
 
     def _describe(self, node: Node, workers: int) -> NodeInfo:
+        """Return the answer about a node; ``workers``: the number of workers that it runs."""
         presence = node.presence
         return NodeInfo(
             name=node.name,
@@ -57,29 +58,29 @@ class NodeInfos:
         )
 
     def _services(self, node: str) -> set[Key]:
-        """Return the services that are placed on a node, or that it still holds although it was sent a delete."""
+        """Return the services that are placed on a node, or that it has not deleted yet."""
         assigned = {key for key in self._downstream.keys(node) if key.plural in SERVICES}
         index = self._index
         return assigned.union(key for key in index.keys_on(node) if (entry := index.get(key)) and entry.roles)
 
     def _unknown_resources(self, node: str) -> list[str]:
-        """Return resources on a node that are not in the cluster and not being deleted: a store was lost."""
+        """Return the resources that only a node holds, as texts: GM's store was lost, and nobody deletes them."""
         surplus = self._downstream.surplus_versions(node)
         unknown = [key for key, version in surplus.items() if not self._cluster.exists(key, version.uid)]
         return [str(key) for key in sorted(unknown)[:SHOWN_UNKNOWN]]
 
 
 def _trouble(node: Node) -> str:
-    """Return what is wrong with a node, as the cluster or its local controller sees it."""
+    """Return what is wrong with a node, by Kubernetes or by its local controller; empty: nothing."""
     if node.unready:
         return f"Kubernetes takes it as not ready ({node.unready})"
     return node.presence.trouble if node.presence and node.online else ""
 
 
 def _refused_to(node: Node) -> list[str]:
-    """Return the subscriptions and births that the broker refuses to a node's local controller.
+    """Return the topics and filters that the broker refuses to a node's local controller.
 
-    A refused birth does not arrive: then there was only a sync from the present connection.
+    A refused presence does not arrive: then there was only a sync from the present connection.
     """
     if not node.online:
         return []

@@ -1,15 +1,16 @@
-"""The nodes, from their presence: which are online, their labels, and which match a selector.
+"""The nodes that GM knows (``Nodes``): which are online, their labels, and which match a selector.
 
-Three rules exclude outdated messages. A will or birth of an earlier connection (lower epoch) is ignored. A sync, which
-the broker never retains, proves that its sender is online. A birth that the broker has retained may have outlived its
-node: it proves nothing, and the node must confirm it, by a sync, a new birth, or a report of its present connection.
+A node's local controller publishes its presence as a retained message: a birth when it connects, and a will, which the
+broker publishes when the connection ends. Each connection has a number, the epoch, which grows. A sync is a message
+with the list of what the node holds.
 
-An index by label avoids a walk over all nodes for a selector. An offline node keeps its resources: only a user can
-decide that it will not return. A drained node has a separate mark, which does not depend on its connection, and no
-selector matches it.
+Three rules exclude outdated messages. A birth or will with a lower epoch is ignored. A sync proves that its sender is
+online, because the broker never retains it. A retained birth proves nothing, because it may have outlived its node: the
+node is unconfirmed until it sends a sync, a new birth, or a report on its present connection.
 
-If the cluster knows its nodes (``register``), a node may be known without a local controller, and also has the labels
-that the cluster gives it.
+An offline node keeps its resources: only a user can decide that it will not return. A user may drain a node: the mark
+does not depend on its connection, and no selector matches the node. On Kubernetes the cluster has nodes as well
+(``register``): such a node may have no local controller, and its labels are those of both.
 """
 
 from __future__ import annotations
@@ -26,26 +27,34 @@ from services.gm.cluster.port import RegisteredNode
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. ``epoch`` is that of its latest connection; ``presence`` its last birth (None: only syncs so far)."""
+    """A node as GM knows it.
+
+    Attributes:
+        name: unique on the broker.
+        online: whether its local controller is connected.
+        epoch: number of the local controller's latest connection; 0: there was none.
+        presence: the last birth; None: only syncs so far, or no local controller.
+        drained: whether a user has drained it.
+        registered: the node in the Kubernetes cluster; None: it is not there, or there is no such cluster.
+
+    """
 
     name: str
     online: bool
     epoch: int
     presence: Presence | None = None
-    #: an operator has drained it
     drained: bool = False
-    #: the cluster's own view of it; None: the cluster does not know it
     registered: RegisteredNode | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels, and its name under Kubernetes' label for host names."""
+        """The labels of its birth and of the cluster, and its name under Kubernetes' label for host names."""
         birth_labels = self.presence.labels if self.presence else {}
         return {HOSTNAME: self.name, **birth_labels, **(self.registered.labels if self.registered else {})}
 
     @property
     def unready(self) -> str:
-        """Why the cluster does not reach it, or takes it as not ready; empty where there is no cluster."""
+        """Why Kubernetes takes it as not ready, such as not reached; empty: it is ready, or not in a cluster."""
         return self.registered.unready if self.registered else ""
 
     @property
@@ -56,29 +65,39 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change by a presence or a sync."""
+    """What an event has changed of a node: ``online``, its labels, or whether Kubernetes takes it as ready."""
 
     online: bool = False
     labels: bool = False
     ready: bool = False
 
 
+#: no change
 NOTHING = Change()
-#: the latest store identities that are remembered for one name
+#: most store identities that are remembered for one node name, the latest
 STORES = 4
 
 
 class Nodes(Mapping[str, Node]):
-    """All nodes that were ever seen and not removed."""
+    """A mapping from names to all nodes that were ever seen and not removed.
+
+    Messages of nodes and of the cluster change it. Each such method returns what has changed (``Change``).
+    """
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
+        #: names of nodes by label (key, value), so that no selector walks over all nodes
         self._by_label: dict[tuple[str, str], set[str]] = {}
+        #: names of nodes that have changed since ``take_dirty``
         self._dirty: set[str] = set()
+        #: presences that were ignored for their epoch, by node: a sync with that epoch makes them valid
         self._doubtful: dict[str, Presence] = {}
         self._unconfirmed: set[str] = set()
+        #: identities of the stores of local controllers that had a name, the latest last
         self._stores: dict[str, list[str]] = {}
+        #: names that users have drained, known or not
         self._drained_names: set[str] = set()
+        #: the nodes of the Kubernetes cluster
         self._registered: dict[str, RegisteredNode] = {}
 
     def __getitem__(self, name: str) -> Node:
@@ -91,16 +110,16 @@ class Nodes(Mapping[str, Node]):
         return len(self._nodes)
 
     def is_online(self, name: str) -> bool:
-        """Whether a node is online."""
+        """Whether a node is online; False for an unknown one."""
         node = self._nodes.get(name)
         return node is not None and node.online
 
     def restore(self, presence: Presence) -> None:
-        """Add a node from GM's store, in the stored state."""
+        """Add a node from GM's store. Called before any message of nodes is processed."""
         self._put(Node(presence.node, presence.online, presence.epoch, presence))
 
     def register(self, name: str, node: RegisteredNode | None) -> Change:
-        """Set the cluster's view of a node; None: the cluster no longer knows it."""
+        """Set a node as the Kubernetes cluster has it; None: it was deleted there."""
         if node is not None:
             self._registered[name] = node
         elif self._registered.pop(name, None) is None:
@@ -112,19 +131,20 @@ class Nodes(Mapping[str, Node]):
         return self._put(old)
 
     def is_drained(self, name: str) -> bool:
-        """Whether a node, known or not yet, is drained."""
+        """Whether a user has drained a node, whether GM knows the node or not."""
         return name in self._drained_names
 
     def set_drained(self, name: str, *, drained: bool) -> Change:
-        """Mark a node as drained, or as uncordoned."""
+        """Mark a node as drained, or remove the mark; GM need not know the node yet."""
         (self._drained_names.add if drained else self._drained_names.discard)(name)
         node = self._nodes.get(name)
         return self._put(node) if node else NOTHING
 
     def process_presence(self, presence: Presence, *, retained: bool = False) -> Change:
-        """Process a birth or will. A node that only a retained birth shows is unconfirmed.
+        """Process a birth or will. ``retained``: the broker sends it because GM has subscribed, however old it is.
 
-        A retained birth of a connection that has ended since changes nothing.
+        A node of which GM knows only by a retained birth becomes unconfirmed. A retained birth of a connection that has
+        ended since changes nothing.
         """
         old = self._nodes.get(presence.node)
         if old is not None and presence.epoch < old.epoch:
@@ -147,10 +167,10 @@ class Nodes(Mapping[str, Node]):
         return self._put(Node(presence.node, presence.online, presence.epoch, birth))
 
     def is_duplicate(self, birth: Presence) -> bool:
-        """Whether a birth proves that two LCs use that name: a store's birth arrives again after another store's.
+        """Whether a birth proves that two local controllers use one name. Call it for each birth, not for wills.
 
-        A node that lost its store gets a new one, but then the old one never returns. Wills prove nothing: the will of
-        an old connection may arrive at any time.
+        The proof is a birth with a store's identity after a birth with another one. A node that lost its store gets a
+        new identity, but then the old identity never returns. The will of an old connection may arrive at any time.
         """
         stores = self._stores.setdefault(birth.node, [])
         if not birth.store or stores[-1:] == [birth.store]:
@@ -160,46 +180,44 @@ class Nodes(Mapping[str, Node]):
         return again
 
     def process_sync(self, name: str, epoch: int) -> Change:
-        """Record that the sender of a sync is online with that epoch, even a lower one (its store may be new)."""
+        """Record that the sender of a sync is online with an epoch, even a lower one: its store may be new."""
         old = self._nodes.get(name) or Node(name, online=False, epoch=epoch)
         self._unconfirmed.discard(name)
         self._dirty.add(name)
         birth = self._doubtful.pop(name, None)
-        if birth is not None and birth.epoch == epoch:
-            return self._put(replace(old, online=True, epoch=epoch, presence=birth))
-        return self._put(replace(old, online=True, epoch=epoch))
+        presence = birth if birth is not None and birth.epoch == epoch else old.presence
+        return self._put(replace(old, online=True, epoch=epoch, presence=presence))
 
     def confirm(self, name: str, epoch: int) -> None:
-        """Record a report that was sent on the connection with that epoch, and that no broker has retained.
+        """Record that a report, not retained, was sent on the connection with an epoch: the node is confirmed.
 
-        It takes a node out of doubt but brings back none: a report may be processed after the will.
+        A node that is offline stays offline: the report may be processed after the will.
         """
         node = self._nodes.get(name)
         if node is not None and node.epoch == epoch:
             self._unconfirmed.discard(name)
 
     def doubt(self) -> None:
-        """Mark all online nodes as unconfirmed: GM was disconnected and may have missed wills."""
+        """Mark all online nodes as unconfirmed: GM was disconnected, and may have missed wills."""
         self._unconfirmed = {name for name, node in self._nodes.items() if node.online}
 
     def is_unconfirmed(self, name: str) -> bool:
-        """Whether a node is shown as online and has sent no message since that was in doubt."""
+        """Whether a node counts as online, and has sent nothing that proves it."""
         return name in self._unconfirmed
 
     def list_unconfirmed(self) -> list[str]:
-        """Return the unconfirmed nodes that have sent no message since."""
+        """Return the names of unconfirmed nodes, sorted."""
         return sorted(self._unconfirmed)
 
     def set_offline(self, name: str) -> Change:
-        """Mark a node that did not appear as offline."""
+        """Mark a known node as offline, because it did not confirm that it is online."""
         self._unconfirmed.discard(name)
         self._dirty.add(name)
         return self._put(replace(self._nodes[name], online=False))
 
     def remove(self, name: str) -> None:
-        """Forget a node, as if it had never been seen."""
-        node = self._nodes.pop(name)
-        for item in _index_labels(node):
+        """Forget a known node and its drain mark, as if it had never been seen."""
+        for item in _index_labels(self._nodes.pop(name)):
             self._discard(item, name)
         self._dirty.discard(name)
         self._drained_names.discard(name)
@@ -208,9 +226,10 @@ class Nodes(Mapping[str, Node]):
         self._stores.pop(name, None)
 
     def has_labels(self, name: str) -> bool:
-        """Whether the birth of the node's present connection, which has its labels, has arrived.
+        """Whether the labels of a node's present connection are known, so that resources can be placed there.
 
-        A drained node needs no labels, because nothing is placed there. The cluster's labels suffice as well.
+        Its birth brings them; those of the Kubernetes cluster suffice as well. A drained node needs none, because
+        nothing is placed there. False for an unknown node.
         """
         node = self._nodes.get(name)
         if node is None or node.drained or node.registered is not None:
@@ -218,21 +237,22 @@ class Nodes(Mapping[str, Node]):
         return node.presence is not None and node.presence.epoch >= node.epoch
 
     def match(self, selector: Mapping[str, str]) -> Collection[str]:
-        """Return the nodes that have all labels of a non-empty selector, without the drained ones."""
+        """Return the names of nodes with all labels of a selector, without drained ones; none for an empty selector."""
         sets = sorted((self._by_label.get(item, set()) for item in selector.items()), key=len)
         return set.intersection(*sets) if sets else ()
 
     def take_dirty(self) -> tuple[Presence, ...]:
-        """Return the nodes that changed since the last call, to be stored."""
+        """Return the births of nodes that have changed since the last call, to be stored."""
         names, self._dirty = self._dirty, set()
         nodes = [self._nodes[name] for name in names]
         return tuple(msgspec.structs.replace(n.presence, online=n.online) for n in nodes if n.presence)
 
     def put_back(self, presences: Iterable[Presence]) -> None:
-        """Mark these as changed again: they could not be stored."""
+        """Mark the nodes of presences as changed again: the presences could not be stored."""
         self._dirty |= {presence.node for presence in presences} & self._nodes.keys()
 
     def _put(self, node: Node) -> Change:
+        """Set a node, with its marks and its labels in the index; return what that changes."""
         old = self._nodes.get(node.name)
         node = replace(node, drained=node.name in self._drained_names, registered=self._registered.get(node.name))
         self._nodes[node.name] = node
@@ -250,6 +270,7 @@ class Nodes(Mapping[str, Node]):
         )
 
     def _discard(self, item: tuple[str, str], name: str) -> None:
+        """Remove a node from the index at a label."""
         self._by_label[item].discard(name)
         if not self._by_label[item]:
             del self._by_label[item]

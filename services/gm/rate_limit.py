@@ -1,4 +1,7 @@
-"""Rate limits by name: a token bucket for each name, with a rate and a burst."""
+"""Rate limits by name: ``RateLimit`` has a token bucket for each name; ``EventDeduplicator`` limits events with it.
+
+A token bucket is a budget that grows with time up to a limit (the burst), and from which each use is subtracted.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from collections import Counter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-#: names whose budgets are kept: a name with a full budget is dropped
-MOST = 10_000
-#: events per second, and burst: of one reason about one object, and of one reason about all objects
+#: most names whose budgets are kept: those with a full budget are dropped first
+MOST_NAMES = 10_000
+#: (events per second, burst): of one reason about one object, and of one reason about all objects together
 EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
 #: objects whose suppressed events are counted
 MAX_SUPPRESSED = 1000
@@ -28,17 +31,23 @@ class EventDeduplicator:
         self._suppressed: Counter[tuple[str, str]] = Counter()
 
     def times(self, reason: str, about: str) -> int:
-        """Return how many events this report stands for, including this one; 0: do not report it."""
-        what = (reason, about)
-        if self._about.spend(what) and self._reasons.spend(reason):
-            return 1 + self._suppressed.pop(what, 0)
-        if what in self._suppressed or len(self._suppressed) < MAX_SUPPRESSED:
-            self._suppressed[what] += 1
+        """Count an event, and return how many events its report stands for, with the suppressed ones; 0: do not report.
+
+        ``reason``: a word such as ``NodeFlood``. ``about``: the name of its object.
+        """
+        event = (reason, about)
+        if self._about.spend(event) and self._reasons.spend(reason):
+            return 1 + self._suppressed.pop(event, 0)
+        if event in self._suppressed or len(self._suppressed) < MAX_SUPPRESSED:
+            self._suppressed[event] += 1
         return 0
 
 
 class RateLimit(Generic[T]):
-    """A budget for each name: ``rate`` is added per second, up to ``burst``; a new name has the full burst."""
+    """A budget for each name: ``rate`` is added per second, up to ``burst``; a new name has the full burst.
+
+    Times are those of the running event loop. ``len`` is the number of kept names.
+    """
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
@@ -49,25 +58,29 @@ class RateLimit(Generic[T]):
         return len(self._budgets)
 
     def budget_of(self, name: T) -> float:
-        """Return the rest of a name's budget."""
+        """Return what a name may still spend: at most the burst; 0 or less: nothing."""
         budget, since = self._budgets.get(name, (self._burst, 0.0))
         return min(self._burst, budget + (asyncio.get_running_loop().time() - since) * self._rate)
 
     def spend(self, name: T, cost: float = 1.0) -> bool:
-        """Subtract ``cost``, even if less is left. Returns False, and subtracts nothing, when nothing is left."""
+        """Subtract ``cost``, even if less is left: the budget may become negative.
+
+        Return False, and subtract nothing, if nothing is left.
+        """
         now = asyncio.get_running_loop().time()
         budget = self.budget_of(name)
         if budget <= 0:
             return False
-        if name not in self._budgets and len(self._budgets) >= MOST:
+        if name not in self._budgets and len(self._budgets) >= MOST_NAMES:
             self._forget(now)
         self._budgets[name] = (budget - cost, now)
         return True
 
     def _forget(self, now: float) -> None:
+        """Drop names with a full budget, and then the oldest ones until half of the places are free."""
         for name, (budget, since) in list(self._budgets.items()):
             if budget + (now - since) * self._rate >= self._burst:
                 del self._budgets[name]
         # the oldest entries have recovered most; half of all are dropped at once, so that this is rare
-        while len(self._budgets) > MOST // 2:
+        while len(self._budgets) > MOST_NAMES // 2:
             del self._budgets[next(iter(self._budgets))]

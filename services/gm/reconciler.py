@@ -1,9 +1,10 @@
-"""Reconciles resources: takes a key from the queue, reads a snapshot, plans, and carries out the actions.
+"""Reconciles resources (``Reconciler``): takes a key from the queue, reads a snapshot, decides, and acts.
 
-The controller of the kind decides from the snapshot which nodes shall hold the resource, and ``Downstream`` sends that
-to the nodes. Then the reconciler writes the objects and the status. A failed action is tried again later; the status
-has its problem. Reconciliation may be repeated at any time, so events only name the resource, not what happened.
-Reports cause at most one reconciliation of a resource per second, however many nodes report.
+The controller of the kind decides from the snapshot (``Observed``) which nodes shall hold the resource, and
+``Downstream`` sends that to the nodes. When these messages are on their way, the reconciler writes the objects (on
+Kubernetes: Deployments and others) and the status. A failed action is tried again later, and the status has its
+problem. Reconciliation may be repeated at any time, so events only name the resource, not what happened. Reports cause
+at most one reconciliation of a resource per second, however many nodes report.
 """
 
 from __future__ import annotations
@@ -36,16 +37,14 @@ from services.gm.controllers.base import (
     ClearStatus,
     Delivery,
     Edit,
-    Ensure,
     Finalize,
     Forget,
     Keep,
     Observed,
-    Pods,
     Pull,
     RecordEvent,
-    Remove,
     Send,
+    ServiceWorkload,
     WriteStatus,
     conflicts,
     deliveries,
@@ -59,6 +58,7 @@ from services.gm.reports import NodeReports
 from services.gm.service_status import Problem
 from services.gm.status_topics import StatusTopics
 from services.gm.worker_file_store import WorkerFileStore
+from services.gm.workloads.diff import Ensure, Remove
 from services.gm.workloads.object_names import digest
 from services.gm.workloads.pod_history import PodHistory
 from services.gm.workloads.pod_settings import PodSettings
@@ -68,17 +68,17 @@ from services.gm.workqueue import TICK, WorkQueue, has_come
 log = structlog.get_logger()
 #: seconds between two writes of one status: if only counts differ, and if phase or reason differ
 STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
-#: seconds in which the heartbeats of all statuses are due once: two rounds, if resources are added, are below 300
+#: seconds of one round in which each status is written once though only its times differ: two rounds are below 300 s
 HEARTBEAT = 120.0
-#: pause in seconds for each message to send before a status is summed up, and the longest pause
-HEAD_START, LONGEST_HEAD_START = 5e-5, 0.1
+#: most seconds for which a status waits until the messages to nodes are sent
+LONGEST_HEAD_START = 0.1
 #: seconds until a missing Secret is read again: Secrets are not watched
 SECRET_PATIENCE = 5.0
 #: seconds until a resource is reconciled again after a write conflict, unless its change arrives sooner
 CONFLICT_PATIENCE = 0.2
 #: seconds until a write that the cluster refused is repeated
 TROUBLE_PATIENCE = 10.0
-#: the reason of an edit of another resource that was refused: a repetition will be as well
+#: the problem's reason if an edit of another resource was refused: a repetition would be refused as well
 EDIT_NOT_ACCEPTED = "EditNotAccepted"
 
 
@@ -86,7 +86,17 @@ EDIT_NOT_ACCEPTED = "EditNotAccepted"
 class SnapshotReader:
     """Reads a snapshot for a controller: a resource's status, nodes, reports and references at that moment.
 
-    ``pods``: whether the cluster runs workers as pods.
+    Attributes:
+        cluster: has the resources.
+        nodes: the nodes that GM knows.
+        reports: the last reports of nodes.
+        index: which resources name which others, and where each is placed.
+        downstream: knows which nodes may hold a resource.
+        pods: whether the cluster runs workers as pods.
+        files: knows which files of workers GM's store has.
+        troubles: the problems of the last attempt to write a resource's objects, and of its edits of others.
+        history: how long pods start, and how often they fail.
+
     """
 
     cluster: Cluster
@@ -96,12 +106,14 @@ class SnapshotReader:
     downstream: Downstream
     pods: bool
     files: WorkerFileStore
-    #: problems of the last attempt to write the objects
     troubles: dict[Key, tuple[Problem, ...]] = field(default_factory=dict)
     history: PodHistory = field(default_factory=PodHistory)
 
     def read(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
-        """Return the snapshot of a resource for all nodes, or for only one (to decide what it shall hold)."""
+        """Return the snapshot of a resource, for all nodes, or for only one to decide what that node shall hold.
+
+        ``entry``: the resource as nodes receive it. The service's pods are added by ``read_workload``.
+        """
         key = stored.key
         placed: Mapping[str, Roles]
         if node is None:
@@ -135,16 +147,20 @@ class SnapshotReader:
         )
 
     def _find_stored(self, key: Key) -> StoredResource | None:
+        """Return a resource as its user wrote it; None: it is missing or being deleted."""
         stored = self.cluster.get(key)
         return stored if stored and not stored.deleting else None
 
     def related_resources(self, entry: ReferenceEntry) -> dict[Key, Resource[Any]]:
-        """Return what a resource watches, and the others that watch it too."""
+        """Return the resources whose reports a resource's rules depend on, and the others with rules on one of them."""
         keys = {*entry.watches}.union(*(self.index.watchers(key) for key in entry.watches)) - {entry.resource.key}
         return {related: current.resource for related in keys if (current := self.index.get(related))}
 
-    async def read_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
-        """Add the objects of a service in the cluster, and the Secrets that it names."""
+    async def read_workload(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
+        """Return the snapshot with the objects and pods of a service, and the metadata of the Secrets that it names.
+
+        A Secret that cannot be read becomes a problem of the service.
+        """
         key = entry.resource.key
         workers, now = self.cluster.workers(key), asyncio.get_running_loop().time()
         self.history.observe(key, workers.pods, templates(workers.objects), now)
@@ -159,19 +175,25 @@ class SnapshotReader:
             troubles = (Problem("SecretsNotRead", str(error)), *troubles)
         events = await self.cluster.pod_warnings(key.namespace, late & starting_uids(workers.pods))
         workers = replace(workers, secrets=secrets)
-        return replace(observed, pods=Pods(workers, settings, troubles, late, events, backoffs))
+        return replace(observed, workload=ServiceWorkload(workers, settings, troubles, late, events, backoffs))
 
     def _find_resource(self, key: Key) -> Resource[Any] | None:
+        """Return a resource as nodes receive it; None: it is missing or being deleted."""
         entry = self.index.get(key)
         return entry.resource if entry and entry.resource.metadata.deletion_timestamp is None else None
 
     def _without_finalizer(self, key: Key, entry: ReferenceEntry) -> tuple[StoredResource, ...]:
+        """Return those of a resource and its references whose deletion would not wait for the nodes."""
         resources = (self.cluster.get(named) for named in sorted({key, *entry.references}))
         return tuple(stored for stored in resources if stored and not stored.has_finalizer and not stored.deleting)
 
 
 class Reconciler:
-    """Carries out the actions of controllers. Add a key to ``queue`` to reconcile a resource."""
+    """Carries out the actions of controllers. Add a key to ``queue``, which the caller runs, to reconcile a resource.
+
+    ``pods``: the settings of worker pods; None: nodes start workers. ``changed``: called with a resource that GM itself
+    has edited, or whose status changes what nodes receive.
+    """
 
     def __init__(
         self,
@@ -182,12 +204,12 @@ class Reconciler:
         display: StatusTopics,
         snapshots: SnapshotReader,
         pods: PodSettings | None,
-        chosen: Callable[[Key], Awaitable[None]],
+        changed: Callable[[Key], Awaitable[None]],
     ) -> None:
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
-        #: statuses written
+        #: number of statuses written
         self.writes = 0
-        #: loop time until which retained reports may still arrive: earlier statuses would be written twice
+        #: the event loop's time until which retained reports may arrive: no status is written before that
         self.settled_at = 0.0
         self._cluster = cluster
         self._index = index
@@ -195,8 +217,8 @@ class Reconciler:
         self._display = display
         self._snapshots = snapshots
         self._pods = pods
-        #: called when a status names other Models than before: the desired resource is then another one
-        self._chosen = chosen
+        self._changed = changed
+        #: when each status was written last, by the event loop's time
         self._written: dict[Key, float] = {}
         #: writes that the cluster refused: of each resource, by the object or the other resource
         self._refused: dict[Key, dict[Ref | Key, _Refusal]] = {}
@@ -204,7 +226,7 @@ class Reconciler:
         self._heartbeats: set[Key] = set()
 
     def decide(self, key: Key, node: str) -> Iterable[Delivery]:
-        """Decide what one node shall hold of a resource."""
+        """Return what a node shall hold of a resource, and of the resources that it names; nothing if it is unknown."""
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
             return []
@@ -217,7 +239,7 @@ class Reconciler:
         return CONTROLLERS[key.plural].deliver(entry.resource, observed)
 
     def deliver(self, action: Delivery) -> None:
-        """Set what a node shall hold, or shall not."""
+        """Carry out a decision: set what a node shall hold, keep or delete."""
         match action:
             case Send(node, resource):
                 self._downstream.set_desired(node, resource)
@@ -227,7 +249,7 @@ class Reconciler:
                 self._downstream.forget(node, key, uid, generation)
 
     async def run_heartbeats(self) -> None:
-        """Write each status at least every five minutes, so that its conditions show that GM checks them."""
+        """Have each status written at least every 300 s, so that its times show that GM checks it; until cancelled."""
         while True:
             keys = [stored.key for stored in self._cluster.resources()]
             for key in keys:
@@ -238,6 +260,7 @@ class Reconciler:
                 await asyncio.sleep(HEARTBEAT)
 
     async def _reconcile(self, key: Key) -> None:
+        """Reconcile a resource. Raises HalimedeError after a temporary failure: then the queue calls again."""
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
             self.queue.forget(key)
@@ -251,18 +274,18 @@ class Reconciler:
         observed = replace(self._snapshots.read(stored, entry), heartbeat=key in self._heartbeats)
         if self._pods and entry.roles and not stored.deleting:
             observed = await self._observe_pods(observed, entry, self._pods)
-        actions, work = deliveries(entry.resource, observed), _Work()
-        await asyncio.gather(*(self._add_finalizer(a, work) for a in actions if isinstance(a, AddFinalizer)))
+        actions, outcome = deliveries(entry.resource, observed), _Outcome()
+        await asyncio.gather(*(self._add_finalizer(a, outcome) for a in actions if isinstance(a, AddFinalizer)))
         try:
             before = self._downstream.queue.waiting
             for action in actions:
-                if isinstance(action, Send | Keep | Forget):
-                    self._deliver_held(action, work)
-                else:
-                    await self._do(action, stored, work)
-            if (more := self._downstream.queue.waiting - before) > 0:
+                if not isinstance(action, Send | Keep | Forget):
+                    await self._do(action, stored, outcome)
+                elif not (isinstance(action, Send) and action.resource.key in outcome.without_finalizer):
+                    self.deliver(action)  # without a finalizer the deletion would not reach the node
+            if self._downstream.queue.waiting > before:
                 # nodes receive their work before the status is summed up, which takes time as well
-                await asyncio.sleep(min(LONGEST_HEAD_START, more * HEAD_START))
+                await self._downstream.queue.let_pass(LONGEST_HEAD_START)
             actions = objects_and_status(entry.resource, observed)
             actions += conflicts(self._cluster.namesakes(key), stored, observed.now)
             for action in actions:
@@ -270,86 +293,89 @@ class Reconciler:
                     # the latest status counts: the key is reconciled again when the interval is over
                     self.queue.add(key, at=due)
                     break
-                await self._do(action, stored, work)
+                await self._do(action, stored, outcome)
         except ConflictError as error:
-            work.conflict = str(error)
-        self._finish(key, work)
+            outcome.conflict = str(error)
+        self._finish(key, outcome)
 
-    def _finish(self, key: Key, work: _Work) -> None:
+    def _finish(self, key: Key, outcome: _Outcome) -> None:
         """Schedule a retry of failed actions, and keep their problems for the status. Raises a temporary failure."""
         previous = self._snapshots.troubles.pop(key, ())
-        if work.troubles:
-            self._snapshots.troubles[key] = tuple(work.troubles)
+        if outcome.troubles:
+            self._snapshots.troubles[key] = tuple(outcome.troubles)
             self.queue.add(key, at=asyncio.get_running_loop().time() + TROUBLE_PATIENCE)
         # compare only the reasons: the messages of an API server may vary
-        if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in previous]:
+        if [trouble.reason for trouble in outcome.troubles] != [trouble.reason for trouble in previous]:
             self.queue.add(key)
-        if work.conflict:
-            log.debug("stale object retried", key=str(key), reason=work.conflict)
+        if outcome.conflict:
+            log.debug("stale object retried", key=str(key), reason=outcome.conflict)
             self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
-        if work.failure:
-            raise work.failure
+        if outcome.failure:
+            raise outcome.failure
 
     async def _observe_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
-        """Add a service's pods, and reconcile it again when time alone will have changed what is known of them."""
+        """Return the snapshot with a service's pods; queue the service for when time alone changes what they mean."""
         key, now = entry.resource.key, asyncio.get_running_loop().time()
-        observed = await self._snapshots.read_pods(observed, entry, settings)
-        if observed.pods and None in observed.pods.workers.secrets.values():
+        observed = await self._snapshots.read_workload(observed, entry, settings)
+        if observed.workload and None in observed.workload.workers.secrets.values():
             self.queue.add(key, at=now + SECRET_PATIENCE)
         if due := self._snapshots.history.due_at(key, now):
             self.queue.add(key, at=due)
         return observed
 
-    async def _add_finalizer(self, action: AddFinalizer, work: _Work) -> None:
+    async def _add_finalizer(self, action: AddFinalizer, outcome: _Outcome) -> None:
+        """Make a resource's deletion wait for the nodes; a failure is recorded in ``outcome``."""
         try:
             await self._cluster.add_finalizer(action.key, action.uid)
         except HalimedeError as error:
-            work.without_finalizer.add(action.key)
-            work.add_failure(error)
+            outcome.without_finalizer.add(action.key)
+            outcome.add_failure(error)
 
-    async def _ensure(self, action: Ensure, key: Key, work: _Work) -> None:
-        """Write an object. After a refusal the same object is not written again for a while."""
+    async def _ensure(self, action: Ensure, key: Key, outcome: _Outcome) -> None:
+        """Write an object; a failure is recorded in ``outcome``. A refused object is not written again for 10 s."""
         ref, content = Ref.of(action.body), digest(action.body)
-        if self._must_wait(key, ref, content, work):
+        if self._must_wait(key, ref, content, outcome):
             return
         try:
             await self._cluster.ensure(action.body)
         except (NotOursError, NotAcceptedError) as error:
-            self._refuse(key, ref, content, work.add_failure(error))
+            self._refuse(key, ref, content, outcome.add_failure(error))
         except HalimedeError as error:
-            work.add_failure(error)
+            outcome.add_failure(error)
 
-    def _must_wait(self, key: Key, what: Ref | Key, content: str, work: _Work) -> bool:
-        """Whether a write has to wait, because the cluster refused the same content before: the problem stays."""
+    def _must_wait(self, key: Key, target: Ref | Key, content: str, outcome: _Outcome) -> bool:
+        """Whether a write must wait because the cluster refused the same content; the problem is recorded again."""
         refused = self._refused.get(key, {})
-        if (last := refused.get(what)) and last.content == content and asyncio.get_running_loop().time() < last.until:
-            work.troubles.append(last.problem)
+        if (last := refused.get(target)) and last.content == content and asyncio.get_running_loop().time() < last.until:
+            outcome.troubles.append(last.problem)
             return True
-        refused.pop(what, None)
+        refused.pop(target, None)
         return False
 
-    def _refuse(self, key: Key, what: Ref | Key, content: str, problem: Problem) -> None:
+    def _refuse(self, key: Key, target: Ref | Key, content: str, problem: Problem) -> None:
+        """Remember that the cluster refused a write; ``content``: its digest."""
         until = asyncio.get_running_loop().time() + TROUBLE_PATIENCE - TICK
-        self._refused.setdefault(key, {})[what] = _Refusal(content, until, problem)
+        self._refused.setdefault(key, {})[target] = _Refusal(content, until, problem)
 
-    async def _remove(self, action: Remove, work: _Work) -> None:
+    async def _remove(self, action: Remove, outcome: _Outcome) -> None:
+        """Delete an object; a failure is recorded in ``outcome``."""
         try:
             await self._cluster.remove(action.ref, action.uid)
         except HalimedeError as error:
-            work.add_failure(error)
+            outcome.add_failure(error)
 
-    async def _edit(self, action: Edit, key: Key, work: _Work) -> None:
-        """Edit another resource. Raises ConflictError; a refusal is a problem for the status, and waits as an object's.
+    async def _edit(self, action: Edit, key: Key, outcome: _Outcome) -> None:
+        """Edit another resource. Raises ConflictError; another failure is recorded in ``outcome``.
 
-        After an edit by its user it is tried at once.
+        A refused edit is not repeated for 10 s, unless its user edits that resource meanwhile.
         """
         edited = action.stored
         content = digest([edited.uid, edited.resource.metadata.generation, action.fields])
-        if self._must_wait(key, edited.key, content, work):
+        if self._must_wait(key, edited.key, content, outcome):
             return
         try:
             await self._cluster.edit(edited, action.fields)
-            await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
+            await self._changed(edited.key)  # an adapter need not announce what GM itself has written
             for file in _removed_files(action):
                 if not any(file in str(stored.resource.body) for stored in self._cluster.resources()):
                     await self._snapshots.files.drop(file)
@@ -357,15 +383,15 @@ class Reconciler:
             raise
         except (NotAcceptedError, InvalidFieldError, TooLargeError) as error:
             problem = Problem(EDIT_NOT_ACCEPTED, f"{edited.key} cannot be edited: {error}")
-            work.troubles.append(problem)
+            outcome.troubles.append(problem)
             self._refuse(key, edited.key, content, problem)
         except HalimedeError as error:
-            work.add_failure(error)
+            outcome.add_failure(error)
 
     def _may_write(self, action: WriteStatus, stored: StoredResource) -> float:
-        """Return when a status may be written, 0 if now (this call then starts the next interval).
+        """Return the event loop's time from which a status may be written; 0: now, and the next interval begins.
 
-        Counts can wait, but phase and reason must not: a service whose last worker is running is not shown as updating.
+        Counts can wait, but a new phase or reason cannot: users wait for it.
         """
         key, last = stored.key, self._written.get(stored.key, float("-inf"))
         spacing = URGENT_SPACING if has_new_phase(action.status, stored.status) else STATUS_SPACING
@@ -377,6 +403,7 @@ class Reconciler:
         return 0.0
 
     async def _write(self, action: WriteStatus, stored: StoredResource) -> None:
+        """Write a status, and have it published. Raises ConflictError if the resource was edited or replaced."""
         key, status, namesake = action.key, action.status, action.namesake
         current = namesake or self._cluster.get(key)
         if current is None or (namesake is None and current.uid != stored.uid):
@@ -387,10 +414,10 @@ class Reconciler:
         if not namesake:
             self._display.queue.add(key)
             if _part_for_nodes(status) != _part_for_nodes(before):
-                await self._chosen(key)
+                await self._changed(key)
 
-    async def _do(self, action: Action, stored: StoredResource, work: _Work) -> None:
-        """Carry out an action; an ``AddFinalizer`` was carried out before."""
+    async def _do(self, action: Action, stored: StoredResource, outcome: _Outcome) -> None:
+        """Carry out an action, except those that ``_reconcile`` itself handles: deliveries and finalizers."""
         match action:
             case WriteStatus():
                 await self._write(action, stored)
@@ -399,24 +426,19 @@ class Reconciler:
             case Pull(key, file):
                 self._snapshots.files.pull(key, file)
             case Edit():
-                await self._edit(action, stored.key, work)
+                await self._edit(action, stored.key, outcome)
             case Ensure():
-                await self._ensure(action, stored.key, work)
+                await self._ensure(action, stored.key, outcome)
             case Remove():
-                await self._remove(action, work)
+                await self._remove(action, outcome)
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
             case RecordEvent(kind, reason, about, message):
                 await self._cluster.record(kind, reason, about, message)
 
-    def _deliver_held(self, action: Delivery, work: _Work) -> None:
-        if work.without_finalizer and isinstance(action, Send) and action.resource.key in work.without_finalizer:
-            return  # its deletion would not reach the node
-        self.deliver(action)
-
 
 def _removed_files(action: Edit) -> set[str]:
-    """Return the files in GM's store of the versions that an edit removes from a Model."""
+    """Return the digests of files in GM's store whose version an edit removes from a Model."""
     remaining = {version["url"] for version in action.fields.get("versions") or ()}
     if "versions" not in action.fields:
         return set()
@@ -433,8 +455,16 @@ def _part_for_nodes(status: Status | None) -> object:
 
 
 @dataclass(slots=True)
-class _Work:
-    """The result of one reconciliation: ``troubles`` for users, what to retry, and a temporary failure."""
+class _Outcome:
+    """The result of one reconciliation.
+
+    Attributes:
+        troubles: problems for the status.
+        without_finalizer: resources whose deletion would not wait for the nodes: they must not be sent.
+        conflict: why the reconciliation is repeated soon: what was edited meanwhile; empty: nothing was.
+        failure: the last temporary failure.
+
+    """
 
     troubles: list[Problem] = field(default_factory=list)
     without_finalizer: set[Key] = field(default_factory=set)
@@ -442,7 +472,7 @@ class _Work:
     failure: HalimedeError | None = None
 
     def add_failure(self, error: HalimedeError) -> Problem:
-        """Record a failed action: the other actions are carried out, and the status has the problem."""
+        """Record a failed action; return its problem. The other actions are carried out nevertheless."""
         problem = Problem("NotWritten", str(error))
         match error:
             case NotOursError():
@@ -460,7 +490,14 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A write that the cluster refused: ``content``, a digest, is not written again before ``until``."""
+    """A write that the cluster refused.
+
+    Attributes:
+        content: digest of what was to be written.
+        until: the event loop's time before which the same content is not written again.
+        problem: for the status.
+
+    """
 
     content: str
     until: float

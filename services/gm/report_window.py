@@ -1,4 +1,7 @@
-"""The counts of the last minute: a few samples of each node's counts, taken in even steps of a monotonic clock."""
+"""Answers of services in the last minute (``ReportWindow``), from counts that nodes report, and their clocks' offsets.
+
+The counts of each service on each node are read in even steps of 5 s of a monotonic clock; differences are answers.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,25 @@ from typing import NamedTuple
 
 from halimede.names import Key
 
-#: seconds between two samples, and seconds of the window
+#: seconds between two readings of the counts, and seconds of the window
 STEP_S, WINDOW_S = 5.0, 60.0
-#: samples of one node's counts: both ends of the window
+#: readings of one node's counts in the window, with both ends
 SAMPLES = int(WINDOW_S / STEP_S) + 1
-#: seconds by which the times between two reports may differ by the clocks of GM and node: each is known to a step
+#: seconds by which the time between two reports may differ between the clocks of GM and node: each is known to a step
 TOLERANCE_S = 2 * STEP_S
 
 
 class CountSample(NamedTuple):
-    """The counts of a service on a node, and the node's time of counting them."""
+    """One reading of the counts of a service on a node.
+
+    Attributes:
+        key: of the service.
+        node: name of the node.
+        answered: answers since the worker's counters began.
+        degraded: those of them that the edge gave alone though the sample was hard.
+        counted_at: the node's time of counting, in RFC 3339; empty: unknown.
+
+    """
 
     key: Key
     node: str
@@ -31,7 +43,7 @@ class CountSample(NamedTuple):
 
 @dataclass(slots=True)
 class AnswerTotals:
-    """Answers of a service in the window."""
+    """The number of answers of a service in the window; ``degraded``: of hard samples that the edge answered alone."""
 
     answered: int = 0
     degraded: int = 0
@@ -39,15 +51,19 @@ class AnswerTotals:
 
 @dataclass(slots=True)
 class CountHistory:
-    """The last counts of a service on a node, the answers of each step, and by how much the node's clock is ahead.
+    """The answers of a service on a node in each step, and by how much the node's clock is ahead of GM's.
 
-    ``counts``: answered and degraded, None before the first sample. ``counted_s``: the seconds of the node's clock at
-    their counting; NaN if it names no time. ``received_s``: when the last report came, by GM's clock. ``offset_s`` is
-    None unless as much time passed on both clocks between the last two reports: after an outage a node sends an old
-    report again.
+    Attributes:
+        steps: answered and degraded in turns, of each step (an array is small, and there may be thousands of nodes).
+        counts: the last answered and degraded; None before the first reading.
+        counted_at: the node's time of counting them, in RFC 3339; empty: unknown.
+        counted_s: the node's time of counting them, in seconds since 1970; NaN: unknown.
+        received_s: when they came first, by GM's clock, in seconds since 1970.
+        offset_s: seconds by which the node's clock is ahead; negative: behind. None: unknown, because different times
+            passed on both clocks between the last two reports: after an outage a node sends an old report again.
+
     """
 
-    #: answered and degraded in turns, of each step: there may be thousands of nodes, and an array is small
     steps: array[float] = field(default_factory=lambda: array("d"))
     counts: tuple[int, int] | None = None
     counted_at: str = ""
@@ -56,7 +72,7 @@ class CountHistory:
     offset_s: float | None = None
 
     def add(self, sample: CountSample, now_s: float) -> None:
-        """Add the counts of this step; they are those of the step before if no report came since."""
+        """Add a reading, at GM's time in seconds since 1970. Without a new report it is the same as the one before."""
         before_s = self.counted_s
         if sample.counted_at != self.counted_at:
             self.counted_s = _seconds(sample.counted_at)
@@ -75,23 +91,22 @@ class CountHistory:
 
 
 class ReportWindow:
-    """Keeps the last samples of each service on each node; a service or node that reports no more is dropped."""
+    """Keeps the history of each service on each node; one that is in the last readings no more is dropped."""
 
     def __init__(self) -> None:
         self._histories: dict[tuple[Key, str], CountHistory] = {}
-        #: of the present samples; None until they are read
+        #: the sums of the present histories; None until they are needed
         self._totals: dict[Key, AnswerTotals] | None = None
-        #: seconds by which a node's clock is ahead, by node
+        #: seconds by which each node's clock is ahead (negative: behind); nodes with an unknown offset are left out
         self.clock_offsets: dict[str, float] = {}
 
     def record(self, samples: Iterable[CountSample], now: datetime) -> None:
-        """Add the present samples; ``now`` is GM's clock, against which the nodes' clocks are compared."""
+        """Add the readings of one step, at ``now`` by GM's clock, with which the nodes' clocks are compared."""
         recorded: dict[tuple[Key, str], CountHistory] = {}
         offsets: dict[str, float] = {}
         for sample in samples:
-            history = recorded[sample.key, sample.node] = (
-                self._histories.get((sample.key, sample.node)) or CountHistory()
-            )
+            service_on_node = sample.key, sample.node
+            history = recorded[service_on_node] = self._histories.get(service_on_node) or CountHistory()
             history.add(sample, now.timestamp())
             offset_s = history.offset_s
             if offset_s is not None and abs(offset_s) < abs(offsets.get(sample.node, math.inf)):
@@ -99,12 +114,13 @@ class ReportWindow:
         self._histories, self._totals, self.clock_offsets = recorded, None, offsets
 
     def totals(self) -> Mapping[Key, AnswerTotals]:
-        """Return the answers of each service in the window."""
+        """Return the answers of each service in the last minute, on all nodes together."""
         if self._totals is None:
             self._totals = self._sums()
         return self._totals
 
     def _sums(self) -> dict[Key, AnswerTotals]:
+        """Add up the steps of all nodes, by service."""
         totals: dict[Key, AnswerTotals] = {}
         for (key, _), history in self._histories.items():
             total = totals.setdefault(key, AnswerTotals())
@@ -114,7 +130,7 @@ class ReportWindow:
 
 
 def _seconds(counted_at: str) -> float:
-    """Return the seconds of a time since 1970; NaN if the text names none."""
+    """Return a time in RFC 3339 as seconds since 1970; NaN if the text is no such time."""
     try:
         return datetime.fromisoformat(counted_at).timestamp()
     except (ValueError, OverflowError):

@@ -1,8 +1,8 @@
-"""The last report of each node on each resource: the basis of every status.
+"""The last report of each node on each resource (``NodeReports``): the basis of every status.
 
-Only reports on the resource's present uid are kept. The counts of a node that no longer holds a resource are kept, and
-so are those of a node whose worker restarts and has not reported counts yet. Changes are taken in batches to be stored,
-so that a thousand reports a second are one transaction.
+A uid is the life of a resource: only reports on the present uid are kept. Counts of samples stay when a node no longer
+holds the resource, and while a restarted worker has not reported counts yet. Changes are taken in batches to be stored
+(``take_dirty``), so that a thousand reports a second are one transaction.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from halimede.messages import NodeStatus, Output, TaskInfo
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 
+#: the sequence number (connection and count) of a report that has none: earlier than any other
 UNKNOWN = SequenceNumber()
 
 
 class NodeReports:
-    """Reports by key and node."""
+    """The last reports, by resource and by node."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[str, NodeReport]] = {}
+        #: reports that have changed since ``take_dirty``
         self._dirty: dict[tuple[Key, str], NodeReport] = {}
         #: the sequence number of the last report, by node and resource
         self._stamps: dict[str, dict[Key, SequenceNumber]] = {}
@@ -33,19 +35,22 @@ class NodeReports:
         self._keys: dict[str, set[Key]] = {}
 
     def restore(self, reports: Iterable[NodeReport], uids: Mapping[Key, str]) -> None:
-        """Add the stored reports of resources that still exist."""
+        """Add the stored reports of resources that still exist; ``uids`` has the uid of each of them."""
         for report in reports:
             if uids.get(report.key) == report.status.uid:
                 self._keep(report)
 
     def of(self, key: Key) -> Mapping[str, NodeReport]:
-        """Return the reports on a resource by node."""
+        """Return the last reports on a resource, by node; none for an unknown resource."""
         return self._by_key.get(key, {})
 
     def take(self, key: Key, node: str, status: NodeStatus, stamp: SequenceNumber = UNKNOWN) -> bool:
-        """Store a report on the resource's present uid; return False if a later one has arrived before."""
+        """Keep a report on the resource's present uid; return False if a later one has arrived before.
+
+        ``stamp``: the sequence number that orders the reports of a node.
+        """
         stamps = self._stamps.setdefault(node, {})
-        if stamp.overtaken_by(stamps.get(key, UNKNOWN)):
+        if stamp.is_overtaken_by(stamps.get(key, UNKNOWN)):
             return False
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.status.uid != status.uid:
@@ -58,18 +63,21 @@ class NodeReports:
         return True
 
     def mark_cleared(self, key: Key, node: str) -> None:
-        """Mark a report as not live: the node no longer holds the resource. Its counts stay."""
+        """Record that a node no longer holds a resource: its report is not live, and its counts stay."""
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.live:
             self._put(replace(old, live=False))
 
-    def task_infos(self, key: Key, *, counting: bool = True) -> list[TaskInfo]:
-        """Return the counts of nodes with an edge worker, or (``counting=False``) of all nodes."""
+    def task_infos(self, key: Key, *, edge_only: bool = True) -> list[TaskInfo]:
+        """Return the counts of samples that nodes have reported on a resource.
+
+        ``edge_only``: only of nodes with an edge worker, because a sample is counted where it was accepted.
+        """
         reports = self.of(key).values()
-        return [report.task_info for report in reports if report.task_info and (report.edge or not counting)]
+        return [report.task_info for report in reports if report.task_info and (report.edge or not edge_only)]
 
     def workers(self) -> Counter[str]:
-        """Return the number of workers in each node's last reports."""
+        """Return the number of workers that each node runs, by its last reports; 0 for an unknown node."""
         counted: Counter[str] = Counter()
         for reports in self._by_key.values():
             for node, report in reports.items():
@@ -78,13 +86,16 @@ class NodeReports:
         return counted
 
     def begin_epoch(self, node: str, epoch: int) -> None:
-        """Reset stamps of higher epochs: the node counts its connections from this epoch, after it lost its store."""
+        """Forget a node's stamps with a higher epoch: after it lost its store, it counts its connections from here."""
         stamps = self._stamps.get(node, {})
         for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:
             del stamps[key]
 
     def uncleared_keys(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
-        """Return keys that a node reported on and does not hold: the clearing of those reports was missed."""
+        """Return the resources of a node's live reports that it does not hold: GM missed that these were cleared.
+
+        ``holds``: the uids of all resources that the node holds.
+        """
         return [
             key
             for key in self.keys(node)
@@ -103,7 +114,7 @@ class NodeReports:
         return set(self._keys.get(node, ()))
 
     def drop_node(self, node: str) -> set[Key]:
-        """Drop a node that a user removed; return the resources that it had reported on."""
+        """Drop the reports of a node that a user removed; return the resources that it had reported on."""
         keys = self._keys.pop(node, set())
         self._stamps.pop(node, None)
         for key in keys:
@@ -112,25 +123,27 @@ class NodeReports:
         return keys
 
     def take_dirty(self) -> tuple[NodeReport, ...]:
-        """Return the reports that changed since the last call, to be stored."""
+        """Return the reports that have changed since the last call, to be stored."""
         dirty, self._dirty = self._dirty, {}
         return tuple(dirty.values())
 
     def put_back(self, reports: Iterable[NodeReport]) -> None:
-        """Mark these as changed again, unless there are newer ones: they could not be stored."""
+        """Mark reports that could not be stored as changed again, unless newer ones have arrived."""
         self._dirty = {(report.key, report.node): report for report in reports} | self._dirty
 
     def _put(self, report: NodeReport) -> None:
+        """Keep a new report, and mark it as changed."""
         self._keep(report)
         self._dirty[report.key, report.node] = report
 
     def _keep(self, report: NodeReport) -> None:
+        """Keep a report in place of an earlier one of its node and resource."""
         self._by_key.setdefault(report.key, {})[report.node] = report
         self._keys.setdefault(report.node, set()).add(report.key)
 
 
 def _with_counts(status: NodeStatus, old: NodeReport | None) -> NodeStatus:
-    """Return the report, with the previous counts if it has none."""
+    """Return a report, with the counts of the previous one (``old``) if it has none."""
     counts = old.task_info if old else None
     if counts is None or (status.output and status.output.task_info):
         return status

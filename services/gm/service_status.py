@@ -1,7 +1,8 @@
-"""Computes the status of a service from the reports of nodes. Pure.
+"""Computes the status of a service from the reports of nodes (``service_status``). Pure.
 
-``conditions`` follow the seed: each type stands once, and the current one is last. No other phase has status "True".
-``Drift`` and ``Overload`` are not phases and have their own status.
+A condition is a fact with a reason, a message and times. In ``Status.conditions`` each type stands once, and the
+present phase is last; no other phase has status "True". ``Drift``, ``Overload`` and ``Code`` are not phases, and have
+their own status.
 
 What the phases of a service mean:
 
@@ -34,7 +35,7 @@ from services.gm.nodes import Node
 from services.gm.reference_index import Roles
 from services.gm.workloads.pod_status import UNREACHED, PodView
 
-#: nodes in one status: the limit keeps it far below the size limits of messages and of objects
+#: most nodes in one status: the limit keeps it far below the size limits of messages and of objects
 MAX_SHOWN_NODES = 100
 #: the phase of a node where the service is no longer placed
 LEFT_PHASE = "Left"
@@ -43,13 +44,14 @@ DRIFT = "Drift"
 DRIFT_BEGUN, DRIFT_OVER = "SamplesChanged", "SamplesAsCalibrated"
 #: reasons of the condition that the next tier takes fewer samples than are hard
 OVERLOAD_BEGUN, OVERLOAD_OVER = "CloudTooSlow", "CloudFastEnough"
-#: the condition that nodes have read another content of the service's Python files, its reason, and characters of a
-#: digest that its message shows
+#: the condition that a Python file that the service names has changed on a node, its reason, and characters of a digest
+#: that its message shows
 CODE, CODE_CHANGED, SHORT = "Code", "CodeChanged", 12
 #: conditions that are independent of the phase
 NOT_PHASES = (DRIFT, OVERLOAD, CODE)
+#: changes of a TaskInfo that remove its distributions, which take much space
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
-#: values shown after a counter: they are derived from it, or may fall
+#: field of TaskInfo that a status shows after a counter: it is derived from the counter, or may fall
 SHOWN_BEHIND = {Count.ANSWERED: "edge_inference_number", Count.MINING_ERRORS: "queued"}
 #: the reason of a state that only lasts from one generation to the next
 UPDATING = "Updating"
@@ -59,13 +61,13 @@ ANSWERING = frozenset({"edge", "serve"})
 REFUSED = "RolloutFailed"
 #: the name of a joint inference service's cloud worker, and phases in which one has started
 CLOUD, STARTED = "cloud", frozenset({"Running", "Degraded"})
-#: problems after the first that a message names
+#: reasons of further problems that a message names
 NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A difference from the spec."""
+    """A difference from the spec: a reason in one word such as ``ModelNotFound``, and a message for users."""
 
     reason: str
     message: str
@@ -73,7 +75,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The phase and its reason."""
+    """The phase of a resource, with its reason in one word and a message for users."""
 
     phase: str
     reason: str
@@ -82,7 +84,15 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One node's part in a service: its workers there by name or role, and the state of the node and its report."""
+    """One node's part in a service.
+
+    Attributes:
+        node: its name.
+        roles: the workers that shall run there, each by its name in the service, else its role.
+        state: the node as GM knows it; None: it has never connected.
+        report: its last report on the service; None: there is none.
+
+    """
 
     node: str
     roles: Roles
@@ -91,28 +101,34 @@ class Share:
 
     @property
     def online(self) -> bool:
-        """Whether the node is online, and reached by the cluster if there is one."""
+        """Whether the node is online, and ready in the Kubernetes cluster if there is one."""
         return self.state is not None and self.state.online and not self.state.unready
 
     @property
     def reported(self) -> NodeStatus | None:
-        """The node's last report, None if the node no longer holds the service."""
+        """The node's last report; None: there is none, or the node no longer holds the service."""
         return self.report.status if self.report and self.report.live else None
 
     @property
     def clouds(self) -> int:
-        """Cloud workers that have started there."""
+        """The number of cloud workers that have started there, whether or not they run."""
         clouds = (w for w in (self.reported.workers if self.reported else ()) if (w.part or w.role) == CLOUD)
         return sum(w.phase != "Pending" or w.restarts > 0 for w in clouds)
 
 
 @dataclass(slots=True)
 class ReadinessTally:
-    """The counts and problems of all nodes, each list in the order of the nodes.
+    """The counts of workers and the problems of all nodes, each list in the order of the nodes.
 
-    ``active`` workers run; ``edges`` includes edge workers that ran when their node went offline; ``doubtful`` are edge
-    workers that may run on a node that is not reached; ``clouds`` are the cloud workers that have started, whether or
-    not they run.
+    Attributes:
+        active: workers that run.
+        edges: edge workers that run, and those that ran when their node went offline.
+        doubtful: edge workers that may run on a node that Kubernetes does not reach.
+        clouds: cloud workers that have started, whether or not they run.
+        failed: problems of workers that have failed.
+        offline: problems of nodes that are offline or not reached.
+        waiting: problems that may end by themselves, and differences from the spec of workers that run.
+
     """
 
     active: int = 0
@@ -125,9 +141,10 @@ class ReadinessTally:
 
 
 def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = True) -> Readiness:
-    """Return the phase of a service, with the first problem, all that is missing or refused, and the number of others.
+    """Return the phase of a service, with a message: all that is missing, else the first problem; and how many more.
 
-    ``started``: a cloud worker has started, or the service needs none.
+    ``missing``: what the service names and does not exist, or what was refused. ``started``: whether a cloud worker has
+    started, or the service needs none.
     """
     problems = [*tally.failed, *tally.offline, *tally.waiting]
     if not missing and not problems:
@@ -148,7 +165,7 @@ def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = 
 
 
 def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
-    """Count the workers of a node that starts workers itself."""
+    """Add a node's workers and problems to ``tally``: it starts workers itself. ``generation``: the desired one."""
     if share.state is None:
         return  # a named node that was never online is among the missing resources
     status = share.reported
@@ -187,14 +204,14 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
 
 
 def _refusal(role: str, node: str, model: ModelInUse) -> Problem:
-    """Return the problem that a worker did not accept a model, with the reason."""
+    """Return the problem that a worker keeps its model because it refused another one, with the reason."""
     present = model.version or model.digest[:12] or "the previous version"
     why = ": ".join(part for part in (model.reason, model.message) if part) or "no reason"
     return Problem(REFUSED, f"{role} worker on node {node} keeps {present}: {model.refused[:12]} was refused: {why}")
 
 
 def _trouble(role: str, node: str, worker: WorkerReport | None, status: NodeStatus, otherwise: str) -> Problem:
-    """Return the LC's problem with a worker, or with the node if there is no worker."""
+    """Return the problem of a worker, or without one the node's, as reported; ``otherwise``: the reason if none is."""
     source = worker or status
     message = source.message or status.message or "not running"
     return Problem(source.reason or status.reason or otherwise, f"{role} worker on node {node}: {message}")
@@ -203,13 +220,14 @@ def _trouble(role: str, node: str, worker: WorkerReport | None, status: NodeStat
 def count_pods(
     views: Sequence[PodView], numbers: Mapping[str, int], held_back: Mapping[str, Problem], tally: ReadinessTally
 ) -> None:
-    """Count pods. ``numbers`` is the number of pods of each worker; a worker without a Deployment is left out.
+    """Add pods and their problems to ``tally``.
 
-    ``held_back`` are workers whose next pod waits, each with the reason.
+    ``numbers``: the desired number of pods of each worker that has a Deployment, by its name. ``held_back``: the reason
+    of each worker whose next pod is made to wait.
     """
     unreached: dict[str, list[PodView]] = {}
     for role, number in sorted(numbers.items(), reverse=True):
-        pods = [view for view in views if view.of == role]
+        pods = [view for view in views if view.worker_name == role]
         if sum(view.up and view.current and not view.leaving for view in pods) >= number:
             pods = [view for view in pods if not view.leaving]  # others have replaced them
         up = [view for view in pods if view.up]
@@ -228,14 +246,13 @@ def count_pods(
 
 
 def _shortage(role: str, number: int, pods: Sequence[PodView], up: Sequence[PodView]) -> Iterator[Problem]:
-    """Yield why fewer pods of the present generation are up than there shall be; ``up`` are those of any."""
+    """Yield why fewer pods of a worker's present template are up than ``number``; ``up``: those of any template."""
     starting = [view for view in pods if not view.up and view.phase != "Failed"]
     current = sum(view.current for view in up)
     if starting and not (up and starting[0].starting and not starting[0].late):
         yield _pod_trouble(starting[0], "WorkerNotUp")
     elif up:
-        text = f"{role} worker: {current} of {number} pods run the current generation"
-        yield Problem(UPDATING, text)
+        yield Problem(UPDATING, f"{role} worker: {current} of {number} pods run the current generation")
     elif not pods:
         yield Problem("WorkerNotUp", f"{role} worker: no pod yet")
 
@@ -247,8 +264,11 @@ def _unreached_problem(node: str, pods: Sequence[PodView]) -> Problem:
 
 
 def _pod_trouble(view: PodView, otherwise: str) -> Problem:
+    """Return the problem of a pod; ``otherwise``: its reason if the pod has none."""
     where = f" on node {view.node}" if view.node else ""
-    return Problem(view.reason or otherwise, f"{view.of} worker: pod {view.name}{where}: {view.message or 'not ready'}")
+    return Problem(
+        view.reason or otherwise, f"{view.worker_name} worker: pod {view.name}{where}: {view.message or 'not ready'}"
+    )
 
 
 def _shown_fields() -> Iterator[str]:
@@ -261,14 +281,18 @@ def _shown_fields() -> Iterator[str]:
     yield "drifting"
 
 
-#: key in the status, field of TaskInfo
 _KEYS = {field.name: field.encode_name for field in msgspec.structs.fields(TaskInfo)}
+#: counts that a status shows: key in the status, and field of TaskInfo
 COUNTS = {_KEYS[name]: name for name in _shown_fields()}
-QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
+#: quantiles of latencies that a status shows: end of the key, and fraction of the samples
+QUANTILES = {"P50Ms": 0.5, "P95Ms": 0.95, "P99Ms": 0.99}
 
 
 def joint_accuracy(infos: Iterable[TaskInfo]) -> Estimate | None:
-    """Estimate the share of answers that agree with the cloud's, from the edge workers' audits; None without any."""
+    """Estimate the fraction of answers that agree with the cloud's, from the counts of edge workers' audits.
+
+    An audit is an easy sample that the cloud answers too. None: there was no audit.
+    """
     counts = list(infos)
     # without an audit there is nothing to add up, which is the usual case
     return agreement_of(add_up(counts)) if any(info.audited for info in counts) else None
@@ -277,13 +301,14 @@ def joint_accuracy(infos: Iterable[TaskInfo]) -> Estimate | None:
 def metrics(
     infos: Iterable[TaskInfo], work: Iterable[TaskInfo] = (), agreement: Estimate | None = None
 ) -> list[Metric]:
-    """Return the metrics of a service: sums of edge workers' counts, and times of cloud workers (``work``).
+    """Return the metrics of a service's status, each with a key and a number as text.
 
-    A sample is counted where it was accepted.
+    ``infos``: counts of nodes with edge workers, which are added up: a sample is counted where it was accepted.
+    ``work``: counts of all nodes, for the times of cloud workers. ``agreement``: as ``joint_accuracy`` returns it.
 
-    ``uploadCloudRatio`` is the share of all samples that were sent to the cloud: the mean of the workers' own ratios,
-    weighted with their samples. ``jointAccuracy`` (``agreement``) and the ends of its 95 % interval appear with the
-    first audit. Latencies are in milliseconds and appear with the first sample.
+    ``uploadCloudRatio`` is the fraction of samples that were sent to the cloud: the mean of the workers' own fractions,
+    weighted with their samples. ``jointAccuracy`` and the ends of its 95 % interval appear with the first audit.
+    Latencies are in milliseconds and appear with the first sample.
     """
     counted, worked = list(infos), list(work)
     shown = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
@@ -311,7 +336,7 @@ def metrics(
 
 
 def _text(value: float) -> str:
-    """Return the value with four decimals, without trailing zeros."""
+    """Return a number as text with four decimals, without trailing zeros."""
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
@@ -331,11 +356,13 @@ def service_status(
 ) -> Status:
     """Return a service's status.
 
-    ``generation`` is the generation in messages to nodes, ``shown`` the user's, if they differ. ``former`` are reports
-    of nodes where the service is no longer placed: only their counts matter. ``missing`` are references that do not
-    exist. With ``pods``, the workers are pods: ``numbers`` is their desired number by role, ``held_back`` has the
-    workers whose next pod waits, and the nodes' reports only have counts. ``cloud``: the service has not started before
-    its cloud worker has.
+    ``generation``: in messages to nodes. ``shown``: the user's own generation; None: the same. ``shares``: the nodes
+    where the service is placed. ``former``: reports of nodes where it is no longer placed: only their counts matter.
+    ``missing``: references that do not exist. ``previous``: the last status; None: there was none. ``now``: RFC 3339.
+
+    ``pods``: the pods of the workers; None: nodes start workers themselves. With pods, the nodes' reports only have
+    counts; ``numbers`` and ``held_back`` are those of ``count_pods``. ``cloud``: whether the service is not started
+    before its cloud worker is.
     """
     tally = ReadinessTally()
     if pods is None:
@@ -377,7 +404,10 @@ def service_status(
 
 
 def conclude(status: Status, verdict: Readiness, previous: Status | None, generation: int, now: str) -> Status:
-    """Return ``status`` with the phase and the conditions of the verdict."""
+    """Return ``status`` with the phase of ``verdict``, and its condition after those of the ``previous`` status.
+
+    ``now``: RFC 3339. The time of the transition stays while the phase does.
+    """
     earlier = previous.conditions if previous else []
     same = next((c for c in earlier if c.type == verdict.phase and c.status == "True"), None)
     current = Condition(
@@ -395,13 +425,14 @@ def conclude(status: Status, verdict: Readiness, previous: Status | None, genera
 
 
 def _over(condition: Condition, now: str) -> Condition:
+    """Return an earlier condition as it is after the end of its phase."""
     if condition.status == "False" or condition.type in NOT_PHASES:
         return condition
     return msgspec.structs.replace(condition, status="False", last_heartbeat_time=now, last_transition_time=now)
 
 
 def node_summary(share: Share) -> NodeSummary:
-    """Return the state of a service on a node, with its counts."""
+    """Return the state of a service on a node, with its counts but without distributions."""
     status = share.reported
     return NodeSummary(
         node=share.node,
@@ -416,7 +447,7 @@ def node_summary(share: Share) -> NodeSummary:
 
 
 def _former_summary(report: NodeReport) -> NodeSummary:
-    """Return the summary of a node where the service is no longer placed: its counts stay in the sum."""
+    """Return the summary of a node where the service is no longer placed: only its counts are of interest."""
     return NodeSummary(node=report.node, online=False, phase=LEFT_PHASE, task_info=_plain(report))
 
 
@@ -427,26 +458,22 @@ def _plain(report: NodeReport | None) -> TaskInfo | None:
 
 
 def _edge_infos(report: NodeReport) -> list[TaskInfo]:
-    """Return the counts of a node's edge workers: tiers on the same node have their own audits."""
-    named = [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info]
-    return named or _task_infos([report])
+    """Return the counts of a node's edge workers; without their own ones, those of all its workers."""
+    return [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info] or _task_infos([report])
 
 
 def _task_infos(reports: Iterable[NodeReport]) -> list[TaskInfo]:
+    """Return the counts of those reports that have any."""
     return [info for report in reports if (info := report.task_info)]
 
 
 def _drift_condition(
-    earlier: Sequence[Condition],
-    counted: Iterable[TaskInfo],
-    agreement: Estimate | None,
-    generation: int,
-    now: str,
+    earlier: Sequence[Condition], counted: Iterable[TaskInfo], agreement: Estimate | None, generation: int, now: str
 ) -> Condition | None:
-    """Return the condition ``Drift``; None: there has been no drift yet.
+    """Return the condition ``Drift``: samples differ from those of the calibration. None: there was no drift yet.
 
-    It is independent of the phase: the service runs, but the accuracy that calibration has measured is in doubt.
-    ``counted`` are the workers' reports, ``agreement`` the share of answers that agree with the cloud's.
+    The service runs, but the accuracy that calibration has measured is in doubt. ``earlier``: the conditions before.
+    ``counted``: the workers' counts. ``agreement``: the fraction of answers that agree with the cloud's, if known.
     """
     drifting = sum(info.drifting for info in counted)
     reason = DRIFT_BEGUN if drifting else DRIFT_OVER
@@ -457,10 +484,10 @@ def _drift_condition(
 def _overload_condition(
     earlier: Sequence[Condition], overloaded: Sequence[TaskInfo], generation: int, now: str
 ) -> Condition | None:
-    """Return the condition ``Overload``; None: there has been no overload yet.
+    """Return the condition ``Overload``: more samples are hard than the next tier takes. None: there was none yet.
 
-    It is independent of the phase: every sample is answered, but hard ones by workers before the cloud. ``overloaded``
-    are the counts of online nodes whose workers request an overloaded tier.
+    Every sample is answered, but some hard ones by workers before the cloud. ``overloaded``: the counts of online nodes
+    whose workers request an overloaded tier.
     """
     capacity, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
     message = f"takes {capacity:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
@@ -469,15 +496,11 @@ def _overload_condition(
 
 
 def _code_condition(
-    earlier: Sequence[Condition],
-    before: Iterable[NodeSummary],
-    nodes: Iterable[NodeSummary],
-    generation: int,
-    now: str,
+    earlier: Sequence[Condition], before: Iterable[NodeSummary], nodes: Iterable[NodeSummary], generation: int, now: str
 ) -> Condition | None:
-    """Return the condition ``Code``; None: no Python file of the service has changed since the service was applied.
+    """Return the condition ``Code``: a Python file of the service has changed on a node. None: none has changed.
 
-    It names the newest changes: those from ``before``, the nodes of the previous status, to ``nodes``.
+    The message names the newest changes: those from ``before``, the nodes of the previous status, to ``nodes``.
     """
     digests = {node.node: node.code for node in before}
     changes = [
@@ -514,6 +537,7 @@ def _with_times(
 
 
 def _drift_message(drifting: int, agreement: Estimate | None) -> str:
+    """Return the message of the condition ``Drift``; ``drifting``: number of workers with other samples."""
     share = ""
     if agreement:
         low, high = 100 * agreement.low, 100 * agreement.high

@@ -1,6 +1,7 @@
-"""Publishes each resource's status as a retained message on its topic, and clears topics of deleted resources.
+"""Publishes each resource's status as a retained message on its topic (``StatusTopics``).
 
-Topics persist across restarts: at start it looks for topics of resources that were deleted while no GM was running.
+The topic of a deleted resource is cleared: an empty message removes the retained one. Retained messages outlive GM, so
+GM clears at its start the topics of resources that were deleted while no GM was running.
 """
 
 from __future__ import annotations
@@ -26,48 +27,50 @@ RETAINED_S = 5.0
 
 
 class StatusTopics:
-    """The status topics. Add a key to ``queue`` to publish or clear its topic."""
+    """The status topics. Add a resource's key to ``queue`` to publish its status; the caller runs ``queue``."""
 
     def __init__(self, bus: Bus, cluster: Cluster) -> None:
         self._bus = bus
         self._cluster = cluster
-        self._busy: dict[Key, asyncio.Lock] = {}
-        #: resources that were deleted while the broker was not reachable
-        self._stale: set[Key] = set()
-        self.queue: WorkQueue[Key] = WorkQueue("status topics", self._show)
+        self._locks: dict[Key, asyncio.Lock] = {}
+        #: deleted resources whose topics are to be cleared
+        self._deleted: set[Key] = set()
+        self.queue: WorkQueue[Key] = WorkQueue("status topics", self._process)
 
     def publish_all(self) -> None:
-        """Publish all statuses: after a reconnection the broker may have lost them."""
+        """Queue the topics of all resources, deleted ones too: after a reconnection the broker may have lost them."""
         for stored in self._cluster.resources():
             self.queue.add(stored.key)
-        for key in self._stale:
+        for key in self._deleted:
             self.queue.add(key)
 
     def clear_deleted(self, key: Key) -> None:
-        """Clear the topic of a deleted resource."""
-        self._stale.add(key)
+        """Have the topic of a deleted resource cleared, once the broker can be reached."""
+        self._deleted.add(key)
         self.queue.add(key)
 
     def forget(self, key: Key) -> None:
-        """Drop the lock of a key that no longer exists."""
-        if key not in self._stale:
-            self._busy.pop(key, None)
+        """Drop the lock of a deleted resource, unless its topic is still to be cleared."""
+        if key not in self._deleted:
+            self._locks.pop(key, None)
 
     async def clear(self, key: Key) -> None:
-        """Clear a topic, after a publication that is in progress. Raises BusError."""
-        async with self._busy.setdefault(key, asyncio.Lock()):
+        """Clear the topic of a resource now, or after the publication in progress. Raises BusError without a broker."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
             await self._bus.clear(_topic(key))
 
-    async def tidy(self, bus: Bus) -> None:
-        """Clear topics of deleted resources that ``bus`` receives, until the broker has sent its retained messages."""
+    async def clear_leftovers(self, bus: Bus) -> None:
+        """Have the topics of deleted resources cleared that have a retained message; called once, at the start.
+
+        Waits until ``bus`` is connected, and then 5 s for the retained messages.
+        """
         if not self._cluster.complete:
             return
 
         async def on_status(delivery: Delivery[StatusDocument]) -> None:
             names = delivery.names
             key = Key(names["plural"], names["ns"], names["name"])
-            stored = self._cluster.get(key)
-            if delivery.packet.retain and stored is None:
+            if delivery.packet.retain and self._cluster.get(key) is None:
                 log.info("status of a deleted resource ignored", key=str(key))
                 self.clear_deleted(key)
 
@@ -78,26 +81,28 @@ class StatusTopics:
         await asyncio.sleep(RETAINED_S)
         await bus.unsubscribe(STATUS.filter())
 
-    async def _show(self, key: Key) -> None:
-        """Publish the present status. Without a broker it does nothing: a reconnection publishes all."""
-        await self._show_alone(key)
-        if key not in self._stale and self._cluster.get(key) is None:
-            self._busy.pop(key, None)
+    async def _process(self, key: Key) -> None:
+        """Publish or clear the topic of a key, and drop the lock of a deleted resource."""
+        await self._publish_or_clear(key)
+        if self._cluster.get(key) is None:
+            self.forget(key)
 
-    async def _show_alone(self, key: Key) -> None:
-        async with self._busy.setdefault(key, asyncio.Lock()):
+    async def _publish_or_clear(self, key: Key) -> None:
+        """Publish or clear a topic; without a broker do nothing, because a reconnection queues all."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
             stored = self._cluster.get(key)
-            if stored is None and key in self._stale and self._bus.connected:
+            if stored is None and key in self._deleted and self._bus.connected:
                 await self._bus.clear(_topic(key))
-                self._stale.discard(key)
+                self._deleted.discard(key)
             if stored is None or stored.status is None or stored.deleting or not self._bus.connected:
                 self.queue.forget(key)
                 return
-            self._stale.discard(key)
+            self._deleted.discard(key)
             await self._bus.publish(_topic(key), _document(stored, stored.status))
 
 
 def _document(stored: StoredResource, status: Status) -> StatusDocument:
+    """Return the message with the status of a resource."""
     resource = stored.resource
     return StatusDocument(
         api_version=resource.kind.api_version,
@@ -111,4 +116,5 @@ def _document(stored: StoredResource, status: Status) -> StatusDocument:
 
 
 def _topic(key: Key) -> Address[StatusDocument]:
+    """Return the topic of a resource's status."""
     return STATUS.at(ns=key.namespace, plural=key.plural, name=key.name)

@@ -1,7 +1,7 @@
-"""The facts about the system that only GM has, for its answers, its page and its readiness.
+"""The facts about the system that only GM has (``SystemObserver``), for its answers, its page and its readiness.
 
-Counts of the last minute, workers that have not reported lately, clocks of nodes, dead letters, and GM's own trouble.
-All lists are bounded: those that matter most come first.
+These are the answers of services in the last minute, workers that have not reported lately, clocks of nodes, dead
+letters (messages that a client could not read), and GM's own trouble. All lists are bounded: the worst come first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 
 from halimede import __version__
 from halimede.api import kind_of, kinds
-from halimede.api.placement import SERVICES
 from halimede.bus import Bus
 from halimede.bus.port import refused_names
 from halimede.errors import shorten_middle
@@ -28,22 +27,22 @@ from halimede.health_checks.facts import (
     SystemFacts,
 )
 from halimede.messages import DeadLetter
-from services.gm.cluster.port import Cluster, body_of, utc_now
+from services.gm.cluster.port import Cluster, NodeReport, body_of, services_of, utc_now
 from services.gm.node_infos import NodeInfos
 from services.gm.nodes import Nodes
 from services.gm.report_window import STEP_S, WINDOW_S, CountSample, ReportWindow
 from services.gm.reports import NodeReports
 
-#: entries of each list in an answer
-MOST = 100
-#: dead letters that are kept, and characters of a topic or reason
+#: most entries of each list in an answer
+MOST_ENTRIES = 100
+#: most dead letters that are kept, and most characters of a topic or reason in an answer
 MOST_DEAD_LETTERS, MAX_TEXT = 100, 256
-#: seconds by which a clock differs before GM names it
+#: seconds by which a node's clock may differ from GM's before GM names it
 CLOCK_S = 60.0
 
 
 class SystemObserver:
-    """Observes until cancelled (``run``)."""
+    """Collects facts from GM's state. ``run`` records the counts of services; the other methods answer at any time."""
 
     def __init__(self, bus: Bus, cluster: Cluster, nodes: Nodes, reports: NodeReports, infos: NodeInfos) -> None:
         self._bus = bus
@@ -52,34 +51,37 @@ class SystemObserver:
         self._reports = reports
         self._infos = infos
         self._window = ReportWindow()
-        #: dead letters with the loop time of their arrival
+        #: dead letters with the event loop's time of their arrival, the oldest first
         self._dead_letters: deque[tuple[float, DeadLetter]] = deque(maxlen=MOST_DEAD_LETTERS)
-        #: all connections of GM, and whether they have TLS
+        #: all connections of GM to the broker, and whether they have TLS; GM sets both before its start
         self.connections: Sequence[Bus] = (bus,)
         self.tls = False
 
     async def run(self) -> None:
-        """Record the counts in even steps, until cancelled."""
+        """Call ``record`` every 5 s, until cancelled."""
         while True:
             self.record()
             await asyncio.sleep(STEP_S)
 
     def record(self) -> None:
-        """Record the present counts of all services."""
+        """Record the counts of all services, as their nodes have reported them last."""
         self._window.record(self._samples(), datetime.now(UTC))
 
     def receive_dead_letter(self, dead_letter: DeadLetter) -> None:
-        """Keep a dead letter for a minute."""
+        """Keep a dead letter, for the answers of the next minute."""
         self._dead_letters.append((asyncio.get_running_loop().time(), dead_letter))
 
     def trouble_facts(self) -> ManagerFacts:
-        """Return only what GM's readiness depends on: it is read often, and the counts of all services cost time."""
+        """Return the facts on which GM's readiness depends: store, connection, and what the broker refuses.
+
+        They are read often, so the facts about services are left out: these cost time.
+        """
         return ManagerFacts(
             store=self._cluster.check(), connected=self._bus.connected, refused=refused_names(self.connections)
         )
 
     def manager_facts(self) -> ManagerFacts:
-        """Return what GM has observed."""
+        """Return all facts about GM and what it has observed, at this time."""
         return msgspec.structs.replace(
             self.trouble_facts(),
             version=__version__,
@@ -87,13 +89,13 @@ class SystemObserver:
             time=utc_now(),
             quarantined=self._cluster.quarantined,
             degraded=self._degraded_answers(),
-            quiet=list(self._quiet_workers())[:MOST],
+            quiet=list(self._quiet_workers())[:MOST_ENTRIES],
             clocks=self._clocks(),
             letters=self._recent_letters(),
         )
 
     def system_facts(self, bus: BusFacts) -> SystemFacts:
-        """Return all facts, with what the page has received from the bus."""
+        """Return the facts for all checks; ``bus``: what the caller has received from the broker."""
         resources = {
             kind.short_names[0]: [body_of(stored) for stored in self._cluster.resources(kind.plural)]
             for kind in kinds()
@@ -108,35 +110,41 @@ class SystemObserver:
             tls=self.tls,
         )
 
+    def _online_reports(self) -> Iterator[NodeReport]:
+        """Yield the live reports of online nodes on all services."""
+        for stored in services_of(self._cluster):
+            reports = self._reports.of(stored.key).values()
+            yield from (report for report in reports if report.live and self._nodes.is_online(report.node))
+
     def _samples(self) -> Iterator[CountSample]:
-        for plural in SERVICES:
-            for stored in self._cluster.resources(plural):
-                for node, report in self._reports.of(stored.key).items():
-                    info = report.task_info
-                    if info and report.live and report.edge and self._nodes.is_online(node):
-                        yield CountSample(stored.key, node, info.inference_number, info.degraded, info.current_time)
+        """Yield the counts of each service on each node with an edge worker."""
+        for report in self._online_reports():
+            if (info := report.task_info) and report.edge:
+                yield CountSample(report.key, report.node, info.inference_number, info.degraded, info.current_time)
 
     def _degraded_answers(self) -> list[DegradedAnswers]:
+        """Return the services with degraded answers in the last minute, those with the largest share first."""
         totals = [
             DegradedAnswers(kind_of(key.plural).short_names[0], key.namespace, key.name, total.answered, total.degraded)
             for key, total in self._window.totals().items()
             if total.degraded
         ]
-        return sorted(totals, key=lambda total: total.degraded / total.answered, reverse=True)[:MOST]
+        return sorted(totals, key=lambda total: total.degraded / total.answered, reverse=True)[:MOST_ENTRIES]
 
     def _quiet_workers(self) -> Iterator[QuietWorker]:
-        for plural in SERVICES:
-            for stored in self._cluster.resources(plural):
-                for node, report in self._reports.of(stored.key).items():
-                    for worker in report.status.workers if report.live and self._nodes.is_online(node) else ():
-                        if worker.last_report and worker.phase == "Running" and not worker.reason:
-                            yield QuietWorker(stored.key.namespace, worker.name, node, worker.last_report)
+        """Yield the running workers whose next report is overdue, with the time of the last one."""
+        for report in self._online_reports():
+            for worker in report.status.workers:
+                if worker.last_report and worker.phase == "Running" and not worker.reason:
+                    yield QuietWorker(report.key.namespace, worker.name, report.node, worker.last_report)
 
     def _clocks(self) -> dict[str, float]:
+        """Return the seconds by which nodes' clocks are ahead (negative: behind), only large ones, by node."""
         offsets = sorted(self._window.clock_offsets.items(), key=lambda item: -abs(item[1]))
-        return {node: round(offset_s, 1) for node, offset_s in offsets[:MOST] if abs(offset_s) > CLOCK_S}
+        return {node: round(offset_s, 1) for node, offset_s in offsets[:MOST_ENTRIES] if abs(offset_s) > CLOCK_S}
 
     def _recent_letters(self) -> RecentLetters | None:
+        """Return the number of dead letters in the last minute, with the first one; None: there was none."""
         if not self._dead_letters:
             return None
         since = asyncio.get_running_loop().time() - WINDOW_S

@@ -1,7 +1,6 @@
-"""Files that workers offer on the topics of their training, brought into GM's own store of files.
+"""Brings files that workers offer over the bus, such as trained models, into GM's own store (``WorkerFileStore``).
 
-A pull continues until the file is in the store, or the worker has it no longer. The store then serves it to nodes like
-a file that an operator has put there.
+A pull is the transfer of one file. The store then serves the file to nodes, like a file that an operator has put there.
 """
 
 from __future__ import annotations
@@ -25,17 +24,26 @@ from halimede.models.cache import in_thread
 from halimede.names import Key
 
 log = structlog.get_logger()
-#: pulls at a time; more wait. Files whose state is remembered
-MOST, REMEMBERED = 8, 256
+#: pulls at a time; most files whose state is remembered
+PARALLEL_PULLS, REMEMBERED_FILES = 8, 256
 #: seconds until a failed pull may be tried again
 AGAIN_S = 5.0
-#: why a store cannot have a file until its operator removes others
+#: the begin of the reason why a store cannot have a file until its operator removes others
 FULL = "the store of files is full"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFile:
-    """A file of a worker: where it offers it, the digest, and the size that it reports."""
+    """A file that a worker of a training offers.
+
+    Attributes:
+        namespace: of the training.
+        job: name of the training.
+        source: name of the worker.
+        digest: SHA-256 of the content, 64 hexadecimal digits.
+        size: bytes, as the worker reports.
+
+    """
 
     namespace: str
     job: str
@@ -45,45 +53,49 @@ class WorkerFile:
 
 
 class WorkerFileStore:
-    """Pulls files. ``changed`` is called with the resource that needs one when the state of its pull has changed.
+    """Pulls files into the store that ``open`` gives it; before that, each pull fails. The caller runs ``run``.
 
-    Without a store, each pull fails.
+    ``changed`` is called with the resource that needs a file when its pull has ended, and when it may be repeated.
     """
 
     def __init__(self, changed: Callable[[Key], None]) -> None:
-        #: of each file that was asked for: empty if the store has it, else why it has not
+        #: by digest, of each file that was pulled: empty if the store has it, else why it has not
         self.states: dict[str, str] = {}
         self._changed = changed
         self._store: tuple[Bus, ManagedCache] | None = None
-        self._waiting: asyncio.Queue[tuple[Key, WorkerFile]] = asyncio.Queue(MOST * 8)
+        self._waiting: asyncio.Queue[tuple[Key, WorkerFile]] = asyncio.Queue(PARALLEL_PULLS * 8)
         self._pulling: set[str] = set()
 
     def open(self, bus: Bus, cache: ManagedCache) -> None:
-        """Use a store, and the connection of its server."""
+        """Use a store of files, and the connection over which it serves them."""
         self._store = bus, cache
 
     def pull(self, key: Key, file: WorkerFile) -> None:
-        """Bring a file, unless it is being brought. The caller repeats the call until ``states`` has it."""
+        """Queue the pull of a file that the resource ``key`` needs, unless it is queued, or the queue is full.
+
+        The caller repeats the call until ``states`` has an empty text for the file.
+        """
         if file.digest in self._pulling or self._waiting.full():
             return
         self._pulling.add(file.digest)
         self._waiting.put_nowait((key, file))
 
     async def drop(self, digest: str) -> None:
-        """Remove a file that no resource names any more, unless it is in use or is being brought."""
+        """Remove the file of a digest that no resource names any more, unless it is in use or being pulled."""
         if self._store is None or digest in self._pulling:
             return
         self.states.pop(digest, None)
-        removed = await in_thread(self._store[1].cache.forget, digest)
+        removed = await in_thread(self._store[1].cache.remove, digest)
         log.info("file of a worker removed" if removed else "file of a worker is in use, and stays", digest=digest)
 
     async def run(self) -> None:
-        """Bring files until cancelled."""
+        """Carry out queued pulls, several at a time, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(MOST):
+            for number in range(PARALLEL_PULLS):
                 group.create_task(self._work(), name=f"worker files {number}")
 
     async def _work(self) -> None:
+        """Carry out one pull after the other."""
         while True:
             key, file = await self._waiting.get()
             try:
@@ -93,7 +105,7 @@ class WorkerFileStore:
                 log.info("file of a worker not fetched", source=file.source, digest=file.digest, error=outcome)
             self.states.pop(file.digest, None)
             self.states[file.digest] = outcome
-            if len(self.states) > REMEMBERED:
+            if len(self.states) > REMEMBERED_FILES:
                 del self.states[next(iter(self.states))]
             self._changed(key)
             if outcome:
@@ -103,7 +115,10 @@ class WorkerFileStore:
                 self._changed(key)
 
     async def _fetch(self, file: WorkerFile) -> str:
-        """Bring one file; return why the store cannot have it, empty if it has it. Raises FetchError, BusError."""
+        """Pull one file; return why the store cannot have it, empty if it has it.
+
+        Raises FetchError if the transfer fails or has a wrong digest, BusError without a broker.
+        """
         if self._store is None:
             return "this global manager has no store of files"
         bus, managed = self._store

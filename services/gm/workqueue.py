@@ -1,12 +1,14 @@
-"""A queue of keys to process: each key stands once, is never processed twice at a time, and is retried on failure.
+"""A queue of keys to process (``WorkQueue``), as Kubernetes' controllers have it.
 
-What a key needs is determined when it is processed, so any number of events cause one call. The number of keys bounds
-the queue.
+A key names something, such as a resource. It stands in the queue once, is never processed twice at a time, and is
+retried after a failure. What a key needs is determined when it is processed, so any number of events before cause one
+call. The queue is bounded by the number of keys.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable
@@ -21,26 +23,29 @@ from halimede.tracing.latency import Distribution
 K = TypeVar("K")
 log = structlog.get_logger()
 
-#: seconds
+#: seconds until a failed key is processed again: the first time, and at most
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 8.0
+#: keys that are processed at a time, by default
 WORKERS = 8
-#: a slow key is spaced by this multiple of its last duration, at most by so many seconds, so that others are processed
+#: pause after a slow call, so that other keys are processed: a multiple of its duration, at most so many seconds
 SPACING_FACTOR, LONGEST_SPACING = 10.0, 5.0
-#: the loop's timers may fire this much too early
+#: seconds by which the event loop's timers may fire too early
 TICK = 1e-6
 
 
 def has_come(when: float) -> bool:
-    """Whether a loop time has come, to the precision of its timers."""
+    """Whether a time of the running event loop has come, to the precision of its timers."""
     return asyncio.get_running_loop().time() + TICK >= when
 
 
 class WorkQueue(Generic[K]):
-    """Calls ``work`` for each added key. ``spacing``: seconds that ``add(..., spaced=True)`` keeps between two calls.
-    ``workers``: keys that are processed at a time.
+    """Calls ``work`` for each added key, while ``run`` runs.
 
-    ``work`` may raise: a HalimedeError is logged as one line, anything else is a bug and gets its traceback. In both
-    cases the key is processed again after a growing delay, and other keys are not delayed.
+    ``name``: in logs and metrics. ``spacing``: least seconds between two calls for a key that is added with
+    ``spaced=True``. ``workers``: keys that are processed at a time.
+
+    ``work`` may raise: a HalimedeError is logged as one line, any other error is a bug and is logged with its
+    traceback. In both cases the key is processed again after a growing delay, and other keys are not delayed.
     """
 
     def __init__(
@@ -50,28 +55,41 @@ class WorkQueue(Generic[K]):
         self._work = work
         self._workers = workers
         self._spacing = spacing
+        #: when each waiting key is to be processed, by the event loop's time
         self._due: dict[K, float] = {}
+        #: (due time, number of the entry, key); an entry may be outdated
         self._heap: list[tuple[float, int, K]] = []
         self._numbers = itertools.count()
+        #: keys that are being processed
         self._active: set[K] = set()
+        #: when the last call for a key began, and how long it took if calls are spaced
         self._last: dict[K, float] = {}
-        #: duration of the last call, if calls are spaced
         self._took: dict[K, float] = {}
+        #: consecutive failures
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
-        #: durations (ms) of all calls, and the number that raised
+        #: set while no key is due
+        self._idle = asyncio.Event()
+        #: durations (ms) of all calls, and the number of calls that raised
         self.times = Distribution()
         self.failed = 0
 
     @property
     def waiting(self) -> int:
-        """Keys that are due now or later."""
+        """The number of keys that are due now or later."""
         return len(self._due)
 
-    def add(self, key: K, *, at: float = 0.0, spaced: bool = False, first: bool = False) -> None:
-        """Process a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time.
+    async def let_pass(self, longest_s: float) -> None:
+        """Wait until the processing of all keys that are due has begun, at most ``longest_s`` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._idle.wait()
 
-        ``first``: before all keys that are due, because a user waits for it.
+    def add(self, key: K, *, at: float = 0.0, spaced: bool = False, first: bool = False) -> None:
+        """Have a key processed: as soon as possible, or at the event loop's time ``at``.
+
+        ``spaced``: not sooner than ``spacing`` seconds after its last call. ``first``: before all keys that are due,
+        because a user waits for it. If the key waits already, the earlier time holds.
         """
         due = float("-inf") if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:
@@ -84,13 +102,13 @@ class WorkQueue(Generic[K]):
             self._push(key, due)
 
     def forget(self, key: K) -> None:
-        """Drop the records of a key that no longer exists."""
+        """Drop what is remembered of a key that no longer exists: times and failures."""
         self._last.pop(key, None)
         self._took.pop(key, None)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
-        """Process keys until cancelled."""
+        """Process keys when they are due, until cancelled."""
         free = asyncio.Semaphore(self._workers)
         async with asyncio.TaskGroup() as group:
             while True:
@@ -99,6 +117,7 @@ class WorkQueue(Generic[K]):
                 group.create_task(self._run(key), name=f"{self.name} {key}").add_done_callback(lambda _: free.release())
 
     async def _run(self, key: K) -> None:
+        """Call ``work`` for a key, and record how that went."""
         began = asyncio.get_running_loop().time()
         try:
             await self._work(key)
@@ -120,6 +139,7 @@ class WorkQueue(Generic[K]):
             self._push(key, self._due[key])
 
     async def _next(self) -> K:
+        """Wait for a key that is due and not being processed; mark it as being processed, and return it."""
         loop = asyncio.get_running_loop()
         while True:
             while self._heap and has_come(self._heap[0][0]):
@@ -131,6 +151,7 @@ class WorkQueue(Generic[K]):
                     self._last[key] = loop.time()
                     return key
             self._wake.clear()
+            self._idle.set()
             try:
                 async with asyncio.timeout_at(self._heap[0][0] if self._heap else None):
                     await self._wake.wait()
@@ -138,6 +159,7 @@ class WorkQueue(Generic[K]):
                 continue
 
     def _retry(self, key: K) -> float:
+        """Add a failed key again; return the delay in seconds."""
         self.failed += 1
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = exponential(failures, FIRST_BACKOFF, LAST_BACKOFF)
@@ -145,5 +167,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def _push(self, key: K, due: float) -> None:
+        """Add an entry to the heap, and wake the loop."""
         heapq.heappush(self._heap, (due, next(self._numbers), key))
+        self._idle.clear()
         self._wake.set()

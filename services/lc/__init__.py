@@ -1,1 +1,1 @@
-"""Local controller: holds GM's resources for this node, runs its workers, and reports on them. Works without GM."""
+"""Local controller (LC): holds GM's resources for one node, runs its workers, and reports on them. Works without GM."""

@@ -1,4 +1,4 @@
-"""The assembled local controller: one task group, one loop that plans and acts, and the components of the node.
+"""The local controller (LC) of a node, assembled from its components (``LocalController``).
 
 The loop (``_Components._reconcile``) waits until a component wakes it: GM's messages change the store, files become
 ready, workers start or end. Then it computes a plan from the stored resources, the ready files and the running workers,
@@ -23,14 +23,14 @@ from pathlib import Path
 import structlog
 from filelock import FileLock, Timeout
 
-from halimede import models, programs, topics
+from halimede import models, programs
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.model_formats import FORMATS, ONNX
 from halimede.api.placement import SERVICES
 from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.copies import CopyFetcher, sources
 from halimede.blobs.server import Find, SourceStats
-from halimede.blobs.uris import SCHEME, party
+from halimede.blobs.uris import SCHEME, bus_name_of
 from halimede.bus.port import Bus
 from halimede.datasets.count_process import count_in_child
 from halimede.errors import HalimedeError, first_error
@@ -53,12 +53,12 @@ from services.lc.models.preparer import Install, ModelFiles, Preparer
 from services.lc.paths import NodePaths
 from services.lc.planning.node_kinds import WorkerPlanner
 from services.lc.planning.plan import WorkerBackend, plan
-from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.process_planner import ProcessPlanner
 from services.lc.planning.resource_state import RequiredFile
 from services.lc.planning.template_process import Host
-from services.lc.pods.workers import PodNode, PodWorkers
+from services.lc.pods.workers import PodPlanner, PodWorkers
 from services.lc.published_content import PublishedContent
-from services.lc.status_reporter import NodeStatusReporter
+from services.lc.status_reporter import DueReports, NodeStatusReporter
 from services.lc.store import NodeStore
 from services.lc.supervisor.linux_process import LinuxLauncher
 from services.lc.supervisor.process import Launcher
@@ -66,17 +66,26 @@ from services.lc.supervisor.supervisor import Supervisor
 from services.lc.worker_files import Logs, PodLogs
 
 log = structlog.get_logger()
-#: seconds between two checks for another LC with the same name
+#: seconds between two checks whether another LC uses the node's name
 RIVAL_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One node: its name and labels, halimede's home folder, and the broker address for its workers.
+    """The configuration of one LC.
 
-    ``pods``: its workers are pods that Kubernetes makes and runs; this controller only receives their reports.
-    ``host_root``: the folder at which the node's folders with Datasets are mounted into the pod of this controller.
-    ``fetch_policy``: the addresses that models and workers' own cameras may use, in addition to public ones.
+    Attributes:
+        node: the node's name, unique on the broker.
+        home: halimede's folder; the node's files are below it.
+        broker: the broker's URL for the node's workers.
+        labels: the node's labels.
+        credentials: the node's folder of credentials; None: the broker requires none, or they are in its URL.
+        http: host:port of health and metrics; ``off``: none.
+        pods: whether its workers are pods, which Kubernetes runs; the LC then only receives their reports.
+        host_root: with ``pods``, the folder at which the node's folders with Datasets are mounted into the LC's pod.
+        cache_bytes: the limit of the model cache.
+        fetch_policy: addresses that models and workers' own cameras may have, besides public ones.
+
     """
 
     node: str
@@ -92,15 +101,16 @@ class Config:
 
     @property
     def folders(self) -> NodePaths:
-        """The paths of the node's files."""
+        """The paths of the node's files. Raises InvalidFieldError for a bad name."""
         return NodePaths(self.home, check_name("node", self.node))
 
 
 class LocalController:
-    """One node's controller, on a bus that is not entered yet.
+    """The LC of one node: construct it with a bus that is not entered yet, then call ``run``.
 
-    ``launcher``, ``install``, ``count`` and ``probe`` have the side effects outside of it: a simulation replaces them.
-    ``files``: a second connection, for files over the bus.
+    ``files``: a second connection, for files over the bus; None: files are not served, nor fetched over it. The other
+    arguments have the side effects outside of the LC, and a simulation replaces them: ``launcher`` starts processes,
+    ``install`` brings models, ``count`` counts Datasets, ``probe`` requests URLs.
     """
 
     def __init__(
@@ -132,27 +142,29 @@ class LocalController:
 
     @property
     def sent(self) -> SourceStats:
-        """What this node has sent of its files over the bus."""
+        """Numbers of what this node has sent of its files over the bus."""
         return self._blobs.source.stats if self._blobs else SourceStats()
 
     async def fetch_copy(
         self, required: RequiredFile, digest: str, cache: Cache, progress: Progress | None = None
     ) -> Fetched:
-        """Fetch a file of a Model or Dataset of another node, by its digest. Raises FetchError."""
+        """Fetch a file of a Model or Dataset of another node into ``cache``, by its SHA-256. Raises FetchError.
+
+        ``progress`` is called with the bytes so far and the bytes in all (None: unknown).
+        """
         if self._blobs is None:
             raise FetchError(FetchReason.UNREACHABLE, "this controller has no connection for files", temporary=True)
         peers = self.content.peers(required.key)
         return await self._blobs.copies.fetch(digest, required.source, peers, cache, progress)
 
     def copy_depth(self, required: RequiredFile, digest: str) -> int:
-        """Return the number of nodes through which a file of another node comes."""
+        """Return the number of nodes through which a file of another node comes: a node may copy from a copy."""
         return len(sources(digest, self.config.node, self.content.peers(required.key), required.source))
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Run until ``stopping`` is set, then stop all workers that it has started.
+        """Run until ``stopping`` is set, then stop all workers. If cancelled, leave the workers running.
 
-        Raises HalimedeError if another LC uses this node's folder, or if its store cannot be used. If cancelled, it
-        leaves the workers running.
+        Raises HalimedeError if another LC uses this node's folder, or if its folder or store cannot be used.
         """
         folders = self.config.folders
         with _only_one(folders), NodeStore(folders.store) as store, first_error():
@@ -160,11 +172,11 @@ class LocalController:
         log.info("local controller stopped", node=self.config.node)
 
     async def _run(self, stopping: asyncio.Event, store: NodeStore) -> None:
+        """Run all components on an open store, until ``stopping`` is set; then stop all workers."""
         async with asyncio.TaskGroup() as tasks:
             components = _Components(self, store, tasks)
             metrics = components.metrics
-            families = registry("lc", metrics.collect)
-            http = HttpServer(self.config.http, health=metrics.health(), registry=families)
+            http = HttpServer(self.config.http, health=metrics.health(), registry=registry("lc", metrics.collect))
             components.workers.adopt()
             self.bus.announce = components.channel.announce
             async with http, self.bus:
@@ -187,22 +199,21 @@ class LocalController:
 
 
 class _Components:
-    """The parts of a running controller, and the loop that plans and acts after each change."""
+    """The components of a running LC, and the loop that plans and acts after each change."""
 
     def __init__(self, controller: LocalController, store: NodeStore, tasks: asyncio.TaskGroup) -> None:
         config, bus = controller.config, controller.bus
         folders, cache = config.folders, Cache(config.folders.models)
-        self.bus = bus
         self.store = store
-        self.node = config.node
         self.pods = config.pods
         self.items = ParsedResources()
         self.wake = asyncio.Event()
+        self.due_reports = DueReports()
         changes = CacheChanges(cache)
-        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.install, changes)
+        preparer = self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.install, changes)
         self.content = controller.content
         self.content.load()
-        self.datasets = Datasets(
+        datasets = self.datasets = Datasets(
             tasks,
             lambda _: self.wake.set(),
             folders.datasets,
@@ -216,13 +227,13 @@ class _Components:
         self.logs: Logs
         workers: WorkerBackend
         if config.pods:
-            self.planner = PodNode(config.node, config.labels, folders)
+            self.planner = PodPlanner(config.node, config.labels, folders)
             workers = PodWorkers(folders, bus, store, self._worker_changed)
             self.logs = PodLogs(folders, bus)
         else:
             host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))
             http = same_host(config.http)
-            self.planner = NodeContext(
+            self.planner = ProcessPlanner(
                 config.node,
                 config.labels,
                 folders,
@@ -240,21 +251,16 @@ class _Components:
                 store,
                 tasks,
                 changed=self._worker_changed,
-                missing=self.preparer.missing,
+                missing=preparer.missing,
                 connected=lambda: bus.connected,
                 adopted=self.code.adopt,
             )
             self.logs = Logs(folders, bus)
         self.workers = workers
         self.janitor = CacheJanitor(
-            cache,
-            changes,
-            self.preparer.paths,
-            lambda: workers.models,
-            self.preparer.missing,
-            max_bytes=config.cache_bytes,
+            cache, changes, preparer.paths, lambda: workers.models, preparer.missing, max_bytes=config.cache_bytes
         )
-        self.reporter = NodeStatusReporter(config.node, bus, store, workers)
+        self.reporter = NodeStatusReporter(config.node, bus, store, workers, self.due_reports)
         self.channel = GmChannel(
             config.node,
             bus,
@@ -265,15 +271,13 @@ class _Components:
             changed=self.wake.set,
             repeated=self._recheck,
         )
-        self.metrics = LcMetrics(
-            bus, store, workers, self.preparer, self.datasets, self.reporter, self.channel, controller.sent
-        )
+        self.metrics = LcMetrics(bus, store, workers, preparer, datasets, self.reporter, self.channel, controller.sent)
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
-        """Subscribe; return the coroutines to run from now on."""
+        """Subscribe; return the coroutines to run from now on, by name."""
         await self.channel.start()
         await self.logs.start()
-        await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node), self.reporter.on_worker_info)
+        await self.reporter.start()
         return {
             "reconcile": self._reconcile(),
             "cache": self.janitor.run(),
@@ -287,16 +291,18 @@ class _Components:
         }
 
     def _recheck(self, key: Key) -> None:
-        """Check now whether the files that a resource names have changed."""
+        """Have it checked now whether the files that a resource names have changed."""
         self.preparer.recheck(key)
         if key.plural in SERVICES:
             self.code.recheck()
 
     def _worker_changed(self, service: Key) -> None:
-        self.reporter.touch(service)
+        """Process a change of a worker of a service: report it, and plan again."""
+        self.due_reports.add(service)
         self.wake.set()
 
     async def _reconcile(self) -> None:
+        """Plan and act, after each wake-up, until cancelled."""
         while True:
             self.wake.clear()
             items = self.items.read(self.store.resources)
@@ -321,7 +327,7 @@ class _Components:
 
 
 async def _once_alone(blobs: NodeBlobs, channel: GmChannel) -> None:
-    """Open the connection for files once no other LC has this name: two would disconnect each other."""
+    """Serve files once no other LC uses the node's name: two would disconnect each other. Runs until cancelled."""
     blobs.bus.obstacle = lambda: "" if channel.presence.alone else "another local controller may use this node's name"
     while not channel.presence.alone:  # noqa: ASYNC110  # it depends only on time, without an event to wait for
         await asyncio.sleep(RIVAL_CHECK_S)
@@ -330,7 +336,10 @@ async def _once_alone(blobs: NodeBlobs, channel: GmChannel) -> None:
 
 @contextlib.contextmanager
 def _only_one(folders: NodePaths) -> Iterator[None]:
-    """Lock the node's folder. Workers do not inherit the lock, so those that survive their LC do not hold it."""
+    """Lock the node's folder inside the block. Raises HalimedeError if that fails, such as if another LC runs.
+
+    Workers do not inherit the lock, so those that survive their LC do not hold it.
+    """
     lock = FileLock(folders.lock)
     try:
         # make the cache too: otherwise kubelet makes it for the first pod that mounts it, owned by root
@@ -349,17 +358,17 @@ def _only_one(folders: NodePaths) -> Iterator[None]:
 
 
 def client_id(node: str) -> str:
-    """Return the client id of the connection for files, in addition to the controller's own."""
+    """Return the MQTT client id of the connection for files, in addition to the LC's own."""
     return f"lc.{node}-blobs"
 
 
 class NodeBlobs(BlobNode):
-    """The node's part in files over the bus: serves its model cache, and downloads missing files from others.
+    """A node's ``BlobNode``: serves its model cache and what ``find`` finds over the bus, and fetches others' files.
 
-    ``run`` it in addition to the controller; ``opener`` is for ``fetch(..., openers={"bus": opener})``. ``bus`` is a
-    separate connection (``client_id``) that is not entered yet.
+    ``run`` it in addition to the LC; ``opener`` opens URLs with the scheme ``bus``. ``bus`` is a separate connection
+    (``client_id``) that is not entered yet.
     """
 
     def __init__(self, node: str, bus: Bus, cache: Cache, find: Find | None = None) -> None:
-        super().__init__(bus, party(check_name("node", node)), ManagedCache(cache), find)
+        super().__init__(bus, bus_name_of(check_name("node", node)), ManagedCache(cache), find)
         self.copies = CopyFetcher(self.client, node)

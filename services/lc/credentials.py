@@ -1,4 +1,4 @@
-"""Credentials of a node: a folder with one user for the LC and one for each role of its workers.
+"""Credentials of a node for the broker (``NodeCredentials``): one user for the LC, and one for each role of workers.
 
 The LC has more rights than its workers. So each worker receives its role's folder, and none of them the LC's or the
 whole node's. All processes belong to one user of the machine: this separates what a worker receives, not what a hostile
@@ -16,7 +16,9 @@ from halimede.errors import InvalidFieldError
 from halimede.topic import Role as User
 from services.lc.supervisor.process import Role
 
+#: the user of each role of workers
 USERS: dict[Role, User] = {"edge": User.EDGE, "cloud": User.CLOUD}
+#: the option of the LC with the folder
 OPTION = "--credentials"
 
 
@@ -32,13 +34,14 @@ class NodeCredentials:
         return Credentials(self.folder / role_name(User.LC), OPTION)
 
     def worker(self, role: Role) -> Path:
-        """Return the folder for workers of a role."""
+        """Return the folder with the credentials for workers of a role, edge or cloud."""
         return self.folder / role_name(USERS[role])
 
     def check(self, *, secure: bool, workers: bool = True) -> None:
-        """Raise InvalidFieldError if the folder is unusable; ``secure``: the broker's address is for TLS.
+        """Raise InvalidFieldError if the folder or the credentials in it are unusable.
 
-        Without ``workers`` only the LC's own are required, because pods have their own.
+        ``secure``: whether the connection has TLS. ``workers``: whether workers' credentials are needed as well: pods
+        have their own.
         """
         roles = tuple(USERS) if workers else ()
         names = [role_name(user) for user in (User.LC, *(USERS[role] for role in roles))]
@@ -52,9 +55,9 @@ class NodeCredentials:
             raise InvalidFieldError(OPTION, str(self.folder), "there is no such folder: give the node's folder")
         if missing:
             is_user = any((self.folder / name).exists() for name in (*TLS_FILES, "password"))
-            what = "it is the folder of one user" if is_user else f"it has no folder {missing[0]}"
+            mistake = "it is the folder of one user" if is_user else f"it has no folder {missing[0]}"
             folders = f"folder{'s' if workers else ''} {', '.join(names)}"
-            fix = f"{what}: give the node's folder, with the {folders}, such as site/nodes/edge0"
+            fix = f"{mistake}: give the node's folder, with the {folders}, such as site/nodes/edge0"
             raise InvalidFieldError(OPTION, str(self.folder), fix)
         self.own.check(secure=secure)
         for role in roles:

@@ -1,8 +1,9 @@
-"""Copies the files of a Dataset of another node: only changed ones travel, and a copy is replaced as a whole.
+"""Copies the files of Datasets of other nodes (``DatasetCopies``): only changed files travel over the bus.
 
-``<folder>/<namespace>/<name>/data`` is a link to the folder of the present copy. The next one is built next to it:
-files that are here already are hard links, the others come over the bus by their digests. Then the link is replaced.
-What is built remains when the process ends, and the next process continues.
+The list of a Dataset's files has the name, size and digest of each file; its own digest identifies the Dataset's
+content. ``<root>/<namespace>/<name>/data`` is a link to the folder of the present copy. The next copy is built next to
+it: files that are here already become hard links, the others are fetched by their digests. Then the link is replaced.
+What is built stays when the process ends, and the next process continues.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from halimede.datasets.counting import Print, print_of
+from halimede.datasets.counting import FileState, state_of
 from halimede.datasets.listing import FileIndex, ListedFile, Listing, index_of, read_index, read_listing
 from halimede.errors import first_error
 from halimede.models import Cache, Fetched
@@ -30,40 +31,41 @@ from halimede.system.files import write_atomic
 from services.lc.planning.resource_state import RequiredFile
 
 log = structlog.get_logger()
-#: files that are fetched in parallel; most of the time they wait for other nodes
+#: most files that are fetched at a time; mostly they wait for other nodes
 PARALLEL_FETCHES = 16
 #: seconds until a file is requested again that another node does not have yet
 RETRY_S = 0.5
 #: bytes of a disk that a copy leaves free
 SPARE_BYTES = 256 * 1024 * 1024
-#: the link to the present copy, and the folder of incoming files
+#: names: of the link to the present copy, of the folder of incoming files, and of the list of the present copy's files
 DATA, INCOMING = "data", ".incoming"
 LISTING = "files.listing"
-#: fetches a file of a Dataset into a cache, by its digest
+#: fetches a file of a Dataset into a cache, by its digest; raises FetchError
 FetchCopy = Callable[[RequiredFile, str, Cache], Awaitable[Fetched]]
-#: returns the number of nodes through which a file comes
+#: returns the number of nodes through which a file, by its digest, comes
 Depth = Callable[[RequiredFile, str], int]
-#: is told the number of files here, and the number of bytes
+#: is called with the number of files that are here, their bytes, and the list of all files
 Progress = Callable[[int, int, Listing], None]
 
 
 class SharedFiles:
-    """The files of this node's Datasets that other nodes may copy, by digest."""
+    """The files of this node's Datasets that other nodes may copy, found by digest."""
 
     def __init__(self) -> None:
-        self._files: dict[Key, dict[str, tuple[Path, Print]]] = {}
+        #: by Dataset and digest: the path, and the state in which the file has the digest
+        self._files: dict[Key, dict[str, tuple[Path, FileState]]] = {}
 
     def set(self, key: Key, listing: Path, index: FileIndex) -> None:
-        """Share the files of a Dataset, as its index has them, and their list."""
+        """Share exactly the files of a Dataset in ``index``, and their list, which is the file ``listing``. Blocks."""
         folder = Path(index.folder)
         files = {digest: (folder / name, at) for name, (at, digest) in index.files.items()}
-        if index.listing and (now := print_of(listing)):
+        if index.listing and (now := state_of(listing)):
             files[index.listing] = (listing, now)
         self._files[key] = files
 
     def add(self, key: Key, digest: str, path: Path) -> None:
-        """Share one more file, which has just been received."""
-        if now := print_of(path):
+        """Share one more file of a Dataset, which has just been received. Blocks."""
+        if now := state_of(path):
             self._files.setdefault(key, {})[digest] = (path, now)
 
     def drop(self, key: Key) -> None:
@@ -71,19 +73,19 @@ class SharedFiles:
         self._files.pop(key, None)
 
     async def find(self, digest: str) -> Path | None:
-        """Return the file of a digest, None if there is none or if it has changed since."""
+        """Return the path of a shared file; None: there is none with this digest, or it has changed since."""
         for files in self._files.values():
             if entry := files.get(digest):
                 path, at = entry
-                if await in_thread(print_of, path) == at:
+                if await in_thread(state_of, path) == at:
                     return path
         return None
 
 
 class DatasetCopies:
-    """The copies of a node below ``root``. Their files are shared with further nodes at once.
+    """The copies of a node below the folder ``root``. Received files are shared with further nodes at once.
 
-    The files that come through few nodes are fetched first: further nodes wait for them.
+    ``depth``: the files that come through few nodes are fetched first, because further nodes wait for them.
     """
 
     def __init__(self, root: Path, fetch: FetchCopy, depth: Depth, shared: SharedFiles) -> None:
@@ -93,9 +95,10 @@ class DatasetCopies:
         self._root = root
 
     async def update(self, required: RequiredFile, report: Progress) -> Path:
-        """Make the copy of a Dataset equal to its listing (``want.sha256``); return the path of the copied dataset.
+        """Make the copy of a Dataset that has the content ``required.sha256``; return the path of the copied data.
 
-        Raises FetchError, DatasetError for a listing that must not be used.
+        ``report`` is called with the progress. Raises FetchError if a file cannot be fetched or stored, DatasetError
+        for a list of files that must not be used.
         """
         folder = self._root / required.key.namespace / required.key.name
         try:
@@ -104,7 +107,7 @@ class DatasetCopies:
             raise disk_error(f"the folder of copies {self._root}", error) from error
 
     def tidy(self, keys: Collection[Key]) -> None:
-        """Remove the copies of other Datasets. Blocks: call it in a thread."""
+        """Remove the copies of all Datasets but ``keys``. Blocks: call it in a thread."""
         for namespace in self._root.iterdir() if self._root.is_dir() else ():
             for folder in namespace.iterdir():
                 if not any((key.namespace, key.name) == (namespace.name, folder.name) for key in keys):
@@ -112,7 +115,7 @@ class DatasetCopies:
 
 
 class _Copy:
-    """One copy on its way."""
+    """The making of one copy in a folder."""
 
     def __init__(self, copies: DatasetCopies, folder: Path, required: RequiredFile, report: Progress) -> None:
         self._copies = copies
@@ -122,12 +125,15 @@ class _Copy:
         self._report = report
         self._cache = Cache(folder / INCOMING)
         self._listing_file = folder / LISTING
+        #: the folder of the new copy
         self._new = folder / f".{required.sha256[:16]}"
+        #: the list of files as it travels
         self._raw = b""
+        #: number and bytes of files that are here
         self._files = self._bytes = 0
 
     async def update(self) -> Path:
-        """Make the copy; return the path of the dataset in it."""
+        """Make the copy; return the path of the data in it: a folder, or the only file."""
         old_index = await in_thread(read_index, index_of(self._listing_file))
         self._shared.set(self._required.key, self._listing_file, old_index)
         listing = await self._fetch_listing()
@@ -136,14 +142,13 @@ class _Copy:
             self._count(listing, missing)
             await self._fetch_all(listing, missing)
         if missing or old_index.listing != self._required.sha256:
-            index = await in_thread(self._finish, listing)
-            self._shared.set(self._required.key, self._listing_file, index)
+            self._shared.set(self._required.key, self._listing_file, await in_thread(self._finish, listing))
             log.info("dataset copied", key=str(self._required.key), files=len(listing.files), received=len(missing))
         data = self._folder / DATA
         return data / listing.files[0].name if listing.single else data
 
     async def _fetch_listing(self) -> Listing:
-        """Return the list of files: the present copy's, or one from another node, which is kept until it is used."""
+        """Return the list of files: that of the present copy if it is the same, else from another node."""
         incoming = self._folder / f".{self._required.sha256[:16]}.listing"
         for path in (self._listing_file, incoming):
             self._raw = await in_thread(_content, path)
@@ -157,9 +162,9 @@ class _Copy:
         return listing
 
     def _build(self, listing: Listing, old_index: FileIndex) -> dict[str, list[ListedFile]]:
-        """Make the new folder from the files that are here; return the missing ones by digest."""
+        """Put the files that are here into the new folder; return the missing ones by digest. Blocks."""
         old = Path(old_index.folder)
-        unchanged = {name for name, (at, _) in old_index.files.items() if print_of(old / name) == at}
+        unchanged = {name for name, (at, _) in old_index.files.items() if state_of(old / name) == at}
         present_files = {old_index.files[name][1]: old / name for name in unchanged}
         is_current = old_index.listing == self._required.sha256
         missing: dict[str, list[ListedFile]] = {}
@@ -179,7 +184,7 @@ class _Copy:
         return missing
 
     def _count(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
-        """Count what is here, and check that the rest has room. Raises FetchError."""
+        """Count what is here, and raise FetchError if the missing files do not fit onto the disk."""
         missing_files = [file for files in missing.values() for file in files]
         self._files = len(listing.files) - len(missing_files)
         self._bytes = listing.size - sum(file.size for file in missing_files)
@@ -191,7 +196,7 @@ class _Copy:
         self._report(self._files, self._bytes, listing)
 
     async def _fetch_all(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
-        """Fetch all missing files. One that no node has yet is requested again after the others."""
+        """Fetch all missing files. A file that no node has yet is requested again after the others, without end."""
         waiting = deque(sorted(missing, key=lambda digest: (self._copies.depth(self._required, digest), digest)))
         due: dict[str, float] = {}
         now = asyncio.get_running_loop().time
@@ -219,7 +224,7 @@ class _Copy:
                     group.create_task(work(), name=f"copy {self._required.key}: {number}")
 
     def _receive(self, received: Path, files: list[ListedFile]) -> None:
-        """Give a received file its names."""
+        """Move a received file to the first of its names, and link the others to it. Blocks."""
         first, *copies = (self._new / file.name for file in files)
         self._move(received, first)
         for path in copies:
@@ -228,18 +233,19 @@ class _Copy:
         self._shared.add(self._required.key, files[0].digest, first)
 
     def _move(self, received: Path, path: Path) -> None:
+        """Move a received file, made read-only, to a path. Blocks."""
         path.parent.mkdir(parents=True, exist_ok=True)
         received.chmod(0o444)
         received.replace(path)
 
     def _finish(self, listing: Listing) -> FileIndex:
-        """Replace the present copy, and remove what is no longer needed."""
+        """Replace the present copy by the new one, and remove what is no longer needed; return its index. Blocks."""
         link = self._folder / ".data"
         link.unlink(missing_ok=True)
         link.symlink_to(self._new.name)
         link.replace(self._folder / DATA)
         # last of all: without them, the next process does this again
-        files = {file.name: (at, file.digest) for file in listing.files if (at := print_of(self._new / file.name))}
+        files = {file.name: (at, file.digest) for file in listing.files if (at := state_of(self._new / file.name))}
         index = FileIndex(listing=self._required.sha256, folder=str(self._new), files=files)
         write_atomic(self._listing_file, self._raw)
         write_atomic(index_of(self._listing_file), msgspec.msgpack.encode(index))
@@ -251,6 +257,7 @@ class _Copy:
 
 
 def _content(path: Path) -> bytes:
+    """Return the bytes of a file; none: it does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -258,7 +265,7 @@ def _content(path: Path) -> bytes:
 
 
 def _has(path: Path, size: int) -> bool:
-    """Whether a file was received before: it gets its name only when it is complete and verified."""
+    """Whether a file of this size is at a path: a received file gets its name only when it is complete and verified."""
     try:
         return path.lstat().st_size == size
     except OSError:
@@ -266,6 +273,7 @@ def _has(path: Path, size: int) -> bool:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder; an error is ignored."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Writes transactions of the node's store; on a full disk it defers them until there is space."""
+"""Writes transactions of the node's SQLite store (``DeferredWriter``); on a full disk it defers them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ MAX_DEFERRED = 10_000
 
 
 class Statements:
-    """The statements of one transaction, with a cursor's interface."""
+    """The statements of one transaction, recorded to be executed later."""
 
     def __init__(self) -> None:
+        #: SQL with its values, in order
         self.recorded: list[tuple[str, tuple[Any, ...]]] = []
 
     def execute(self, sql: str, values: tuple[Any, ...] = ()) -> None:
-        """Record a statement."""
+        """Record a statement; ``values``: for its question marks."""
         self.recorded.append((sql, values))
 
 
@@ -35,22 +36,26 @@ class DeferredWriter:
     An LC that ends before there is space again has an older store: GM's next sync sends the difference, as after any
     other loss. So the node still runs workers, reports and deletes while its disk is full.
 
-    ``repair`` is called with the damage if the store was damaged or removed; raises if even a new store cannot be
-    written.
+    ``repair`` is called with the damage if the store was damaged or removed, and raises sqlite3.Error if even a new
+    store cannot be written. Call ``open`` before the first transaction.
     """
 
     def __init__(self, repair: Callable[[str], None]) -> None:
+        #: statements that are not on disk yet, with their values
         self.deferred: list[tuple[str, tuple[Any, ...]]] = []
         self._repair = repair
         self._removal: Callable[[], str] = str
 
     def open(self, db: sqlite3.Connection, removal: Callable[[], str]) -> None:
-        """Use the store's connection; ``removal`` returns how the store's files were removed, empty if they exist."""
+        """Use the store's connection. ``removal``: returns how the store's files were removed; empty: they exist."""
         self._db, self._removal = db, removal
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Statements]:
-        """Collect statements, and write them when the block ends. Raises sqlite3.Error."""
+        """Collect the statements of the block, and write or defer them when it ends without an error.
+
+        Raises sqlite3.Error if they can be neither written nor deferred, because too many are.
+        """
         statements = Statements()
         yield statements
         try:
@@ -74,6 +79,7 @@ class DeferredWriter:
             self._write([])
 
     def _write(self, statements: list[tuple[str, tuple[Any, ...]]]) -> None:
+        """Write all deferred statements, and then these, in one transaction. Raises sqlite3.Error."""
         with self._db:
             for sql, values in [*self.deferred, *statements]:
                 self._db.execute(sql, values)

@@ -1,10 +1,11 @@
-"""The channel to GM: checks, orders and stores GM's messages, and sends syncs of the node's resources.
+"""The node's end of the channel to GM (``GmChannel``), and its presence on the broker (``OwnPresence``).
 
-GM sends inserts and deletes. Each message passes ``on_insert`` or ``on_delete``, which decide by uid and generation, is
-stored, and wakes the loop that plans. Another loop sends syncs: the list of the stored resources, to which GM answers
-with the missing inserts and deletes, and then with ``synced``. So the node does not depend on messages that the broker
-retained. A sync is due on every connection of the node or of GM, when GM has a new epoch, and every few minutes; sooner
-while GM has not answered. Messages with an epoch lower than the highest one come from an old leader and are ignored.
+GM sends inserts (resources to hold) and deletes. A uid is the life of a resource, a generation a version of its spec.
+Each message passes ``on_insert`` or ``on_delete``, which decide by uid and generation; then it is stored, and wakes the
+loop that plans. Another loop sends syncs: the list of the stored resources, to which GM answers with the missing
+inserts and deletes, and then with ``synced``. So the node does not depend on messages that the broker retained. A sync
+is due on every connection of the node or of GM, when GM has a new epoch (number of its life), and every few minutes;
+sooner while GM has not answered. Messages with an epoch below the highest one come from an old GM and are ignored.
 
 A body must agree with its topic, but its spec is not validated here: an unreadable body is stored and reported, so that
 GM and its author learn of it.
@@ -26,7 +27,7 @@ import halimede
 from halimede import codec, topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
-from halimede.api.worker_environment import SESSION_KEY_PROPERTY, WITH_SESSIONS, session_key_pattern, session_mark
+from halimede.api.worker_environment import SESSION_KEY_PROPERTY, WITH_SESSIONS, session_digest, session_key_pattern
 from halimede.bus.message import Announcement, Delivery, Packet
 from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, check_epoch
 from halimede.bus.port import Bus, refused_names
@@ -41,33 +42,36 @@ from services.lc.store import NodeResource, NodeStore, ResourceVersion
 log = structlog.get_logger()
 #: seconds between two syncs: at least; after an answer of GM; the first interval without an answer
 MIN_PERIOD_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
+#: most characters of a uid
 MAX_UID = 64
-#: deleted uids in a sync
+#: most deleted uids in a sync
 MAX_DELETED = 100
 #: seconds between two checks of the store: a fault must be reported within 15 s
 STORE_CHECK_S = 5.0
-#: seconds that the first sync waits if another store's presence was received: if that LC runs, it takes the connection
-#: back within that time, before this LC has started workers
+#: seconds that the first sync waits if the presence of an LC with another store was received: if that LC runs, it takes
+#: the connection back within that time, before this LC has started workers
 RIVAL_S = 2.0
 
 
 class InsertDecision(Enum):
     """The decision on an insert."""
 
+    #: it is stored, in place of an earlier generation if there is one
     STORE = auto()
     #: another uid of the same name: the old uid is deleted for good, and its workers belong to no resource
     REPLACE = auto()
     #: stored already: acknowledge it again, change nothing, and check its files for changes
     SAME = auto()
-    #: overtaken by a newer generation
+    #: a newer generation is stored: it is ignored
     STALE = auto()
-    #: overtaken by a delete
+    #: a delete has arrived before it: it is ignored
     BURIED = auto()
 
 
 class DeleteDecision(Enum):
     """The decision on a delete."""
 
+    #: the stored resource is dropped
     DROP = auto()
     #: no resource of that name is stored: acknowledge the delete again
     ABSENT = auto()
@@ -78,10 +82,12 @@ class DeleteDecision(Enum):
 def on_insert(current: ResourceVersion | None, new: ResourceVersion, tombstone: int | None) -> InsertDecision:
     """Decide on an insert; the same insert twice changes nothing.
 
-    Generation and uid define the order, never arrival. ``tombstone``: the generation up to which GM has deleted the new
-    uid, None if it has not. An insert without a higher generation was overtaken by that delete. For a deleted resource
-    GM sends its last generation, and one less if the resource is only no longer placed on this node: then the same
-    generation may return.
+    ``current``: the stored version of that name; None: none is stored. ``new``: the version in the insert.
+    ``tombstone``: the generation up to which GM has deleted the new uid; None: it has not.
+
+    Generation and uid define the order, never arrival. An insert up to the generation of a delete was sent before the
+    delete. For a deleted resource GM sends its last generation, and one less if the resource is only no longer placed
+    on this node: then the same generation may return.
     """
     if tombstone is not None and new.generation <= tombstone:
         return InsertDecision.BURIED
@@ -95,16 +101,18 @@ def on_insert(current: ResourceVersion | None, new: ResourceVersion, tombstone: 
 
 
 def on_delete(current: ResourceVersion | None, uid: str) -> DeleteDecision:
-    """Decide on a delete. The uid gets its tombstone in every case."""
+    """Decide on a delete of a uid; ``current``: the stored version of that name. A tombstone is stored in any case."""
     if current is None:
         return DeleteDecision.ABSENT
     return DeleteDecision.DROP if current.uid == uid else DeleteDecision.FOREIGN
 
 
 class GmChannel:
-    """The node's end of the channel. ``changed`` is called after each change of the stored resources.
+    """The node's end of the channel: ``start`` subscribes, ``run`` sends syncs, ``watch_store`` checks the store.
 
-    ``repeated`` is called with a resource that GM has sent again: a user may have applied it because of its files.
+    ``labels``: the node's. ``workers``: the node's workers, of whose services a sync tells. ``changed`` is called after
+    each change of the stored resources; ``repeated`` with the key of a resource that GM has sent again: a user may have
+    applied it because its files have changed.
     """
 
     def __init__(
@@ -126,7 +134,7 @@ class GmChannel:
         self._reporter = reporter
         self._changed = changed
         self._repeated = repeated
-        #: epoch and connection of the GM that is online, None if none is
+        #: epoch and connection of the GM that is online, None while no GM is online
         self._gm_connection: tuple[int, int] | None = None
         self._sync_due = asyncio.Event()
         self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._sync_due.set)
@@ -136,14 +144,16 @@ class GmChannel:
         #: whether a resource was dropped since the last sync: GM's answer may be outdated
         self._dropped = False
         self._number = 0
-        #: syncs sent; whether GM has answered one on this connection, and the time of its last answer
+        #: number of syncs sent
         self.syncs = 0
+        #: whether GM has answered a sync on this connection
         self.synced = False
+        #: the event loop's time of GM's last answer
         self._synced_at: float | None = None
 
     @property
     def sync_age_s(self) -> float | None:
-        """Seconds since GM answered a sync, None if it never has."""
+        """Seconds since GM answered a sync; None: it never has."""
         return None if self._synced_at is None else asyncio.get_running_loop().time() - self._synced_at
 
     def announce(self) -> Announcement:
@@ -153,7 +163,7 @@ class GmChannel:
         return announcement
 
     async def start(self) -> None:
-        """Subscribe."""
+        """Subscribe to GM's messages; called once, before the first connection."""
         self._bus.on_connect(self._connected)
         # first of all: GM's presence triggers a sync, which must know whether another LC was here
         await self.presence.start()
@@ -170,6 +180,7 @@ class GmChannel:
             self.set_lacking(lacking=False)
 
     async def _sync_always(self) -> None:
+        """Send syncs without end."""
         unanswered = 1
         while True:
             patience = exponential(unanswered, UNANSWERED_S, PERIOD_S)
@@ -204,7 +215,7 @@ class GmChannel:
             self._store.put_aside = ""
 
     def set_lacking(self, *, lacking: bool) -> None:
-        """Set whether a stored resource references a missing one: sync, less and less often, since GM may not know."""
+        """Set whether a stored resource names a missing one: then syncs are sent, less and less often."""
         if not lacking and self._resync_timer:
             self._resync_timer.cancel()
             self._resync_timer = None
@@ -212,16 +223,19 @@ class GmChannel:
             self._schedule_resync(1)
 
     def _schedule_resync(self, attempts: int) -> None:
+        """Schedule the next sync because of a missing resource, after ``attempts`` - 1 such syncs."""
         pause = exponential(attempts, UNANSWERED_S, PERIOD_S)
         self._resync_timer = asyncio.get_running_loop().call_later(pause, self._resync, attempts)
 
     def _resync(self, attempts: int) -> None:
+        """Have a sync sent because of a missing resource, and schedule the next one."""
         self._sync_due.set()
         self._schedule_resync(attempts + 1)
 
     # --- messages from GM --------------------------------------------------------------------------------------
 
     async def _on_insert(self, delivery: Delivery[ResourceBody]) -> None:
+        """Process an insert. Raises InvalidFieldError."""
         key, stamp = _key(delivery.names), self._current_stamp(delivery)
         if stamp is None or self._is_overtaken(key, stamp):
             return
@@ -241,6 +255,7 @@ class GmChannel:
             self._repeated(key)
 
     async def _on_delete(self, delivery: Delivery[Delete]) -> None:
+        """Process a delete. Raises InvalidFieldError."""
         key, stamp = _key(delivery.names), self._current_stamp(delivery)
         if stamp is None or self._is_overtaken(key, stamp):
             return
@@ -262,6 +277,7 @@ class GmChannel:
             self._reporter.report_again(key)
 
     async def _on_synced(self, delivery: Delivery[Synced]) -> None:
+        """Process the end of GM's answer to a sync: the store is complete now, unless GM has lost resources."""
         if self._current_stamp(delivery) is None:
             return
         self._unanswered, self.synced = False, True
@@ -273,6 +289,7 @@ class GmChannel:
             self._changed()
 
     async def _on_gm(self, delivery: Delivery[GmPresence]) -> None:
+        """Process GM's presence: report and sync on each new connection of GM."""
         gm, highest = delivery.body, self._store.gm_epoch
         if check_epoch(gm.epoch) < highest:
             log.warning("presence of an older GM ignored", epoch=gm.epoch, highest=highest)
@@ -289,7 +306,7 @@ class GmChannel:
             self._sync_due.set()
 
     def _current_stamp(self, delivery: Delivery[Any]) -> SequenceNumber | None:
-        """Return the sequence number of a message from a valid GM, None from an outdated one.
+        """Return the sequence number of a message; None: it is from an outdated GM, and ignored.
 
         Raises InvalidFieldError without an epoch, or with one that fits no clock.
         """
@@ -301,6 +318,7 @@ class GmChannel:
         return stamp
 
     def _is_overtaken(self, key: Key, stamp: SequenceNumber) -> bool:
+        """Whether GM has sent a later message about the resource, which has arrived before."""
         has_later = self._store.message_order.has_later(key, stamp)
         if has_later:
             log.info("late message ignored", key=str(key), number=stamp.number)
@@ -309,12 +327,14 @@ class GmChannel:
     # --- messages to GM ----------------------------------------------------------------------------------------
 
     async def _connected(self) -> None:
+        """Process a new connection: report everything again, and sync."""
         await self._report_quarantine()
         self.synced = False
         self._reporter.resend()
         self._sync_due.set()
 
     async def _sync(self) -> None:
+        """Send a sync: all stored resources, and services of running workers that a lost store had."""
         holds = [_sync_item(resource) for resource in self._store.resources.values()]
         if not self._store.complete:  # GM may have lost these as well
             uids = {worker.service: worker.uid for worker in self._workers.running.values()}
@@ -337,6 +357,7 @@ class GmChannel:
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, at most so long; return whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -344,11 +365,15 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _key(names: Mapping[str, str]) -> Key:
+    """Return the resource that a topic names."""
     return Key(names["plural"], names["ns"], names["name"])
 
 
 def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
-    """Return the identity of a resource; raise InvalidFieldError if its body does not agree with its topic."""
+    """Return the uid and generation in a resource's body. Raises InvalidFieldError if it does not agree with its topic.
+
+    ``names``: those in the topic.
+    """
     api_version, kind = body.get("apiVersion"), body.get("kind")
     if not any((k.api_version, k.kind, k.plural) == (api_version, kind, names["plural"]) for k in kinds()):
         raise InvalidFieldError("kind", kind, f"use a known kind with the plural {names['plural']}")
@@ -362,14 +387,18 @@ def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
 
 
 def _sync_item(resource: NodeResource) -> Held:
+    """Return how a sync names a stored resource; of a service also the digest of its session key."""
     key = resource.key
-    session = session_mark(resource.session_key) if key.plural in WITH_SESSIONS else None
+    session = session_digest(resource.session_key) if key.plural in WITH_SESSIONS else None
     names = {"plural": key.plural, "namespace": key.namespace, "name": key.name}
     return Held(**names, uid=resource.uid, generation=resource.generation, session=session)
 
 
 def _session_key(properties: Mapping[str, str]) -> str:
-    """Return the session key that GM sent, empty if there is none. Raises InvalidFieldError without the value."""
+    """Return the session key in the properties of an insert; empty: there is none. Raises InvalidFieldError.
+
+    The error does not contain the key, which is a secret.
+    """
     key = properties.get(SESSION_KEY_PROPERTY, "")
     if key and not session_key_pattern.fullmatch(key):
         raise InvalidFieldError(SESSION_KEY_PROPERTY, "***", "send 32 hexadecimal digits")
@@ -377,35 +406,37 @@ def _session_key(properties: Mapping[str, str]) -> str:
 
 
 def _check_bound(value: int, field: str) -> int:
+    """Return a number that the store can hold. Raises InvalidFieldError for a larger one."""
     if value > MAX_INTEGER:
         raise InvalidFieldError(field, value, f"send at most {MAX_INTEGER}")
     return value
 
 
 class OwnPresence:
-    """The node's presence on the broker: birth and will of each connection, and its repair when overwritten.
+    """The node's presence: a retained message that says that it is online (birth), or offline (will).
 
-    A second LC of this name or a late will of an earlier connection would hide this node. So the node subscribes to its
-    own presence. ``overwritten`` is called when ``publish_again`` must publish.
+    The will is published by the broker when a connection ends. Each connection has a number, the epoch, which grows. A
+    second LC with this node's name, or a late will of an earlier connection, may overwrite the birth. So the LC
+    subscribes to its own presence. ``overwritten`` is called when ``republish`` shall be called.
     """
 
     def __init__(
         self, node: str, bus: Bus, *, labels: Mapping[str, str], store: NodeStore, overwritten: Callable[[], None]
     ) -> None:
-        #: address of the controller's health and metrics
+        #: URL of the LC's health and metrics; empty: none
         self.http = ""
-        #: the epoch of the latest connection
+        #: the number of the latest connection
         self.epoch = 0
-        #: all connections of the controller
+        #: all connections of the LC to the broker
         self.connections = [bus]
-        #: whether another store's presence was found at the start
+        #: whether the presence of an LC with another store was found at the start
         self.has_rival = False
         self._node = node
         self._labels = dict(labels)
         self._bus = bus
         self._store = store
         self._overwritten = overwritten
-        #: the epoch of this node's last birth that came back from the broker
+        #: the epoch of this node's last birth that came back from the broker, and the event loop's time of that
         self._confirmed, self._confirmed_at = 0, 0.0
         #: whether the birth must be published again
         self._birth_due = False
@@ -415,7 +446,7 @@ class OwnPresence:
 
     @property
     def alone(self) -> bool:
-        """Whether no other LC has used this name for a while: then further connections meet no conflict."""
+        """Whether no other LC has used this name for 2 s: then further connections meet no conflict."""
         now = asyncio.get_running_loop().time()
         return self._bus.connected and self._confirmed == self.epoch and now - self._confirmed_at >= RIVAL_S
 
@@ -426,13 +457,13 @@ class OwnPresence:
         return Announcement(self._birth(), self._packet(will), self._birth)
 
     def set_trouble(self, trouble: str) -> None:
-        """Publish a trouble for operators, and what the broker refuses, if either has changed."""
+        """Have the birth published again with a trouble for operators (empty: none), if it or the refusals changed."""
         if trouble != self._trouble or self._refusals() != self._announced_refusals:
             self._trouble = trouble
             self._restore_birth()
 
     async def start(self) -> None:
-        """Subscribe."""
+        """Subscribe to the node's own presence."""
         await self._bus.subscribe(topics.PRESENCE.filter(node=self._node), self._on_presence, cleared=self._on_cleared)
 
     async def republish(self) -> None:
@@ -458,24 +489,28 @@ class OwnPresence:
             return
         if not ours and self._confirmed:
             log.error("node name used twice", node=self._node, its_epoch=presence.epoch)
-            self._bus.rival()
+            self._bus.resolve_id_conflict()
         elif not ours:
             self.has_rival = True
         if not delivery.packet.retain:
             self._restore_birth()
 
     async def _on_cleared(self, _: Mapping[str, str]) -> None:
+        """Process that somebody has cleared this node's presence."""
         self._restore_birth()
 
     def _restore_birth(self) -> None:
+        """Have the birth published again, once the broker has received it."""
         if self._confirmed == self.epoch:
             self._birth_due = True
             self._overwritten()
 
     def _refusals(self) -> list[str]:
+        """Return the topics and filters that the broker refuses to this LC."""
         return refused_names(self.connections, birth=topics.PRESENCE.at(node=self._node).text)
 
     def _birth(self) -> Packet:
+        """Return the birth as it is now."""
         self._announced_refusals = self._refusals()
         birth = Presence(
             node=self._node,
@@ -493,5 +528,6 @@ class OwnPresence:
         return self._packet(birth)
 
     def _packet(self, presence: Presence) -> Packet:
+        """Return the retained message with a presence."""
         payload = codec.encode(topics.PRESENCE, presence)
         return Packet(topics.PRESENCE.at(node=self._node).text, payload, qos=1, retain=True)

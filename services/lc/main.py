@@ -1,4 +1,4 @@
-"""``halimede lc``: one local controller, until SIGTERM or Ctrl-C."""
+"""``halimede lc``: the command line of the local controller (LC) of a node. ``services.lc.app`` has the LC itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from halimede import log as logging
 from halimede.api.quantity import quantity
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.environment import flag
+from halimede.environment import is_enabled
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.names import check_name
@@ -23,10 +23,13 @@ from halimede.system.runtime import rare_collections, stop_on_signal
 from services.lc.app import Config, LocalController, client_id
 from services.lc.credentials import NodeCredentials
 
+#: halimede's folder, by default
 HOME = "~/.local/state/halimede"
+#: exit code after a mistake of the caller
 MISTAKE = 2
 #: seconds: the broker reports a hanging LC after 1.5 times this, so that `halimede status` names it within 15 s
 KEEPALIVE_S = 7
+#: the end of the help
 EPILOG = """\
 A worker runs on this node if its nodeName or nodeSelector matches the node's name or labels.
 
@@ -40,7 +43,7 @@ On Kubernetes, where GM creates pods and kubelet runs them:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's definition."""
+    """Return the definition of the command line, from which the documents are made as well."""
     command = argparse.ArgumentParser(
         prog="halimede lc",
         description="Local controller of one node: stores its resources, downloads models, runs workers, reports.",
@@ -85,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--pods",
         action="store_true",
-        default=flag(os.environ, "HALIMEDE_PODS"),
+        default=is_enabled(os.environ, "HALIMEDE_PODS"),
         help="its workers are pods on Kubernetes: download models and report, but start no processes "
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
@@ -114,7 +117,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
-    """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
+    """Return the LC's configuration and the broker's address by the command line (None: of this process).
+
+    Raises InvalidFieldError; argparse exits at its own errors.
+    """
     options = parser().parse_args(arguments)
     labels: dict[str, str] = {}
     for label in options.label:
@@ -150,14 +156,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
 
 
 async def serve(config: Config, settings: MqttSettings) -> None:
-    """Run a controller until a signal stops it."""
+    """Run an LC until SIGTERM or SIGINT. Raises HalimedeError if its folder or store cannot be used."""
     files = MqttBus(client_id(config.node), settings)
     bus = MqttBus(f"lc.{config.node}", replace(settings.for_control(), keepalive_s=KEEPALIVE_S))
     await LocalController(config, bus, files=files).run(stop_on_signal())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and return the exit code: 0 after a clean stop, 2 for a mistake of the caller."""
+    """Run an LC until a signal; return the exit code: 0 after a clean stop, 2 after an error, which is printed."""
     try:
         config, settings = parse(arguments)
         logging.configure(service="lc", node=config.node)

@@ -1,4 +1,4 @@
-"""The LC's metrics for Prometheus and its health, read from its components' state on each scrape."""
+"""The LC's metrics for Prometheus and its health checks (``LcMetrics``), read from its components at each request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from services.lc.store import NodeStore
 
 @dataclass(slots=True)
 class LcMetrics:
-    """Reads one controller. ``work`` are the tasks that run for its whole life."""
+    """Reads the metrics of one LC from its parts. ``work``: the tasks that run for its whole life."""
 
     bus: Bus
     store: NodeStore
@@ -37,7 +37,7 @@ class LcMetrics:
     work: Collection[asyncio.Task[None]] = ()
 
     def health(self) -> Health:
-        """Return the controller's checks."""
+        """Return the LC's checks for ``/healthz`` and ``/readyz``."""
         health = Health()
         health.live("tasks", self._ended_tasks)
         health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
@@ -47,7 +47,7 @@ class LcMetrics:
         return health
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics."""
+        """Yield all metrics."""
         yield from buses([self.bus])
         yield from _of_workers(self.workers)
         yield from _of_models(self.preparer, self.datasets)
@@ -56,22 +56,21 @@ class LcMetrics:
         yield from _of_store(self.store)
 
     def _ended_tasks(self) -> str:
+        """Return which tasks have ended, as text; empty: none has."""
         ended = [task.get_name() for task in self.work if task.done()]
         return f"ended: {', '.join(ended)}" if ended else ""
 
 
 def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
+    """Yield the metrics of workers."""
     counted = Counter((report.role, report.phase) for report in workers.reports())
     samples = [({"role": role, "phase": phase}, n) for (role, phase), n in sorted(counted.items())]
     yield gauge("lc_workers", "Workers of this node, by role and phase.", samples)
-    yield counter(
-        "lc_worker_restarts",
-        "Worker processes restarted after an unexpected end.",
-        workers.restarts,
-    )
+    yield counter("lc_worker_restarts", "Worker processes restarted after an unexpected end.", workers.restarts)
 
 
 def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
+    """Yield the metrics of the files of Models and Datasets."""
     preparations = {**preparer.preparations, **datasets.preparations}
     counted = Counter((key.plural, preparation.phase) for key, preparation in preparations.items())
     samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(counted.items())]
@@ -88,6 +87,7 @@ def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
 
 
 def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:
+    """Yield the metrics of reports and syncs."""
     yield counter("lc_reports", "Reports that the broker acknowledged.", reporter.accepted)
     yield counter("lc_refused_reports", "Reports that the broker refused, or that were too large.", reporter.refused)
     yield gauge("lc_waiting_reports", "Resources whose report is to be sent.", reporter.waiting)
@@ -99,6 +99,7 @@ def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Me
 
 
 def _of_store(store: NodeStore) -> Iterator[Metric]:
+    """Yield the metrics of the store."""
     resources = Counter(key.plural for key in store.resources)
     samples = [({"plural": plural}, n) for plural, n in resources.items()]
     yield gauge("lc_held_resources", "Resources that this node holds.", samples)
@@ -114,6 +115,7 @@ def _of_store(store: NodeStore) -> Iterator[Metric]:
 
 
 def _usable(store: NodeStore) -> str:
+    """Return why the store cannot be written; empty: it can."""
     try:
         store.check()
     except (sqlite3.Error, OSError) as error:

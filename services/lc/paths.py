@@ -1,4 +1,4 @@
-"""The paths of a node's files. Names are checked again before they become part of a path."""
+"""The paths of a node's files (``NodePaths``). Names are checked again before they become part of a path."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from halimede.hard_samples import pod_folder
 from halimede.names import check_label, check_name
 
-#: below a node's folder; if it exists, workers have run here before
+#: the folder of workers, below a node's folder; if it exists, workers have run here before
 WORKERS = "workers"
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Worker:
-    """A worker of this node: one process at a time."""
+    """The namespace and name of a worker of this node, which has one process at a time, or is a pod."""
 
     namespace: str
     name: str
@@ -25,7 +25,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """The files of one node below halimede's home."""
+    """The paths of the files of one node below halimede's home. A bad node name raises InvalidFieldError."""
 
     home: Path
     node: str
@@ -37,41 +37,41 @@ class NodePaths:
 
     @property
     def store(self) -> Path:
-        """The store of held resources."""
+        """The SQLite file with the resources that the node holds."""
         return self.root / "store.db"
 
     @property
     def models(self) -> Path:
-        """The model cache."""
+        """The folder of the model cache."""
         return self.root / "models"
 
     @property
     def datasets(self) -> Path:
-        """The counts of datasets."""
+        """The folder with the counts of Datasets."""
         return self.root / "datasets"
 
     @property
     def copies(self) -> Path:
-        """The files of datasets that are copied from other nodes."""
+        """The folder with the Datasets that are copied from other nodes."""
         return self.root / "copies"
 
     @property
     def published(self) -> Path:
-        """The digests of the content that this node copies."""
+        """The file with the digests of the content that this node copies from others."""
         return self.root / "published.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the LC that owns this folder."""
+        """The lock file, locked by the LC that uses this folder."""
         return self.root / "lc.lock"
 
     @property
     def removed(self) -> Path:
-        """Folders of workers that are no longer needed, until they are removed."""
+        """The folder for folders of workers that are no longer needed, until they are removed."""
         return self.root / "removed"
 
     def worker(self, worker: Worker) -> Path:
-        """Return the folder of a worker: its ledger and its log. Raises InvalidFieldError on a bad name."""
+        """Return the folder of a worker: its counters, its log and its own files. Raises InvalidFieldError."""
         namespace, name = check_label("namespace", worker.namespace), check_name("worker", worker.name)
         # one step, because each plan calls this: each `/` makes another path object
         return self.home.joinpath("nodes", check_name("node", self.node), WORKERS, namespace, name)
@@ -82,5 +82,5 @@ class NodePaths:
         return self.home.joinpath("nodes", *pod_folder(check_name("node", self.node), namespace, service))
 
     def log(self, worker: Worker) -> Path:
-        """Return the log of a worker."""
+        """Return the log file of a worker. Raises InvalidFieldError."""
         return self.worker(worker) / "worker.log"

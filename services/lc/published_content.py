@@ -1,6 +1,7 @@
-"""The content of the Models and Datasets that this node copies from another one, as GM publishes it in their statuses.
+"""The content of the Models and Datasets that this node copies from other nodes (``PublishedContent``).
 
-It is stored, so that a node that starts without GM or broker knows which content its copies have.
+GM publishes the digests in the statuses of these resources. They are stored, so that a node that starts without GM or
+broker knows which content its copies have.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ log = structlog.get_logger()
 
 
 class PublishedFile(Struct, frozen=True):
-    """The content of a Model, or the listing of a Dataset: its digest, and the resource's uid and generation."""
+    """The content of a resource: the SHA-256 of a Model's file, or of the list of a Dataset's files.
+
+    ``uid`` and ``generation``: the resource's life, and the version of its spec.
+    """
 
     uid: str
     generation: int
@@ -34,10 +38,12 @@ class PublishedFile(Struct, frozen=True):
 
 
 class PublishedContent:
-    """The content of followed resources.
+    """The content of the resources of ``set_required``: ``load`` reads what was stored, ``run`` follows the statuses.
+
+    ``path``: the file with the stored content.
 
     Attributes:
-        files: the known content of each resource that is followed.
+        files: the known content, by resource.
 
     """
 
@@ -46,13 +52,15 @@ class PublishedContent:
         self._bus = bus
         self._path = path
         self._changed: Callable[[], None] = _nothing
+        #: resources that shall be followed, and those whose status topic is subscribed
         self._required: set[Key] = set()
         self._followed: set[Key] = set()
         self._wake = asyncio.Event()
+        #: names of the nodes that have each resource, or will
         self._peers: dict[Key, frozenset[str]] = {}
 
     def load(self) -> None:
-        """Read what was stored. A damaged file counts as missing: GM's status brings it again."""
+        """Read the stored content. A damaged file counts as missing: GM's statuses bring the content again."""
         if not self._path.exists():
             return
         try:
@@ -62,7 +70,7 @@ class PublishedContent:
             log.warning("published content not readable", path=str(self._path), error=str(error))
 
     def peers(self, key: Key) -> Collection[str]:
-        """Return the nodes that hold a resource or will, by GM's last status; those that failed are left out."""
+        """Return the names of the online nodes that have a resource or prepare it, by GM's last status."""
         return self._peers.get(key, frozenset())
 
     def set_required(self, keys: Collection[Key]) -> None:
@@ -91,6 +99,7 @@ class PublishedContent:
                     log.warning("status not readable: the node cannot copy files", key=str(key), error=str(error))
 
     async def _on_status(self, delivery: Delivery[StatusDocument]) -> None:
+        """Read nodes and content in a status that GM publishes."""
         document, names = delivery.body, delivery.names
         key, status = Key(names["plural"], names["ns"], names["name"]), document.status
         self._peers[key] = frozenset(node.node for node in status.nodes if node.online and node.phase != "Failed")
@@ -102,6 +111,7 @@ class PublishedContent:
             self._changed()
 
     def _store(self) -> None:
+        """Write the known content to the file; a failure is only logged."""
         data = msgspec.json.encode({str(key): file for key, file in self.files.items()}, order="sorted")
         try:
             write_atomic(self._path, data)
@@ -114,10 +124,11 @@ def _nothing() -> None:
 
 
 def usable_digest(files: Mapping[Key, PublishedFile], key: Key, uid: str, generation: int) -> str:
-    """Return the digest of a resource's content, empty if it is unknown for this generation."""
+    """Return the digest of a resource's content; empty: it is unknown for this uid and generation."""
     file = files.get(key)
     return file.digest if file and file.uid == uid and file.generation >= generation else ""
 
 
 def _status(key: Key) -> Filter[StatusDocument]:
+    """Return the filter of the topic with a resource's status."""
     return topics.STATUS.filter(ns=key.namespace, plural=key.plural, name=key.name)

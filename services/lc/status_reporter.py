@@ -1,9 +1,9 @@
-"""Reports the state of each resource to GM: a retained NodeStatus, cleared when the resource is removed.
+"""Reports the state of each resource to GM (``NodeStatusReporter``): a retained ``NodeStatus`` for each.
 
 A report is composed when it is sent, so that intermediate changes cost nothing: changed counts are sent at most once a
-second, a new phase or reason at once, and the last state always. Clearing it acknowledges a delete: the node stores
-that it owes this until the broker accepted it, and sends it only after the resource's workers have ended, if this node
-runs them. Their files on the node are then removed as well.
+second, a new phase or reason at once, and the last state always. When GM has deleted a resource, and its workers on
+this node have ended, the report is cleared (an empty message), which acknowledges the delete to GM. Until the broker
+has accepted that, the store has it as to be done. The workers' files on the node are then removed as well.
 """
 
 from __future__ import annotations
@@ -42,70 +42,87 @@ INTERVAL_S = 1.0
 URGENT_S = 0.1
 #: seconds until the next attempt after a failed one
 RETRY_S = 1.0
-#: seconds for which a status with only new times is not sent
+#: seconds for which a report with only new times is not sent
 SAME_S = 10.0
 #: the reason of a running worker whose Python file was removed
 CODE_MISSING = "CodeMissing"
+#: phases, the worst first
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
+#: the state of a worker that has not begun yet
 STARTING = Lack("Pending", "Starting", "")
-#: most characters in a report
+#: most characters of a reason and of a message in a report
 MAX_REASON, MAX_MESSAGE = 256, 4096
 
 
-class NodeStatusReporter:
-    """The node's reports: ``standings`` come from the last plan, workers' reports from the bus."""
+class DueReports:
+    """The resources whose report must be sent: whoever changes the state of a resource adds its key."""
 
-    def __init__(self, node: str, bus: Bus, store: NodeStore, workers: WorkerBackend) -> None:
+    def __init__(self) -> None:
+        self.keys: set[Key] = set()
+        #: set when a key was added
+        self.added = asyncio.Event()
+
+    def add(self, *keys: Key) -> None:
+        """Have the reports on resources sent."""
+        self.keys.update(keys)
+        self.added.set()
+
+
+class NodeStatusReporter:
+    """The node's reports. ``update`` sets the states of the last plan; workers' reports arrive over ``bus``.
+
+    ``start`` it before the first connection, and run ``run``. ``due``: the resources to report on.
+    """
+
+    def __init__(self, node: str, bus: Bus, store: NodeStore, workers: WorkerBackend, due: DueReports) -> None:
         self._node = node
         self._bus = bus
         self._store = store
         self._workers = workers
+        self._due = due
         self._states: Mapping[Key, ResourceState] = {}
-        #: last reports on resources deleted since: the last report of a pod counts
+        #: last reports on resources that were removed, to be sent before they are cleared: they have the last counts
         self._last: dict[Key, NodeStatus] = {}
-        self._dirty: set[Key] = set()
+        #: the last report that was sent on each resource, and the event loop's time of that
         self._sent: dict[Key, NodeStatus] = {}
         self._sent_at: dict[Key, float] = {}
-        self._wake = asyncio.Event()
-        #: epoch of the present connection; with it and the number GM orders reports
+        #: number of the present connection, and of the last report: by both GM orders reports
         self.epoch = 0
         self._number = 0
-        #: reports that the broker accepted, and reports that it refused
+        #: number of reports that the broker accepted, and of reports that it refused
         self.accepted = self.refused = 0
 
     @property
     def waiting(self) -> int:
-        """Resources whose report must be sent."""
-        return len(self._dirty)
+        """The number of resources whose report must be sent."""
+        return len(self._due.keys)
+
+    async def start(self) -> None:
+        """Subscribe to the reports of workers."""
+        await self._bus.subscribe(topics.WORKER_INFO.filter(node=self._node), self._on_worker_info)
 
     def update(self, states: Mapping[Key, ResourceState]) -> None:
-        """Use the states of a new plan."""
+        """Use the states of a new plan from now on; a resource that is not among them was removed."""
         for key in set(states) | set(self._states):
             if states.get(key) != self._states.get(key):
-                self.touch(key)
+                self._due.add(key)
             if key not in states:
                 self._last[key] = self._workers.status(self._states[key])
         self._states = states
-        self._wake.set()
-
-    def touch(self, key: Key) -> None:
-        """Mark a resource as changed."""
-        self._dirty.add(key)
-        self._wake.set()
+        self._due.added.set()  # the report on a removed resource may be cleared now
 
     def report_again(self, key: Key) -> None:
-        """Report on a resource even without a change: GM seems not to have its report."""
+        """Have a resource reported even without a change: GM seems not to have the report."""
         self._sent.pop(key, None)
-        self.touch(key)
+        self._due.add(key)
 
     def resend(self) -> None:
-        """Report on all resources again: the broker may have lost its retained messages."""
+        """Have all resources reported again: the broker may have lost its retained messages."""
         self._sent.clear()
-        self._dirty |= set(self._states)
-        self._wake.set()
+        self._due.add(*self._states)
 
-    async def on_worker_info(self, delivery: Delivery[WorkerInfo]) -> None:
-        """Receive a worker's report. Only workers of this node count, and only under their own names."""
+    async def _on_worker_info(self, delivery: Delivery[WorkerInfo]) -> None:
+        """Receive a worker's report; one of an unknown worker, or under another name than its topic's, is ignored."""
         info, names = delivery.body, delivery.names
         worker = Worker(names["ns"], names["worker"])
         agrees = (info.namespace, info.name) == (worker.namespace, worker.name)
@@ -113,36 +130,40 @@ class NodeStatusReporter:
         if service is None:
             log.warning("worker info ignored", worker=str(worker), owner=info.owner_name)
         else:
-            self.touch(service)
+            self._due.add(service)
 
     async def run(self) -> None:
-        """Send due reports, until cancelled."""
+        """Send due reports, and clear those of removed resources, until cancelled."""
         while True:
-            self._wake.clear()
+            self._due.added.clear()
             try:
                 wait = await self._send_due()
             except (BusError, sqlite3.Error) as error:
                 log.info("reports deferred", error=str(error))
                 wait = RETRY_S
             if wait is None:
-                await self._wake.wait()
+                await self._due.added.wait()
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._wake.wait()
+                    await self._due.added.wait()
 
     async def _send_due(self) -> float | None:
-        """Send due reports; return the seconds until the next, None if there is none. Raises BusError."""
+        """Send due reports; return the seconds until the next one is due, None: none is.
+
+        Raises BusError if the connection ends, sqlite3.Error if the store fails.
+        """
         if not self._bus.connected:
             return None
         for key in list(self._store.uncleared):
             if self._has_ended(key):
                 await self._clear(key)
         now, wait = asyncio.get_running_loop().time(), None
-        for key in sorted(self._dirty):
-            status, sent = self._compose(key), self._sent.get(key)
+        for key in sorted(self._due.keys):
+            state, sent = self._states.get(key), self._sent.get(key)
+            status = self._workers.status(state) if state else None
             if status is None or (sent and self._is_known(status, sent, now - self._sent_at[key])):
-                self._dirty.discard(key)
+                self._due.keys.discard(key)
                 continue
             urgent = sent is None or (status.phase, status.reason) != (sent.phase, sent.reason)
             due = self._sent_at.get(key, float("-inf")) + (URGENT_S if urgent else INTERVAL_S)
@@ -155,22 +176,19 @@ class NodeStatusReporter:
 
     @staticmethod
     def _is_known(status: NodeStatus, sent: NodeStatus, age_s: float) -> bool:
-        """Whether GM has a status: all of it, or for a while all but its times."""
+        """Whether GM has a report by the one ``sent`` ``age_s`` seconds ago; within 10 s, other times do not count."""
         return status == sent or (age_s < SAME_S and _timeless(status) == _timeless(sent))
 
-    def _compose(self, key: Key) -> NodeStatus | None:
-        state = self._states.get(key)
-        return self._workers.status(state) if state else None
-
     async def _send(self, key: Key, status: NodeStatus) -> None:
-        self._dirty.discard(key)
+        """Send a report. Raises BusError without a broker; a refusal is logged and counted."""
+        self._due.keys.discard(key)
         try:
             await self._bus.publish(self._address(key), status, properties=self._stamp())
         except (RefusedError, TooLargeError) as error:
             log.warning("report refused", key=str(key), error=str(error))
             self.refused += 1
         except BusError:
-            self._dirty.add(key)
+            self._due.keys.add(key)  # ``run`` pauses before the next attempt
             raise
         else:
             self.accepted += 1
@@ -178,6 +196,7 @@ class NodeStatusReporter:
         self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
 
     async def _clear(self, key: Key) -> None:
+        """Send the last report on a removed resource, clear it, and remove the files of its workers."""
         if (last := self._last.get(key)) and last != self._sent.get(key):
             await self._send(key, last)
         self._last.pop(key, None)
@@ -192,20 +211,26 @@ class NodeStatusReporter:
         self._sent_at.pop(key, None)
 
     def _stamp(self) -> dict[str, str]:
+        """Return the properties by which GM orders reports."""
         self._number += 1
         return SequenceNumber(self.epoch, self._number).properties
 
     def _has_ended(self, key: Key) -> bool:
+        """Whether a resource is no longer stored, and none of its workers runs here."""
         return key not in self._store.resources and not self._workers.is_busy(key)
 
     def _address(self, key: Key) -> Address[NodeStatus]:
+        """Return the topic of the report on a resource."""
         return topics.NODE_STATUS.at(node=self._node, ns=key.namespace, plural=key.plural, name=key.name)
 
 
 def compose(
     state: ResourceState, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
 ) -> NodeStatus:
-    """Return the report on a resource from its planned state and its workers' reports. Pure."""
+    """Return the report on a resource whose workers are processes. Pure.
+
+    ``state``: by the last plan. ``reports`` and ``counts``: of those of its workers that have any.
+    """
     workers: list[WorkerReport] = []
     views: list[Lack] = [state.settled] if state.settled else []
     for worker, role in state.workers.items():
@@ -226,7 +251,7 @@ def compose(
 def status_of(
     state: ResourceState, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
 ) -> NodeStatus:
-    """Return a report whose phase is the worst of ``views`` (at least one)."""
+    """Return a report with the worst phase of ``views`` (at least one) and its reason; ``counts``: of all workers."""
     worst = min(views, key=lambda view: (WORST_FIRST.index(view.phase), not view.reason))
     return NodeStatus(
         phase=worst.phase,
@@ -244,18 +269,22 @@ def status_of(
 
 
 def _timeless(status: NodeStatus) -> NodeStatus:
-    """Return a status without the times in its workers' counts."""
+    """Return a report without the times in its counts."""
     output = status.output and msgspec.structs.replace(status.output, task_info=_clear_times(status.output.task_info))
     workers = [msgspec.structs.replace(report, task_info=_clear_times(report.task_info)) for report in status.workers]
     return msgspec.structs.replace(status, output=output, workers=workers)
 
 
 def _clear_times(info: TaskInfo | None) -> TaskInfo | None:
+    """Return counts without their times; None for None."""
     return info and msgspec.structs.replace(info, current_time="", update_time="")
 
 
 def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskInfo | None:
-    """Add up both roles. A sample counts once, at the edge if there is one; cloud workers add their work."""
+    """Return the sum of the counts of edge workers and other workers; None without any.
+
+    A sample counts once, at the edge if there is an edge worker; others then add only their work.
+    """
     counting = edge or cloud
     if not counting:
         return None
@@ -269,13 +298,14 @@ def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskIn
 
 
 def _counts(state: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
-    """Add up the counts of the workers that should run.
+    """Return the sum of the counts of the workers that should run; None: unknown.
 
-    While an edge worker has not reported yet (just started, or adopted), there are no counts: they are unknown, which
-    is not the same as zero.
+    They are unknown, which is not zero, while an edge worker has not reported since its start or adoption.
     """
     by_role = {
-        role: [counts[worker] for worker, its in state.workers.items() if its == role and worker in counts]
+        role: [
+            counts[worker] for worker, worker_role in state.workers.items() if worker_role == role and worker in counts
+        ]
         for role in get_args(Role)
     }
     edges = sum(role == "edge" for role in state.workers.values())
@@ -285,10 +315,5 @@ def _counts(state: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo
 def _pending_report(worker: Worker, role: Role, view: Lack) -> WorkerReport:
     """Return the report of a worker without a process."""
     phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
-    return WorkerReport(
-        name=worker.name,
-        role=role,
-        phase=phase,
-        reason=view.reason[:MAX_REASON],
-        message=shorten_middle(view.message, MAX_MESSAGE),
-    )
+    reason, message = view.reason[:MAX_REASON], shorten_middle(view.message, MAX_MESSAGE)
+    return WorkerReport(name=worker.name, role=role, phase=phase, reason=reason, message=message)

@@ -1,7 +1,8 @@
-"""The node's persistent state in one SQLite file: enough to start everything without GM and without a broker.
+"""The node's persistent state in one SQLite file (``NodeStore``): enough to start all without GM and broker.
 
-Resources are kept in memory as well, because every decision reads them. An unreadable file is moved aside and not
-repaired: GM's next sync fills an empty store again, and until then no unknown worker is stopped.
+A resource has a uid (its life) and a generation (version of its spec). A tombstone is the record that GM has deleted a
+uid. Resources are kept in memory as well, because every decision reads them. An unreadable file is moved aside and not
+repaired: GM fills an empty store again after the node's next sync, and until then no unknown worker is stopped.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 import structlog
 
-from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, plausible_epoch
+from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, is_plausible_epoch
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole
@@ -31,8 +31,10 @@ from services.lc.pods.store import PodRows
 
 log = structlog.get_logger()
 
+#: version of the schema
 VERSION = 1
-#: the columns that each table must have
+#: the columns that each table must have. farewells: resources whose report must still be cleared; said: the order of
+#: GM's messages
 COLUMNS = {
     "resources": "key, uid, generation, body",
     "tombstones": "number, uid, generation",
@@ -53,49 +55,53 @@ CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER) WITHOU
 CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, number INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS session_keys (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
+#: the sequence number of a message without one: earlier than any other
 UNKNOWN = SequenceNumber()
-#: above this number the oldest are dropped. Their age is not used, because clocks may be wrong
+#: most tombstones; then the oldest are dropped. Their age is not used, because clocks may be wrong
 MAX_TOMBSTONES = 10_000
+#: numbers of connections that are reserved with one write
 EPOCHS_AT_ONCE = 100
-#: the numbers that are epochs
+#: names of the stored numbers that are epochs
 EPOCHS = frozenset({"gm epoch", "presence epoch"})
-#: fits into SQLite's signed integers
+#: bits of the identity: it fits into SQLite's signed integers
 IDENTITY_BITS = 62
-#: resources whose last message is remembered; above this number the oldest are dropped
+#: most resources whose last message is remembered; then the oldest are dropped
 MAX_ORDERED = 10_000
-#: acknowledged data must survive a power cut
+#: statement: acknowledged data must survive a power cut
 WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
 
 
 class MessageOrder:
-    """The order of GM's last message about each resource, in its latest epoch: a late, older message is ignored.
+    """The number of GM's last message about each resource, by which a late, older message is recognised.
 
-    Without this order, a late insert of a uid that this node has never stored, repeated by a client or broker, would
-    replace the newer resource. Messages of an earlier epoch are ignored anyway.
+    A client or broker may repeat an insert late. Without the numbers, its uid, which this node may never have stored,
+    would replace the newer resource. The numbers are of GM's latest epoch (number of GM's life): messages of an earlier
+    one are ignored anyway.
     """
 
     def __init__(self) -> None:
         self._epoch = 0
+        #: the number of the last message about each resource, the oldest message first
         self._numbers: dict[Key, int] = {}
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Load the stored order."""
+        """Load the stored numbers."""
         stored = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number")
-        rows = [row for row in stored if plausible_epoch(row[1])]
+        rows = [row for row in stored if is_plausible_epoch(row[1])]
         self._epoch = rows[-1][1] if rows else 0
         self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
 
     def fill(self, db: sqlite3.Connection) -> None:
-        """Write the order into a new file."""
+        """Write all numbers into a new file, in the caller's transaction."""
         rows = [(str(key), self._epoch, number) for key, number in self._numbers.items()]
         db.executemany("REPLACE INTO said VALUES (?, ?, ?)", rows)
 
     def has_later(self, key: Key, stamp: SequenceNumber) -> bool:
-        """Whether GM has sent a later message about a resource."""
-        return stamp.overtaken_by(SequenceNumber(self._epoch, self._numbers.get(key, 0)))
+        """Whether GM has sent a later message about a resource than the one with ``stamp``."""
+        return stamp.is_overtaken_by(SequenceNumber(self._epoch, self._numbers.get(key, 0)))
 
     def record(self, db: Statements, key: Key, stamp: SequenceNumber) -> None:
-        """Store the latest stamp, in the caller's transaction."""
+        """Record the sequence number of GM's last message about a resource, in the caller's transaction."""
         if stamp.epoch != self._epoch:
             db.execute("DELETE FROM said")
             self._epoch, self._numbers = stamp.epoch, {}
@@ -110,7 +116,7 @@ class MessageOrder:
 
 @dataclass(frozen=True, slots=True)
 class ResourceVersion:
-    """One version of one resource: the uid of its life, the generation of its spec."""
+    """A version of a resource: the uid of its life, and the generation of its spec."""
 
     uid: str
     generation: int
@@ -118,7 +124,16 @@ class ResourceVersion:
 
 @dataclass(frozen=True, slots=True)
 class NodeResource:
-    """One resource that this node holds, as it was received. ``session_key``: of a service, its secret."""
+    """A resource that this node holds, as GM has sent it.
+
+    Attributes:
+        key: plural, namespace and name.
+        uid: of its life.
+        generation: of its spec.
+        body: the resource as plain data, not validated.
+        session_key: of a service, the secret of its MQTT sessions; empty: it has none.
+
+    """
 
     key: Key
     uid: str
@@ -128,15 +143,26 @@ class NodeResource:
 
     @property
     def identity(self) -> ResourceVersion:
-        """Its version, which decides the order."""
+        """Its version: uid and generation."""
         return ResourceVersion(self.uid, self.generation)
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """A worker process, identified by pid, boot and start ticks.
+    """A worker's process, by which a later LC finds it again: pid, boot and start ticks identify it.
 
-    ``http`` and ``period_s`` come from its first report: with them a later LC notices that it hangs. ``code``: the
-    digests of the Python files that it was started with, by path.
+    Attributes:
+        namespace, name: of the worker.
+        service: key of its service, as text.
+        uid: of the service.
+        role: of the worker.
+        spec_hash: digest of the ``ProcessSpec`` that it runs.
+        pid: process id.
+        ticks: its start in clock ticks since the boot.
+        boot: identifier of the machine's boot.
+        http: URL of its health, by its first report: with it a later LC notices that it hangs; empty: unknown.
+        period_s: seconds between its reports, by its first report; 0: unknown.
+        code: digests of the Python files that it was started with, by path.
+
     """
 
     namespace: str
@@ -154,36 +180,39 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     @property
     def worker(self) -> Worker:
-        """The worker that it runs."""
+        """The name of the worker."""
         return Worker(self.namespace, self.name)
 
 
 class NodeStore:
-    """The node's SQLite file. Used from the event loop only; each write is on disk when the call returns.
+    """The node's SQLite file, open inside ``with``. Entering raises HalimedeError if it cannot be used.
 
-    On a full disk a write is deferred: it is kept in memory, and written with the next that succeeds (``settle``).
+    Use it from the event loop only. Each write is on disk when the call returns, or is deferred while the disk is full:
+    then it is in memory, and written with the next write that succeeds. Writes raise sqlite3.Error.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: drawn at random when the file was made
+        #: 16 hexadecimal digits, drawn at random when the file was made
         self.identity = ""
-        #: where a damaged file was moved at this start, and why
+        #: where a damaged file was moved, and why, until that is reported; empty: none was
         self.put_aside = ""
         self.message_order = MessageOrder()
         self.pods = PodRows()
         self._writer = DeferredWriter(self._renew)
-        #: the files of the open store; and rows that could still be read from one that must be replaced
+        #: device and inode of each file of the open store, to notice that one was removed
         self._files: dict[Path, tuple[int, int]] = {}
+        #: rows that could still be read from a file that must be replaced, by table
         self._salvaged: dict[str, list[tuple[Any, ...]]] = {}
         #: why the store must be replaced, if it must, and where it was moved
         self._damage = self._aside = ""
         self._complete = False
-        #: numbers and tombstones including deferred writes; tombstones with the oldest first
+        #: stored numbers by name, and generations of tombstones by uid, the oldest first; with deferred writes
         self._numbers: dict[str, int] = {}
         self._tombstones: dict[str, int] = {}
         self._resources: dict[Key, NodeResource] = {}
         self._uncleared: set[Key] = set()
+        #: the number of the last connection, and the highest one that is reserved
         self._epoch = self._reserved = 0
 
     def __enter__(self) -> Self:
@@ -200,16 +229,14 @@ class NodeStore:
             self._open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._db.close()
 
     @property
     def complete(self) -> bool:
-        """False if the file replaced a lost one, until GM has sent the desired resources.
+        """Whether the store has all desired resources: False after a loss of the file, until GM has sent them.
 
-        It is stored: an LC that restarts before GM has sent them is still incomplete.
+        It is stored, so it holds across restarts of the LC. To set it writes to the file.
         """
         return self._complete
 
@@ -220,103 +247,108 @@ class NodeStore:
 
     @property
     def size(self) -> int:
-        """The bytes of the file, without its write-ahead log; 0 if it was removed."""
+        """The bytes of the file, without its write-ahead log; 0: it was removed."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def check(self) -> None:
-        """Check that the store can be written, and write deferred writes. Raises sqlite3.Error if it cannot.
+        """Write deferred writes, and raise sqlite3.Error if the store cannot be written.
 
-        Without deferred writes it writes nothing: it runs every few seconds, and an edge node's disk may be flash. A
-        disk that fails, or a user's quota, is noticed at the next write.
+        Without deferred writes this writes nothing, because it is called every few seconds, and an edge node's disk may
+        be flash. A disk that fails, or a user's quota, is noticed at the next write.
         """
         if removal := self._removal():
-            raise sqlite.corrupt(removal)
+            raise sqlite.corruption(removal)
         self.settle()
         if obstacle := sqlite.disk_obstacle(self.path):
             raise sqlite3.OperationalError(obstacle)
 
     def trouble(self) -> str:
-        """Return a problem that an operator must solve, empty if there is none. Repairs what it can."""
+        """Replace a damaged file from memory; return a problem that an operator must solve, empty: there is none."""
         try:
             if damage := self._damage or sqlite.damage(self.path, self._files):
                 self._renew(damage)
             self.check()
         except sqlite3.Error as error:
             return f"its store {self.path} cannot be written: {error}"
-        return sqlite.quarantined(self.path)
+        return sqlite.quarantine_notice(self.path)
 
     def settle(self) -> None:
-        """Write deferred writes. Raises sqlite3.Error while there is no space."""
+        """Write what was deferred. Raises sqlite3.Error while there is no space."""
         self._writer.settle()
 
     # --- resources ---------------------------------------------------------------------------------------------
 
     @property
     def resources(self) -> Mapping[Key, NodeResource]:
-        """All resources that this node holds."""
+        """All resources that this node holds, by key."""
         return self._resources
 
     def put(self, new: NodeResource, stamp: SequenceNumber = UNKNOWN) -> None:
-        """Store a resource in place of an earlier one of its name. An earlier uid gets a tombstone."""
+        """Store a resource in place of an earlier one of its name; an earlier uid gets a tombstone.
+
+        ``stamp``: the sequence number of GM's message.
+        """
         old = self._resources.get(new.key)
-        with self._writer.transaction() as to:
-            self.message_order.record(to, new.key, stamp)
+        with self._writer.transaction() as statements:
+            self.message_order.record(statements, new.key, stamp)
             if old and old.uid != new.uid:
-                self._put_tombstone(to, ResourceVersion(old.uid, MAX_INTEGER))
+                self._put_tombstone(statements, ResourceVersion(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
-            to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
+            statements.execute(
+                "REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body)
+            )
             if new.session_key != (old.session_key if old else ""):
-                to.execute("REPLACE INTO session_keys VALUES (?, ?)", (str(new.key), new.session_key))
+                statements.execute("REPLACE INTO session_keys VALUES (?, ?)", (str(new.key), new.session_key))
             if new.key in self._uncleared:
-                to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
+                statements.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
         self._resources[new.key] = new
         self._uncleared.discard(new.key)
 
     def put_tombstone(self, version: ResourceVersion, key: Key, stamp: SequenceNumber = UNKNOWN) -> None:
-        """Store that GM has deleted a uid up to a generation."""
-        with self._writer.transaction() as to:
-            self.message_order.record(to, key, stamp)
-            self._put_tombstone(to, version)
+        """Store that GM has deleted a uid up to a generation; ``stamp``: the sequence number of GM's message."""
+        with self._writer.transaction() as statements:
+            self.message_order.record(statements, key, stamp)
+            self._put_tombstone(statements, version)
 
     def drop(self, key: Key) -> None:
-        """Drop a resource; its report is to be cleared."""
-        with self._writer.transaction() as to:
-            to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
+        """Drop a stored resource, and store that its report must be cleared."""
+        with self._writer.transaction() as statements:
+            statements.execute("DELETE FROM resources WHERE key = ?", (str(key),))
             if self._resources[key].session_key:
-                to.execute("DELETE FROM session_keys WHERE key = ?", (str(key),))
-            to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
+                statements.execute("DELETE FROM session_keys WHERE key = ?", (str(key),))
+            statements.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         del self._resources[key]
         self._uncleared.add(key)
 
     def latest_tombstones(self, most: int) -> list[str]:
-        """Return the uids that were deleted last, in all generations or up to one."""
+        """Return the uids that GM has deleted last, at most ``most``, the oldest first."""
         return list(self._tombstones)[-most:]
 
     def has_tombstone(self, uid: str) -> bool:
-        """Whether a uid was deleted, in all generations or up to one."""
+        """Whether GM has deleted a uid, in all generations or up to one."""
         return uid in self._tombstones
 
     def tombstone(self, uid: str) -> int | None:
-        """Return the generation up to which a uid is deleted, None if it is not."""
+        """Return the generation up to which GM has deleted a uid; None: it has not."""
         return self._tombstones.get(uid)
 
     # --- reports that are to be cleared ------------------------------------------------------------------------
 
     @property
     def uncleared(self) -> Collection[Key]:
-        """The resources whose retained report must still be cleared."""
+        """The resources, no longer stored, whose retained report must still be cleared."""
         return self._uncleared
 
     def add_uncleared(self, key: Key) -> None:
         """Store that the report on a resource, which is no longer stored, must be cleared."""
-        with self._writer.transaction() as to:
-            to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
+        with self._writer.transaction() as statements:
+            statements.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         self._uncleared.add(key)
 
     def remove_uncleared(self, key: Key) -> None:
-        """Store that the report was cleared."""
-        with self._writer.transaction() as to:
-            to.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
+        """Store that the report on a resource was cleared."""
+        with self._writer.transaction() as statements:
+            statements.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
         self._uncleared.discard(key)
 
     # --- processes ---------------------------------------------------------------------------------------------
@@ -328,19 +360,21 @@ class NodeStore:
 
     def put_process(self, record: ProcessRecord) -> None:
         """Store a process, so that a later LC finds it, in place of an earlier record of its worker."""
-        with self._writer.transaction() as to:
-            to.execute("REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record)))
+        with self._writer.transaction() as statements:
+            statements.execute(
+                "REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record))
+            )
 
     def process_ended(self, worker: Worker) -> None:
-        """Drop a worker's process."""
-        with self._writer.transaction() as to:
-            to.execute("DELETE FROM processes WHERE worker = ?", (str(worker),))
+        """Drop the record of a worker's process."""
+        with self._writer.transaction() as statements:
+            statements.execute("DELETE FROM processes WHERE worker = ?", (str(worker),))
 
     # --- epochs ------------------------------------------------------------------------------------------------
 
     @property
     def gm_epoch(self) -> int:
-        """The highest epoch of GM in the messages to this node."""
+        """The highest epoch of GM in messages to this node; 0: there was none."""
         return self._number("gm epoch")
 
     def record_gm_epoch(self, epoch: int) -> None:
@@ -349,10 +383,10 @@ class NodeStore:
             self._set_number("gm epoch", epoch)
 
     def next_presence_epoch(self) -> int:
-        """Return a higher number than any that this node has used for a connection.
+        """Return the number of the next connection: higher than any that this node has used.
 
-        An empty store begins at the clock's seconds, so that it does not fall behind a lost one. Numbers are reserved
-        in blocks: a node that tries to connect for days does not write each time.
+        An empty store begins at the clock's seconds since 1970, so that it does not fall behind a lost one. Numbers are
+        reserved in blocks, so that a node that tries to connect for days does not write each time.
         """
         if self._epoch >= self._reserved:
             self._epoch = max(self._reserved, self._number("presence epoch") or int(time.time()))
@@ -367,6 +401,7 @@ class NodeStore:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        """Open the file, or make it, and read it. Raises sqlite3.Error or another error for an unreadable file."""
         self._connect()
         try:
             self._load()
@@ -375,6 +410,7 @@ class NodeStore:
             raise
 
     def _connect(self) -> None:
+        """Open the file with all tables. Raises HalimedeError for one of a newer version, sqlite3.Error."""
         try:
             self._db = sqlite.connect(self.path, VERSION, timeout_s=5, isolation_level="DEFERRED")
         except sqlite.NewerSchemaError as error:
@@ -395,8 +431,9 @@ class NodeStore:
             raise
 
     def _load(self) -> None:
+        """Read the whole file into memory."""
         numbers = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
-        self._numbers = {n: value for n, value in numbers.items() if n not in EPOCHS or plausible_epoch(value)}
+        self._numbers = {n: value for n, value in numbers.items() if n not in EPOCHS or is_plausible_epoch(value)}
         self._writer.open(self._db, self._removal)
         self.identity = f"{self._number('identity'):016x}"
         self._complete = bool(self._number("complete"))
@@ -414,14 +451,15 @@ class NodeStore:
         self._uncleared = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
 
     def _removal(self) -> str:
+        """Return that a file of the store was removed or replaced; empty: none was."""
         return "" if self._files.items() <= sqlite.files(self.path).items() else sqlite.REMOVED
 
     def _renew(self, damage: str) -> None:
-        """Move a damaged file aside, and write all known state into a new one. Raises sqlite3.Error."""
+        """Move a damaged file aside, and write all state in memory into a new one. Raises sqlite3.Error."""
         try:
             if not self._damage:
                 self._damage, self._aside = damage, ""
-                self._salvaged = sqlite.readable(self._db, {t: COLUMNS[t] for t in ("processes", *pod_rows.COLUMNS)})
+                self._salvaged = sqlite.salvage(self._db, {t: COLUMNS[t] for t in ("processes", *pod_rows.COLUMNS)})
                 self._db.close()
             self._aside = self._aside or str(sqlite.quarantine(self.path, self._damage))
             self._connect()
@@ -441,7 +479,7 @@ class NodeStore:
         self._damage, self._salvaged = "", {}
 
     def _fill(self, db: sqlite3.Connection) -> None:
-        """Write all known state into a new file."""
+        """Write all state in memory into a new file, in the caller's transaction."""
         resources = [(str(r.key), r.uid, r.generation, msgspec.json.encode(r.body)) for r in self._resources.values()]
         db.executemany("REPLACE INTO resources VALUES (?, ?, ?, ?)", resources)
         session_keys = [(str(r.key), r.session_key) for r in self._resources.values()]
@@ -451,20 +489,24 @@ class NodeStore:
         db.executemany("REPLACE INTO numbers VALUES (?, ?)", list(self._numbers.items()))
         self.message_order.fill(db)
 
-    def _put_tombstone(self, to: Statements, version: ResourceVersion) -> None:
-        """Write a tombstone with a new number; of two generations the higher one stays."""
+    def _put_tombstone(self, statements: Statements, version: ResourceVersion) -> None:
+        """Write a tombstone as the newest one; of two generations of a uid the higher one stays."""
         generation = max(version.generation, self.tombstone(version.uid) or 0)
-        to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (version.uid, generation))
-        to.execute("DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,))
+        statements.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (version.uid, generation))
+        statements.execute(
+            "DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,)
+        )
         self._tombstones.pop(version.uid, None)
         self._tombstones[version.uid] = generation
         if len(self._tombstones) > MAX_TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
 
     def _number(self, name: str) -> int:
+        """Return a stored number; 0: it is not stored."""
         return self._numbers.get(name, 0)
 
     def _set_number(self, name: str, value: int) -> None:
-        with self._writer.transaction() as to:
-            to.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
+        """Store a number."""
+        with self._writer.transaction() as statements:
+            statements.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
         self._numbers[name] = value

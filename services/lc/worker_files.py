@@ -1,6 +1,6 @@
-"""The files of workers on this node: logs, rotated and served over the bus, and folders, removed at the end.
+"""The files of workers on this node: ``Logs`` serves their logs over the bus, ``put_aside`` removes their folders.
 
-Workers append to their logs themselves, so a large log is copied and then truncated in place.
+Workers append to their logs themselves, so a log that is too large is copied and then truncated in place (rotated).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from halimede.bus.rpc import RpcServer
 from halimede.errors import InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
 from halimede.names import Key
-from halimede.system.child_process import MAX_LOG, rotate, rotated
+from halimede.system.child_process import MAX_LOG, rotate, rotated_path
 from services.lc.paths import WORKERS, NodePaths, Worker
 from services.lc.planning.node_kinds import NODE_KINDS, NodeKind
 
 log = structlog.get_logger()
-#: seconds between two checks of the sizes
+#: seconds between two checks of the logs' sizes
 ROTATE_S = 5.0
-#: most bytes of log in one reply: JSON may write one byte as six characters
+#: most bytes of a log in one reply, and most bytes in JSON for one of them
 MAX_PART, WORST_GROWTH = 512 * 1024, 6
 
 
 class Logs(RpcServer[LogsRequest, LogsReply]):
-    """Answers requests for logs and rotates them."""
+    """An ``RpcServer`` that answers requests for parts of workers' logs, and a task that rotates the logs."""
 
     def __init__(self, folders: NodePaths, bus: Bus) -> None:
         requests = topics.LOGS_REQUEST.filter(node=folders.node)
@@ -44,11 +44,11 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
         self._folders = folders
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return the coroutines to run, by name."""
+        """Return the coroutines to run as long as the LC, by name."""
         return {"logs": self.run()}
 
     async def run(self) -> None:
-        """Check the sizes of all logs, and remove folders that are no longer needed, until cancelled."""
+        """Rotate large logs, and remove folders that were put aside, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(remove, self._folders)
@@ -63,6 +63,7 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
             await asyncio.sleep(ROTATE_S)
 
     async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
+        """Return a part of a worker's log, or the error."""
         request = delivery.body
         max_text = (self._bus.max_packet - 4096) // WORST_GROWTH
         try:
@@ -78,13 +79,14 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
 
 
 class PodLogs(Logs):
-    """Replies with the location of pods' logs: kubelet keeps them, and only the API server serves them."""
+    """``Logs`` of a node of pods: replies with the command that shows a pod's log. Only the API server serves it."""
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return no tasks: no logs are kept here, and a task that ended would make the node unhealthy."""
+        """Return no tasks: there are no logs here, and a task that ended would make the node unhealthy."""
         return {}
 
     async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
+        """Return an error that says where the log is."""
         request = delivery.body
         node, namespace = self._folders.node, request.namespace
         try:
@@ -99,12 +101,13 @@ class PodLogs(Logs):
 
 
 def read_part(path: Path, offset: int, limit: int) -> LogsReply:
-    """Read at most ``limit`` bytes of a log from ``offset`` on (negative: from the end).
+    """Return at most ``limit`` bytes of a log from the byte ``offset`` on, as text, with the offset of the next part.
 
-    An offset beyond the end is from before a rotation: the rotated log is read to its end, and then the log from its
-    beginning. An incomplete character is left for the next part.
+    A negative offset counts from the end. One beyond the end is from before a rotation: then the rotated log is read to
+    its end, and after that the log from its beginning. An incomplete character is left for the next part. Raises
+    OSError.
     """
-    if offset > path.stat().st_size and _size(aside := rotated(path)) > offset:
+    if offset > path.stat().st_size and _size(aside := rotated_path(path)) > offset:
         path = aside
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -117,6 +120,7 @@ def read_part(path: Path, offset: int, limit: int) -> LogsReply:
 
 
 def _size(path: Path) -> int:
+    """Return the bytes of a file; 0: there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -124,10 +128,11 @@ def _size(path: Path) -> int:
 
 
 def put_aside(folders: NodePaths, service: Key) -> None:
-    """Move the folders of a service's workers (logs, ledgers, own files) for removal by ``remove``.
+    """Move the folders of a service's workers (logs, counters, own files) to where ``remove`` removes them.
 
-    None of its workers may run. A folder is moved at once, so that a new service of that name starts with an empty one,
-    and is removed later in a thread: a worker may have written any number of files. A crash in between loses nothing.
+    Call it when none of the service's workers runs. A folder is moved at once, so that a new service of that name
+    starts with an empty one, and is removed later in a thread: a worker may have written any number of files. A failure
+    is only logged.
     """
     for name in _names(folders, service):
         try:
@@ -137,7 +142,7 @@ def put_aside(folders: NodePaths, service: Key) -> None:
 
 
 def move_away(folders: NodePaths, folder: Path) -> None:
-    """Move a folder, if there is one, for removal by ``remove``; remove its parent if that is empty then."""
+    """Move a folder, if it exists, to where ``remove`` removes it; remove its parent if that is empty then."""
     try:
         if folder.exists():
             folders.removed.mkdir(exist_ok=True)
@@ -149,7 +154,10 @@ def move_away(folders: NodePaths, folder: Path) -> None:
 
 
 def _names(folders: NodePaths, service: Key) -> list[str]:
-    """Return the names of a service's workers here; names that the service defines are read from the folders."""
+    """Return the names of the workers of a service on this node, as their folders have them.
+
+    Names that the service itself defines are found among the folders.
+    """
     kind = NODE_KINDS.get(service.plural, NodeKind())
     fixed = [worker_name(service.name, role, folders.node) for role in kind.roles]
     if not kind.names_workers:
@@ -165,7 +173,7 @@ def _names(folders: NodePaths, service: Key) -> list[str]:
 
 
 def remove(folders: NodePaths) -> None:
-    """Remove the moved folders. Blocks: call it in a thread."""
+    """Remove the folders that were moved. Blocks: call it in a thread. Raises OSError."""
     if folders.removed.is_dir():
         for path in folders.removed.iterdir():
             if path.is_symlink() or not path.is_dir():

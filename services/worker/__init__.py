@@ -1,1 +1,1 @@
-"""The process around ``halimede.worker``: a node starts it for a service without its own script."""
+"""The command lines ``halimede worker`` and ``halimede camera``; ``halimede`` itself has the code that they run."""

@@ -1,4 +1,8 @@
-"""The worker's command line: its role. All other settings come from the environment, which a controller sets."""
+"""``halimede worker``: the command line of a worker, which has only its role.
+
+All other settings come from the environment, which a controller sets. Nodes start it for a service without its own
+script.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Sequence
 
 from halimede import __version__
 
+#: the help about environment variables
 ENVIRONMENT = """\
 environment (the local controller sets it; the whole table is in docs/reference/environment.md):
   NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    its names
@@ -47,6 +52,7 @@ edge only:
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
   HARD_SAMPLES                 off: publish no previews of hard samples
   KEEP_HARD_SAMPLES            JSON: {"maxMegabytes", "maxSamples"} of the hard samples to store on the node
+  OCCUPANCY                    JSON: {"minFrames", "holdS", "minScore", "labels", "zones"} of the occupancy events
   DETECTOR_URL, DETECTOR_SPEC  a model that finds boxes, as MODEL_URL and MODEL_SPEC: its crops are the samples
   DETECTOR                     JSON: {"name", "minScore", "maxBoxes", "margin"} of the boxes that are cropped
   SESSION_KEY                  secret of the service, set by GM: client ids of sessions cannot be computed without it
@@ -68,8 +74,8 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (se
 """
 
 
-#: program of each role; a worker imports only that of its own role
-PROGRAMS = {
+#: module and function that ``halimede worker ROLE`` calls for each role; a worker imports only that of its own role
+ROLE_ENTRIES = {
     "edge": "halimede.worker:run_edge",
     "tier": "halimede.worker.tier_worker:run_tier",
     "cloud": "halimede.worker:run_cloud",
@@ -78,6 +84,7 @@ PROGRAMS = {
     "aggregator": "halimede.training.roles:run_aggregator",
     "trainer": "halimede.training.roles:run_trainer",
 }
+#: what each role does, for the help
 DOES = {
     "edge": "receive frames, answer",
     "tier": "answer hard samples, and request answers to the hardest from the next tier",
@@ -90,7 +97,7 @@ DOES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's definition."""
+    """Return the definition of the command line, from which the documents are made as well."""
     command = argparse.ArgumentParser(
         prog="halimede worker",
         description="A worker of a service: of joint inference (small model at the edge, big one in the cloud), or of "
@@ -99,12 +106,15 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "program", choices=tuple(PROGRAMS), help="; ".join(f"{name}: {does}" for name, does in DOES.items())
+        "program", choices=tuple(ROLE_ENTRIES), help="; ".join(f"{name}: {does}" for name, does in DOES.items())
     )
     command.add_argument("--version", action="version", version=__version__)
     return command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the worker until it is stopped."""
-    pkgutil.resolve_name(PROGRAMS[parser().parse_args(arguments).program])()
+    """Run the worker of a role until it is stopped. Ends the process with the exit codes of its help.
+
+    ``arguments``: of the command line; None: those of this process.
+    """
+    pkgutil.resolve_name(ROLE_ENTRIES[parser().parse_args(arguments).program])()

@@ -1,4 +1,4 @@
-"""``halimede camera``: publishes pictures of cameras that do not speak MQTT."""
+"""``halimede camera``: the command line of a process that publishes frames of cameras which speak no MQTT."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from halimede.system.runtime import stop_on_signal
 #: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
 
+#: the help about sources and environment variables
 ENVIRONMENT = """\
 Examples:
   halimede camera --camera door=rtsp://10.0.0.7/stream1 --fps 10
@@ -45,7 +46,7 @@ environment (options take precedence; see docs/cameras.md):
 exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run, or when a frame had no
 subscriber, also after SIGTERM or SIGINT; 2 after a mistake that you can correct (see the last line)
 """
-#: options that set variables
+#: the environment variable that each option sets, by the option's name
 VARIABLES = {
     "fps": "CAMERA_FPS",
     "max_width": "CAMERA_MAX_WIDTH",
@@ -62,7 +63,7 @@ VARIABLES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's definition."""
+    """Return the definition of the command line, from which the documents are made as well."""
     command = argparse.ArgumentParser(
         prog="halimede camera",
         description="Publish the frames of cameras that do not support MQTT.",
@@ -98,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the options in it."""
+    """Return the environment with the values of options in place of their variables."""
     values = {variable: getattr(options, name) for name, variable in VARIABLES.items()}
     flags = {"CAMERA_BARE": options.bare, "SOURCE_LOOP": options.loop}
     return {
@@ -109,12 +110,15 @@ def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run cameras until they are stopped; return the exit code."""
+    """Run cameras until they are stopped; return the exit code that ``ENVIRONMENT`` describes.
+
+    ``arguments``: of the command line; None: those of this process.
+    """
     return run(parser().parse_args(arguments), os.environ)
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Run cameras; return the exit code."""
+    """Run cameras by options of ``parser``; return the exit code. Errors are printed to stderr."""
     try:
         settings = read(environment(options, environ), options.camera, options.cameras)
         brokers = {camera.name: broker_of(settings, camera.name, environ) for camera in settings.cameras}
@@ -130,9 +134,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]) -> MqttSettings:
-    """Return the broker settings of a camera: with the credentials in a folder of its name, if there is one.
+    """Return the broker's address and credentials for a camera. Raises HalimedeError if no broker is found.
 
-    Without a configured broker it uses that of the system on this machine, like the command ``halimede``.
+    The credentials are those in a folder of the camera's name, if there is one. Without a configured broker it is that
+    of the system on this machine.
     """
     credentials = settings.credentials
     if credentials and (own := Path(credentials).expanduser() / camera).is_dir():
@@ -143,7 +148,10 @@ def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]
 
 
 async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -> int:
-    """Run cameras; return the exit code, and name the frames that reached no worker."""
+    """Run cameras until a signal, or the end of all files; return 1 if frames had no subscriber, else 0.
+
+    Frames without a subscriber are printed to stderr. Raises HalimedeError.
+    """
     stop = stop_on_signal()
     unheard = await camera_group.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop)
     for camera, frames in unheard.items():

@@ -17,13 +17,15 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import InvalidFieldError
 from halimede.topic import Role
-from tests.access_world import AUDITOR, AccessWorld, access_world, until
+from tests.access_world import AUDITOR, AccessWorld, access_world
+from tests.attacks.test_attack_01_hostile_names import HOSTILE
+from tests.waiting import eventually
 
-HOSTILE = ["a+/#b", "#", "+", "", "../x", "a/b", "A", "a b", "$SYS", "%u", "a\0b", "ä", "gm\n", "x" * 254, "x" * 65_535]
+CLIENT_IDS = [*HOSTILE, "a+/#b", "%u", "gm\n", "x" * 254]
 WANTED = ["sedna/api/request/a", "node/edge1/sedna/upstream/sync", "$SYS/broker/uptime"]
 
 
-@pytest.mark.parametrize("client_id", HOSTILE)
+@pytest.mark.parametrize("client_id", CLIENT_IDS, ids=lambda client_id: ascii(client_id[:12]))
 def test_attack_03_our_bus_refuses_it_before_it_connects(client_id: str) -> None:
     with pytest.raises(InvalidFieldError, match=r"client id: .* is not accepted: use 1 to 253"):
         MqttBus(client_id, "127.0.0.1:9")
@@ -38,7 +40,7 @@ async def test_attack_03_on_the_broker_it_gains_nothing(tmp_path: Path, client_i
         await auditor.listen(["#"])
         got = _attack(world, client_id)
         assert await honest.publish(topics.SYNC.at(node="edge0").text, "after") == 0
-        await until(lambda: any(tag == "after" for _, tag in auditor.heard))
+        await eventually(lambda: any(tag == "after" for _, tag in auditor.heard))
         assert [tag for _, tag in auditor.heard] == ["after"]
         assert got == []
 

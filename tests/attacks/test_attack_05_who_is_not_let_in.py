@@ -43,10 +43,10 @@ async def world(tmp_path: Path) -> AsyncIterator[AccessWorld]:
         yield made
 
 
-def authority_of(folder: Path) -> a.Pair:
-    key = a.read_key((folder / "ca.key").read_bytes())
+def pair_of(folder: Path, name: str) -> a.Pair:
+    key = a.read_key((folder / f"{name}.key").read_bytes())
     assert key
-    return a.Pair(a.read_bundle((folder / "ca.crt").read_bytes())[0], key)
+    return a.Pair(a.read_bundle((folder / f"{name}.crt").read_bytes())[0], key)
 
 
 def none(_: Path, own: Path) -> None:
@@ -62,8 +62,7 @@ def self_signed(_: Path, own: Path) -> None:
 def of_another_authority(folder: Path, own: Path) -> None:
     other = folder.parent / "other"
     make_certificates(SITE, other)
-    for name in ("tls.crt", "tls.key"):
-        shutil.copy(other / GM.folder / name, own / name)
+    place(own, pair_of(other / GM.folder, "tls"))
 
 
 def its_own_authority(_: Path, own: Path) -> None:
@@ -71,19 +70,16 @@ def its_own_authority(_: Path, own: Path) -> None:
 
 
 def expired(folder: Path, own: Path) -> None:
-    with_clock(-timedelta(days=30), lambda: place(own, a.new_client(authority_of(folder), "gm", 10)))
+    with_clock(-timedelta(days=30), lambda: place(own, a.new_client(pair_of(folder, "ca"), "gm", 10)))
 
 
 def not_yet_valid(folder: Path, own: Path) -> None:
-    with_clock(timedelta(days=30), lambda: place(own, a.new_client(authority_of(folder), "gm", 10)))
+    with_clock(timedelta(days=30), lambda: place(own, a.new_client(pair_of(folder, "ca"), "gm", 10)))
 
 
 def signed_by_a_user(folder: Path, own: Path) -> None:
     """A user's certificate is no authority: what it signs counts for nothing."""
-    user = folder / Principal(Role.LC, "edge0").folder
-    key = a.read_key((user / "tls.key").read_bytes())
-    assert key
-    signer = a.Pair(a.read_bundle((user / "tls.crt").read_bytes())[0], key)
+    signer = pair_of(folder / Principal(Role.LC, "edge0").folder, "tls")
     forged = a.new_client(signer, "gm", 365)
     place(own, forged)
     (own / "tls.crt").write_bytes(a.write_bundle([forged.certificate, signer.certificate]))
@@ -91,8 +87,7 @@ def signed_by_a_user(folder: Path, own: Path) -> None:
 
 def the_brokers_own(folder: Path, own: Path) -> None:
     """It is for servers."""
-    for name in ("tls.crt", "tls.key"):
-        shutil.copy(folder / "broker" / name, own / name)
+    place(own, pair_of(folder / "broker", "tls"))
 
 
 def place(own: Path, pair: a.Pair) -> None:
@@ -111,20 +106,12 @@ def with_clock(by: timedelta, call: Callable[[], None]) -> None:
         call()
 
 
+CERTIFICATES = [none, self_signed, its_own_authority, expired, not_yet_valid]
+CERTIFICATES += [of_another_authority, signed_by_a_user, the_brokers_own]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "how",
-    [
-        none,
-        self_signed,
-        of_another_authority,
-        its_own_authority,
-        expired,
-        not_yet_valid,
-        signed_by_a_user,
-        the_brokers_own,
-    ],
-)
+@pytest.mark.parametrize("how", CERTIFICATES)
 @pytest.mark.usefixtures("each_client")
 async def test_attack_05_whose_certificate_does_not_count_is_not_let_in(
     world: AccessWorld, tmp_path: Path, how: Callable[[Path, Path], None]
@@ -165,28 +152,13 @@ async def test_attack_05_old_tls_is_refused_by_the_broker(world: AccessWorld, ve
         assert await asyncio.to_thread(shake, world, version, newer) == name
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.usefixtures("each_client")
-async def test_attack_05_our_client_refuses_a_broker_with_old_tls(tmp_path: Path) -> None:
-    make_certificates(SITE, tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-    context.load_cert_chain(tmp_path / "broker" / "tls.crt", tmp_path / "broker" / "tls.key")
-    async with listening(context) as (port, said):
-        with pytest.raises(NotAllowedError, match="the TLS handshake with the broker failed"):
-            await MqttBus("gm", settings(tmp_path, port)).check_reachable()
-        assert said == []
-
-
 @pytest.mark.usefixtures("each_client")
 async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: AccessWorld) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.broker.port)
     writer.write(CONNECT)
     heard = b""
-    async with asyncio.timeout(patience(PATIENCE)):
-        with contextlib.suppress(ConnectionError):
-            heard = await reader.read(1000)
+    with contextlib.suppress(ConnectionError):
+        heard = await asyncio.wait_for(reader.read(1000), patience(PATIENCE))
     writer.close()
     assert not heard.startswith(b"\x20")
     with pytest.raises(DisconnectedError):
@@ -196,9 +168,8 @@ async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: Access
 @pytest.mark.usefixtures("each_client")
 async def test_attack_05_without_a_password_or_with_a_wrong_one_nobody_gets_in(tmp_path: Path) -> None:
     make_passwords(SITE, tmp_path)
-    async with MosquittoProcess(
-        tmp_path / "run", port=free_port(), access=listener_lines(tmp_path, tls=False)
-    ) as broker:
+    access = listener_lines(tmp_path, tls=False)
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access) as broker:
         password = (tmp_path / "gm" / "password").read_text().strip()
         await MqttBus("gm", f"mqtt://gm:{password}@127.0.0.1:{broker.port}").check_reachable()
         for who in ("", "gm@", "gm:@", f"gm:{password[:-1]}@", f"lc.edge0:{password}@", f"nobody:{password}@"):
@@ -230,29 +201,47 @@ async def test_attack_05_certificates_are_not_shown_on_a_plain_connection(tmp_pa
         MqttSettings.from_url("mqtt://127.0.0.1", credentials=tmp_path / "gm")
 
 
-@pytest.mark.parametrize("who", ["another site's broker", "a node of ours", "the broker under another name"])
+CERTIFICATE = r"the broker's certificate (is not accepted|does not have the name)"
+BROKERS = {
+    "another site's": CERTIFICATE,
+    "a node of ours": CERTIFICATE,
+    "ours under another name": CERTIFICATE,
+    "ours with old TLS": "the TLS handshake with the broker failed",
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("who", BROKERS)
 @pytest.mark.usefixtures("each_client")
 async def test_attack_05_our_client_refuses_a_broker_that_is_not_ours(tmp_path: Path, who: str) -> None:
     make_certificates(SITE, tmp_path / "ours")
-    served, host = tmp_path / "ours" / "broker", "127.0.0.1"
-    if who == "another site's broker":
+    served = tmp_path / "ours" / "broker"
+    if who == "another site's":
         make_certificates(SITE, tmp_path / "theirs")
         served = tmp_path / "theirs" / "broker"
     elif who == "a node of ours":
         served = tmp_path / "ours" / Principal(Role.LC, "edge0").folder
-    else:
+    elif who == "ours under another name":
         make_certificates(Site(broker=["broker.example.com"], nodes=SITE.nodes), tmp_path / "ours")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(served / "tls.crt", served / "tls.key")
+    context = server_context(served)
+    if who == "ours with old TLS":
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     async with listening(context) as (port, said):
-        with pytest.raises(NotAllowedError, match=r"the broker's certificate (is not accepted|does not have the name)"):
-            await MqttBus("gm", settings(tmp_path / "ours", port, host)).check_reachable()
+        with pytest.raises(NotAllowedError, match=BROKERS[who]):
+            await MqttBus("gm", settings(tmp_path / "ours", port)).check_reachable()
         assert said == []
 
 
-def settings(folder: Path, port: int, host: str = "127.0.0.1") -> MqttSettings:
-    found = MqttSettings.from_url(f"mqtts://{host}:{port}", credentials=folder / GM.folder)
-    return replace(found, connect_timeout_s=1.0)
+def server_context(folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
+
+
+def settings(folder: Path, port: int) -> MqttSettings:
+    url = f"mqtts://127.0.0.1:{port}"
+    return replace(MqttSettings.from_url(url, credentials=folder / GM.folder), connect_timeout_s=1.0)
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ import pytest
 from halimede import codec, topics
 from halimede import messages as m
 from halimede.bus import Packet
+from halimede.errors import DecodeError
 from tests.inbox import Inbox
 from tests.worlds import World
 
@@ -63,5 +64,5 @@ async def test_attack_06_malformed_bodies_are_counted_acknowledged_and_dead_lett
 
 @pytest.mark.parametrize("payload", (MALFORMED | NOT_FINITE).values(), ids=MALFORMED | NOT_FINITE)
 def test_attack_06_each_is_refused_and_so_are_numbers_that_are_none(payload: bytes) -> None:
-    with pytest.raises(codec.DecodeError):
+    with pytest.raises(DecodeError):
         codec.decode(topics.REPLY, payload)

@@ -11,16 +11,16 @@ import numpy as np
 import psutil
 import pytest
 
-from halimede import topics
-from halimede.bus import Delivery
+from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError
 from halimede.frames import decode, new_frame, new_id
 from halimede.frames.encodings import measure
-from halimede.messages import Frame, Reply
-from services.broker import MosquittoProcess
+from halimede.messages import Frame
 from tests.digits import Digits
 from tests.hostile_pictures import jpeg_that_claims, png_that_claims
-from tests.integration.workers import Worker, site
+from tests.integration.workers import Site, Worker
+from tests.requester import Requester
+from tests.serving_world import Server
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -34,8 +34,8 @@ EACH = [(encoding, data) for encoding, files in CLAIMS.items() for data in files
 TIMES = 20
 
 
-def peak(worker: Worker) -> int:
-    """Return the most memory that a worker has ever had, in bytes."""
+def peak(worker: Worker | Server) -> int:
+    """Return the most memory that a process has ever had, in bytes."""
     for line in Path(f"/proc/{worker.process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -43,6 +43,7 @@ def peak(worker: Worker) -> int:
 
 
 def frame(encoding: str, data: bytes) -> Frame:
+    assert len(data) < MAX_BYTES
     return Frame(id=new_id(), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
 
 
@@ -53,56 +54,32 @@ def test_attack_09_it_is_refused_before_anything_is_decoded(encoding: str, data:
             read(frame(encoding, data))
 
 
-async def test_attack_09_at_an_edge_worker(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        edge = s.start("edge", f"{unique}-e", digits.small)
-        await s.running(f"{unique}-e")
-        await s.send(digits.pictures[:20])
-        await s.answered()
-        before = peak(edge)
-        for _ in range(TIMES):
-            for _, data in EACH:
-                await s.publish(data)
-        await s.send(digits.pictures[:20])
-        await s.answered()
-        await eventually(lambda: s.counts(f"{unique}-e").rejected == TIMES * len(EACH))
-        assert peak(edge) - before < 32 * MIB
-        await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))
-        assert s.counts(f"{unique}-e").lost == 0
-        assert any("pixels" in letter.reason for letter in s.letters)
+async def test_attack_09_at_an_edge_worker(s: Site, digits: Digits) -> None:
+    edge = await s.run_edge(digits.small)
+    await s.send_all(digits.pictures[:20])
+    before = peak(edge)
+    for _ in range(TIMES):
+        for _, data in EACH:
+            await s.publish(data)
+    await s.send_all(digits.pictures[:20])
+    await eventually(lambda: s.counts(s.edge).rejected == TIMES * len(EACH))
+    assert peak(edge) - before < 32 * MIB
+    await eventually(lambda: s.counts(s.edge).inference_number == len(s.sent))
+    assert s.counts(s.edge).lost == 0
+    assert any("pixels" in letter.reason for letter in s.letters)
 
 
-async def test_attack_09_at_a_cloud_worker(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        cloud = s.start("cloud", f"{unique}-c", digits.big)
-        await s.running(f"{unique}-c")
-        replies: dict[bytes, Reply] = {}
-
-        async def replied(delivery: Delivery[Reply]) -> None:
-            replies[delivery.body.id] = delivery.body
-
-        names = {"ns": "default", "service": unique}
-        reply_to = topics.REPLY.at(**names, worker="asker")
-        await s.bus.subscribe(topics.REPLY.filter(**names, worker="asker"), replied)
-        addresses = [topics.REQUEST_TO.at(**names, worker=f"{unique}-c"), topics.REQUEST.at(**names)]
-
-        async def ask(sample: Frame, number: int = 0) -> Reply:
-            await s.bus.publish(addresses[number % 2], sample, reply_to=reply_to, correlation=sample.id)
-            await eventually(lambda: sample.id in replies, 30)
-            return replies[sample.id]
-
-        good = new_frame(np.zeros((8, 8), np.uint8))
-        assert (await ask(good)).prediction is not None
-        before = peak(cloud)
-        for number in range(TIMES * len(EACH)):
-            reply = await ask(frame(*EACH[number % len(EACH)]), number)
-            assert (reply.prediction, reply.error) == (None, "invalid")
-            assert "pixels" in reply.message
-        assert (await ask(new_frame(np.ones((8, 8), np.uint8)))).prediction is not None
-        assert peak(cloud) - before < 32 * MIB
-        await eventually(lambda: s.counts(f"{unique}-c").rejected == TIMES * len(EACH))
-        assert psutil.pid_exists(cloud.process.pid)
+async def test_attack_09_at_a_cloud_worker(s: Site, digits: Digits) -> None:
+    cloud = s.start("cloud", s.cloud, digits.big)
+    await s.running(s.cloud)
+    requester = await Requester(s).listen()
+    assert (await requester.ask(new_frame(np.zeros((8, 8), np.uint8)))).prediction is not None
+    before = peak(cloud)
+    for number in range(TIMES * len(EACH)):
+        reply = await requester.ask(frame(*EACH[number % len(EACH)]), s.cloud if number % 2 else "")
+        assert (reply.prediction, reply.error) == (None, "invalid")
+        assert "pixels" in reply.message
+    assert (await requester.ask(new_frame(np.ones((8, 8), np.uint8)))).prediction is not None
+    assert peak(cloud) - before < 32 * MIB
+    await eventually(lambda: s.counts(s.cloud).rejected == TIMES * len(EACH))
+    assert psutil.pid_exists(cloud.process.pid)

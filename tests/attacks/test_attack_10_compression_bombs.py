@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from halimede import topics
-from halimede.bus import Delivery
-from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError
-from halimede.frames import decode, new_id
+from halimede.frames import decode
 from halimede.frames.encodings import measure
 from halimede.image_headers import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
-from halimede.messages import Frame, Reply
 from halimede.pipeline.model_queue import MemoryBudget
-from services.broker import MosquittoProcess
-from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, peak
+from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, frame, peak
 from tests.digits import Digits, slow
 from tests.hostile_pictures import PNG_MAGIC, chunk, jpeg, jpeg_with_scans, jpeg_with_segments, png, zeros
-from tests.integration.workers import ROOT, site
-from tests.simulated import eventually, simulated
-from tests.waiting import patience
+from tests.integration.workers import ROOT, Site
+from tests.programs import run_python
+from tests.requester import Requester
+from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -46,11 +40,6 @@ REMARKS = {
 }
 
 
-def framed(encoding: str, data: bytes) -> Frame:
-    assert len(data) < MAX_BYTES
-    return Frame(id=new_id(), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
-
-
 def cost(encoding: str, data: bytes, folder: Path) -> tuple[float, int]:
     """Decode in a process of its own; return the seconds of CPU that it took, and the most memory it had."""
     (folder / "bomb").write_bytes(data)
@@ -66,40 +55,41 @@ def cost(encoding: str, data: bytes, folder: Path) -> tuple[float, int]:
         "after = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(after.ru_utime - before.ru_utime, after.ru_maxrss)\n"
     )
-    command = [sys.executable, "-c", code, encoding, str(folder / "bomb")]
-    run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=patience(120))
+    run = run_python("-c", code, encoding, folder / "bomb", check=True, cwd=ROOT, timeout_s=120)
     seconds, kibibytes = run.stdout.split()
     return float(seconds), int(kibibytes) * 1024
+
+
+def is_cheap(bomb: bytes, folder: Path, within_s: float) -> None:
+    """Insist that a bomb of 8 x 8 pixels costs about as much memory as a plain picture, and little time."""
+    seconds, memory = cost("png", bomb, folder)
+    _, plain = cost("png", png(8, 8), folder)
+    assert memory - plain < len(bomb) * 4 + 8 * MIB
+    assert seconds < within_s
 
 
 @pytest.mark.parametrize("name", list(REMARKS))
 def test_attack_10_what_is_beside_the_pixels_is_never_inflated(name: str, tmp_path: Path) -> None:
     bomb = png(8, 8, REMARKS[name])
-    assert decode(framed("png", bomb)).shape == (8, 8, 3)
+    assert decode(frame("png", bomb)).shape == (8, 8, 3)
     assert b"".join(read_png(memoryview(bomb)).parts) == png(8, 8)
-    seconds, memory = cost("png", bomb, tmp_path)
-    _, plain = cost("png", png(8, 8), tmp_path)
-    assert memory - plain < len(bomb) * 4 + 8 * MIB
-    assert seconds < 2
+    is_cheap(bomb, tmp_path, 2)
 
 
 def test_attack_10_pixel_data_beyond_the_picture_is_not_inflated(tmp_path: Path) -> None:
     bomb = png(8, 8, pixels=GIB_OF_ZEROS)
-    assert measure(framed("png", bomb)) == 8 * 8 * 3
-    seconds, memory = cost("png", bomb, tmp_path)
-    _, plain = cost("png", png(8, 8), tmp_path)
-    assert memory - plain < len(bomb) * 4 + 8 * MIB
-    assert seconds < 5
+    assert measure(frame("png", bomb)) == 8 * 8 * 3
+    is_cheap(bomb, tmp_path, 5)
 
 
 @pytest.mark.parametrize("scans", [500, 50_000])
 def test_attack_10_a_jpeg_of_endless_scans_is_refused_by_the_work_that_it_asks_for(scans: int) -> None:
     with pytest.raises(DecodeError, match="scans"):
-        decode(framed("jpeg", jpeg_with_scans(2048, scans)))
+        decode(frame("jpeg", jpeg_with_scans(2048, scans)))
 
 
 def test_attack_10_a_usual_progressive_jpeg_is_none() -> None:
-    assert decode(framed("jpeg", jpeg_with_scans(2048, 4))).shape == (2048, 2048)
+    assert decode(frame("jpeg", jpeg_with_scans(2048, 4))).shape == (2048, 2048)
     assert read_jpeg(memoryview(jpeg(64, 64, progressive=True))).scans < 16
 
 
@@ -113,10 +103,10 @@ def test_attack_10_a_usual_progressive_jpeg_is_none() -> None:
 )
 def test_attack_10_more_parts_than_any_writer_makes_are_refused(encoding: str, data: bytes, said: str) -> None:
     with pytest.raises(DecodeError, match=said):
-        decode(framed(encoding, data))
+        decode(frame(encoding, data))
 
 
-@simulated
+@pytest.mark.simulated
 async def test_attack_10_decoded_frames_wait_for_memory_in_the_order_in_which_they_came() -> None:
     memory = MemoryBudget(100)
     await memory.take(60)
@@ -134,52 +124,30 @@ async def test_attack_10_decoded_frames_wait_for_memory_in_the_order_in_which_th
     assert order == ["large"], "what is larger than all goes alone, and is not overtaken for ever"
     memory.give(1000)
     await asyncio.gather(*waiting)
-    assert (order, memory.taken) == (["large", "small"], 10)
+    assert (order, memory.used) == (["large", "small"], 10)
 
 
 @pytest.mark.slow
-async def test_attack_10_an_edge_worker_decodes_no_more_than_it_has_memory_for(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
+async def test_attack_10_an_edge_worker_decodes_no_more_than_it_has_memory_for(s: Site, digits: Digits) -> None:
     """Files of 48 KB are 46 MiB each once they are decoded, and the model is slow and wants them whole."""
-    async with site(mosquitto, unique, tmp_path) as s:
-        edge = s.start_script("edge", f"{unique}-e", slow(1.0, role="edge"), MODEL_SPEC="")
-        await s.running(f"{unique}-e")
-        await s.send(digits.pictures[:2])
-        await s.answered()
-        before = peak(edge)
-        await s.send([BOMB] * 16, fps=500)
-        await s.answered(90)
-        assert set(s.copies.values()) == {1}
-        assert (peak(edge) - before) / MIB < ENOUGH_MIB
-        await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))
+    edge = await s.run_script("edge", slow(1.0, role="edge"), MODEL_SPEC="")
+    await s.send_all(digits.pictures[:2])
+    before = peak(edge)
+    await s.send([BOMB] * 16, fps=500)
+    await s.answered(90)
+    assert set(s.copies.values()) == {1}
+    assert (peak(edge) - before) / MIB < ENOUGH_MIB
+    await eventually(lambda: s.counts(s.edge).inference_number == len(s.sent))
 
 
 @pytest.mark.slow
-async def test_attack_10_a_cloud_worker_takes_no_more_at_once_than_it_has_memory_for(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        cloud = s.start_script("cloud", f"{unique}-c", slow(0.02), MODEL_SPEC="")
-        await s.running(f"{unique}-c")
-        answered: set[bytes] = set()
-
-        async def replied(delivery: Delivery[Reply]) -> None:
-            assert delivery.body.prediction is not None, delivery.body
-            answered.add(delivery.body.id)
-
-        names = {"ns": "default", "service": unique}
-        reply_to = topics.REPLY.at(**names, worker="asker")
-        await s.bus.subscribe(topics.REPLY.filter(**names, worker="asker"), replied)
-
-        async def ask(data: bytes) -> None:
-            sample = framed("png", data)
-            await s.bus.publish(topics.REQUEST.at(**names), sample, reply_to=reply_to, correlation=sample.id)
-
-        for data in digits.pictures[:10]:
-            await ask(data)
-        await eventually(lambda: len(answered) == 10, 30)
-        before = peak(cloud)
-        await asyncio.gather(*(ask(BOMB) for _ in range(20)))
-        await eventually(lambda: len(answered) == 30, 270)
-        assert (peak(cloud) - before) / MIB < ENOUGH_MIB
+async def test_attack_10_a_cloud_worker_takes_no_more_at_once_than_it_has_memory_for(s: Site, digits: Digits) -> None:
+    cloud = await s.run_script("cloud", slow(0.02), MODEL_SPEC="")
+    requester = await Requester(s).listen()
+    for data in digits.pictures[:10]:
+        await requester.ask(frame("png", data))
+    before = peak(cloud)
+    await asyncio.gather(*(requester.send(frame("png", BOMB)) for _ in range(20)))
+    await eventually(lambda: len(set(requester.read(lambda reply: reply.id))) == 30, 270)
+    assert all(reply.prediction is not None for reply in requester.bodies)
+    assert (peak(cloud) - before) / MIB < ENOUGH_MIB

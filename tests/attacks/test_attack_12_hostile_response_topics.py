@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,11 @@ from halimede.frames import new_frame
 from halimede.messages import ApiRequest, DeadLetter, LogsRequest
 from halimede.topic import Address
 from services.broker import MosquittoProcess
-from services.gm.app import GlobalManager
-from services.gm.cluster.local import LocalCluster
 from services.lc.paths import NodePaths
 from services.lc.worker_files import Logs
 from tests.digits import Digits
-from tests.integration.workers import site
-from tests.ports import free_port
+from tests.faults.control import Control
+from tests.integration.workers import Site
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -69,9 +67,6 @@ class Spy:
         else:
             self.topics.append(packet.topic)
 
-    def forget(self) -> None:
-        self.topics.clear()
-
 
 @contextlib.asynccontextmanager
 async def spying(broker: MosquittoProcess, name: str) -> AsyncIterator[tuple[MqttBus, Spy]]:
@@ -83,89 +78,57 @@ async def spying(broker: MosquittoProcess, name: str) -> AsyncIterator[tuple[Mqt
         yield attacker, spy
 
 
-async def attack(attacker: MqttBus, to: Address[Any], body: bytes, proof: Callable[[], Awaitable[Any]]) -> None:
-    """Send a request with each hostile response topic, then show by ``proof`` that they all were handled."""
+async def attack(
+    attacker: MqttBus, spy: Spy, to: Address[Any], own: Address[Any], request: Any, *allowed: str, hostile: Any = None
+) -> Any:
+    """Send a request with each hostile response topic, then one that is answered, at its own; return that answer.
+
+    ``hostile``: another body for the hostile ones. ``allowed``: what else may be published.
+    """
+    asking = RpcClient(attacker, own)
+    await asking.start()
+    spy.topics.clear()
+    body = codec.encode(to.topic, hostile or request)
     for topic in HOSTILE.values():
         # the broker, or our own client, may refuse some of these by itself: that is as good
         with contextlib.suppress(BusError, ValueError, TypeError):
             await attacker.send(Packet(to.text, body, response_topic=topic, correlation=b"c" * 16))
         await attacker.wait_connected(patience(10))
-    await proof()
+    answer = await asking.ask(to, request, timeout_s=30)
     await asyncio.sleep(0.5)
-
-
-def harmless(spy: Spy, *allowed: str) -> None:
-    assert set(spy.topics) <= set(allowed)
+    assert set(spy.topics) <= {to.text, own.text, *allowed}
     assert any("response topic" in letter.reason for letter in spy.letters)
+    assert spy.topics.count(own.text) == 1
+    return answer.body
 
 
-async def test_attack_12_at_a_cloud_worker(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s, spying(mosquitto, unique) as (attacker, spy):
-        s.start("cloud", f"{unique}-c", digits.big, LC_PERIOD="0.2")
-        await s.running(f"{unique}-c")
-        names = {"ns": "default", "service": unique}
+async def test_attack_12_at_a_cloud_worker(mosquitto: MosquittoProcess, s: Site, digits: Digits) -> None:
+    async with spying(mosquitto, s.service) as (attacker, spy):
+        s.start("cloud", s.cloud, digits.big, LC_PERIOD="0.2")
+        await s.running(s.cloud)
+        names = {"ns": "default", "service": s.service}
         to, own = topics.REQUEST.at(**names), topics.REPLY.at(**names, worker="asker")
-        asking = RpcClient(attacker, own)
-        await asking.start()
-
-        async def proof() -> None:
-            answer = await asking.ask(to, new_frame(np.zeros((8, 8), np.uint8)), timeout_s=30)
-            assert answer.body.prediction is not None
-
-        body = codec.encode(topics.REQUEST, new_frame(np.ones((8, 8), np.uint8)))
-        spy.forget()
-        await attack(attacker, to, body, proof)
-        info = topics.WORKER_INFO.at(node=f"node-{unique}", ns="default", worker=f"{unique}-c").text
-        harmless(spy, to.text, own.text, info, topics.LOAD.at(**names, worker=f"{unique}-c").text)
-        assert spy.topics.count(own.text) == 1
+        info = topics.WORKER_INFO.at(node=f"node-{s.service}", ns="default", worker=s.cloud).text
+        load = topics.LOAD.at(**names, worker=s.cloud).text
+        good, hostile = (new_frame(np.full((8, 8), value, np.uint8)) for value in (0, 1))
+        assert (await attack(attacker, spy, to, own, good, info, load, hostile=hostile)).prediction is not None
         # computed once, for the one who may ask; the others counted
-        await eventually(lambda: s.counts(f"{unique}-c").rejected >= len(HOSTILE) - 4, 30)
-        assert s.counts(f"{unique}-c").served == 1
+        await eventually(lambda: s.counts(s.cloud).rejected >= len(HOSTILE) - 4, 30)
+        assert s.counts(s.cloud).served == 1
 
 
-async def test_attack_12_at_the_api_of_gm(unique: str, tmp_path: Path) -> None:
-    async with (
-        MosquittoProcess(tmp_path / "broker", port=free_port()) as broker,
-        spying(broker, unique) as (attacker, spy),
-        LocalCluster(tmp_path / "store.db") as cluster,
-    ):
-        gm = GlobalManager(MqttBus("halimede-gm", broker.url), cluster, cluster)
-        running = asyncio.create_task(gm.run())
+async def test_attack_12_at_the_api_of_gm(unique: str, plane: Control) -> None:
+    async with spying(plane.broker, unique) as (attacker, spy), plane.gm():
         to, own = topics.API_REQUEST.at(client="attacker"), topics.API_REPLY.at(client="attacker")
-        asking = RpcClient(attacker, own)
-        await asking.start()
         await eventually(lambda: topics.GM_PRESENCE.at().text in spy.topics, 30)
-
-        async def proof() -> None:
-            await asking.ask(to, ApiRequest(op="nodes"), timeout_s=30)
-
-        spy.forget()
-        await attack(attacker, to, codec.encode(topics.API_REQUEST, ApiRequest(op="nodes")), proof)
-        harmless(spy, to.text, own.text)
-        assert spy.topics.count(own.text) == 1
-        running.cancel()
-        await asyncio.wait([running])
+        # the birth may be published again meanwhile
+        await attack(attacker, spy, to, own, ApiRequest(op="nodes"), topics.GM_PRESENCE.at().text)
 
 
 async def test_attack_12_at_the_logs_of_a_node(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
-    async with (
-        spying(mosquitto, unique) as (attacker, spy),
-        MqttBus(f"lc-{unique}", mosquitto.url) as bus,
-    ):
+    async with spying(mosquitto, unique) as (attacker, spy), MqttBus(f"lc-{unique}", mosquitto.url) as bus:
         await bus.wait_connected(patience(10))
         await Logs(NodePaths(tmp_path, unique), bus).start()
         to, own = topics.LOGS_REQUEST.at(node=unique, client="attacker"), topics.LOGS_REPLY.at(client="attacker")
-        asking = RpcClient(attacker, own)
-        await asking.start()
-        request = LogsRequest(namespace="default", worker="w")
-
-        async def proof() -> None:
-            assert (await asking.ask(to, request, timeout_s=30)).body.error
-
-        spy.forget()
-        await attack(attacker, to, codec.encode(topics.LOGS_REQUEST, request), proof)
-        harmless(spy, to.text, own.text)
-        assert spy.topics.count(own.text) == 1
+        assert (await attack(attacker, spy, to, own, LogsRequest(namespace="default", worker="w"))).error
         assert bus.stats.failed_handlers == 0

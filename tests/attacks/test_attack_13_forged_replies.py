@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError
 from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits
-from tests.integration.workers import Site, site
+from tests.integration.workers import Site
 from tests.simulated import eventually, simulate
 from tests.unit.frames.clouds import NS, SERVICE, frame
 from tests.waiting import patience
@@ -62,41 +61,37 @@ class Cloud:
         await self.s.bus.publish(self.reply_to, reply, correlation=correlation)
 
 
-async def test_attack_13_forged_and_replayed_replies_are_dropped_and_counted(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        s.start("edge", f"{unique}-e", digits.small, **ALL_HARD, DEADLINE_MS="60000")
-        await s.running(f"{unique}-e")
-        cloud = Cloud(s, f"{unique}-c")
-        await cloud.start()
-        await s.known(cloud.name)
-        await s.send(digits.pictures[:2], fps=5)
-        first, second = await cloud.request(0), await cloud.request(1)
-        asked, id_, good = first.packet.correlation, first.body.id, Prediction(label="good")
-        assert len(asked) == len(second.packet.correlation) == 16
-        assert asked != second.packet.correlation
+async def test_attack_13_forged_and_replayed_replies_are_dropped_and_counted(s: Site, digits: Digits) -> None:
+    await s.run_edge(digits.small, **ALL_HARD, DEADLINE_MS="60000")
+    cloud = Cloud(s, s.cloud)
+    await cloud.start()
+    await s.known(cloud.name)
+    await s.send(digits.pictures[:2], fps=5)
+    first, second = await cloud.request(0), await cloud.request(1)
+    asked, id_, good = first.packet.correlation, first.body.id, Prediction(label="good")
+    assert len(asked) == len(second.packet.correlation) == 16
+    assert asked != second.packet.correlation
 
-        for guess in (b"", b"guess", bytes(16), new_id(), asked[:-1], asked + b"\0", id_):
-            await cloud.say(guess, id_, cloud.name)  # correlation data that nobody gave out
-        await cloud.say(asked, new_id(), cloud.name)  # the right one, for another sample
-        await cloud.say(asked, second.body.id, cloud.name)  # or for one that is under way as well
-        await cloud.say(asked, id_, f"{unique}-stranger")  # the right one, of a worker that was not asked
-        await eventually(lambda: s.counts(f"{unique}-e").unasked == 10, 30)
-        assert s.results == {}
+    for guess in (b"", b"guess", bytes(16), new_id(), asked[:-1], asked + b"\0", id_):
+        await cloud.say(guess, id_, cloud.name)  # correlation data that nobody gave out
+    await cloud.say(asked, new_id(), cloud.name)  # the right one, for another sample
+    await cloud.say(asked, second.body.id, cloud.name)  # or for one that is under way as well
+    await cloud.say(asked, id_, f"{s.service}-stranger")  # the right one, of a worker that was not asked
+    await eventually(lambda: s.counts(s.edge).unasked == 10, 30)
+    assert s.results == {}
 
-        await cloud.say(asked, id_, cloud.name, good)
-        await eventually(lambda: len(s.results) == 1, 30)
-        for _ in range(3):
-            await cloud.say(asked, id_, cloud.name)  # replayed
-        await cloud.say(second.packet.correlation, second.body.id, cloud.name, good)
-        await s.answered()
-        await eventually(lambda: s.counts(f"{unique}-e").cloud_inference_number == 2, 30)
-        await asyncio.sleep(0.5)
-        assert {(result.by, result.label) for result in s.results.values()} == {("cloud", "good")}
-        assert set(s.copies.values()) == {1}
-        counts = s.counts(f"{unique}-e")
-        assert (counts.unasked, counts.late, counts.cloud_inference_number) == (10, 0, 2)
+    await cloud.say(asked, id_, cloud.name, good)
+    await eventually(lambda: len(s.results) == 1, 30)
+    for _ in range(3):
+        await cloud.say(asked, id_, cloud.name)  # replayed
+    await cloud.say(second.packet.correlation, second.body.id, cloud.name, good)
+    await s.answered()
+    await eventually(lambda: s.counts(s.edge).cloud_inference_number == 2, 30)
+    await asyncio.sleep(0.5)
+    assert {(result.by, result.label) for result in s.results.values()} == {("cloud", "good")}
+    assert set(s.copies.values()) == {1}
+    counts = s.counts(s.edge)
+    assert (counts.unasked, counts.late, counts.cloud_inference_number) == (10, 0, 2)
 
 
 async def test_attack_13_what_nobody_waits_for_reaches_no_client_of_the_api(

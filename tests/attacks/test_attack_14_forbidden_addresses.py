@@ -56,35 +56,12 @@ async def refused(url: str, cache: Cache, policy: AddressPolicy = POLICY) -> Fet
 @pytest.mark.parametrize(
     "host",
     [
-        "127.0.0.1",
-        "localhost",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[::ffff:7f00:1]",
-        "0.0.0.0",
-        "[::]",
-        "127.1",
-        "2130706433",
-        "0x7f000001",
-        "0x7f.0.0.1",
-        "0177.0.0.1",
-        "0",
-        "127.0.0.1.",
-        "%31%32%37.0.0.1",
-        "①②⑦.0.0.1",
-        "127。0。0。1",
-        "169.254.169.254",
-        "[::ffff:a9fe:a9fe]",
-        "[64:ff9b::a9fe:a9fe]",
-        "169.254.169.254.",
-        "0xa9fea9fe",
-        "user:word@169.254.169.254",
-        "10.0.0.1",
-        "192.168.1.1",
-        "[fd00::1]",
-        "[fe80::1]",
+        "127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "[::]", "127.1",
+        "2130706433", "0x7f000001", "0x7f.0.0.1", "0177.0.0.1", "0", "127.0.0.1.", "%31%32%37.0.0.1", "①②⑦.0.0.1",
+        "127。0。0。1", "169.254.169.254", "[::ffff:a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]", "169.254.169.254.",
+        "0xa9fea9fe", "user:word@169.254.169.254", "10.0.0.1", "192.168.1.1", "[fd00::1]", "[fe80::1]",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_attack_14_addresses_in_every_spelling(scheme: str, host: str, closed: Origin, cache: Cache) -> None:
     error = await refused(f"{scheme}://{host}:{closed.port}/m.onnx", cache, AddressPolicy())
@@ -121,17 +98,10 @@ async def test_attack_14_every_hop_of_a_redirect_is_judged(
 @pytest.mark.parametrize(
     "to",
     [
-        "file:///etc/hostname",
-        "ftp://127.0.0.1/x",
-        "s3://bucket/key",
-        "bus://any/sha256/x",
-        "gopher://127.0.0.1:25/",
-        "data:,x",
-        "javascript:1",
-        "http://[::1",
-        "http://h:99999/",
+        "file:///etc/hostname", "ftp://127.0.0.1/x", "s3://bucket/key", "bus://any/sha256/x", "gopher://127.0.0.1:25/",
+        "data:,x", "javascript:1", "http://[::1", "http://h:99999/",
     ],
-)
+)  # fmt: skip
 async def test_attack_14_a_redirect_to_another_scheme_is_not_followed(to: str, open_: Origin, cache: Cache) -> None:
     open_.answers["/m"] = redirect(to)
     assert (await refused(f"{open_.url}/m", cache)).reason is FetchReason.FORBIDDEN_REDIRECT
@@ -187,13 +157,12 @@ async def test_attack_14_a_name_that_changes_between_two_look_ups(
 
 
 async def test_attack_14_of_several_addresses_only_allowed_ones_are_used(
-    open_: Origin, cache: Cache, monkeypatch: pytest.MonkeyPatch
+    open_: Origin, closed: Origin, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Names(monkeypatch, [CLOSED, OPEN])
-    with serving(b"a secret", CLOSED) as closed:
-        url = f"http://evil.example:{open_.port}/m"
-        assert (await fetch(url, "", cache, limits=LIMITS, policy=POLICY)).size == len(open_.body)
-        assert closed.connections == 0
+    url = f"http://evil.example:{open_.port}/m"
+    assert (await fetch(url, "", cache, limits=LIMITS, policy=POLICY)).size == len(open_.body)
+    assert closed.connections == 0
 
 
 async def test_attack_14_a_proxy_of_the_environment_is_no_way_around(
@@ -235,11 +204,8 @@ async def test_attack_14_a_link_does_not_lead_there_either(tmp_path: Path, cache
     "url", ["file://models.example/m", "file:relative", "ftp://h/m", "h/m", "//h/m?x", "dict://h:1/"]
 )
 async def test_attack_14_other_schemes(url: str, cache: Cache) -> None:
-    assert (await refused(url, cache)).reason in {
-        FetchReason.INVALID_URL,
-        FetchReason.UNSUPPORTED_SCHEME,
-        FetchReason.NOT_FOUND,
-    }
+    reasons = {FetchReason.INVALID_URL, FetchReason.UNSUPPORTED_SCHEME, FetchReason.NOT_FOUND}
+    assert (await refused(url, cache)).reason in reasons
 
 
 async def command(url: str, folder: Path, *options: str, **environment: str) -> tuple[int | None, str]:

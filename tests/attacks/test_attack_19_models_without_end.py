@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from halimede.models.model_trial import TrialLimits, TrialReason, try_model
@@ -33,17 +34,11 @@ print(json.dumps([trial.ok, trial.reason, trial.message, resource.getrusage(reso
 """
 
 
-def trials() -> list[int]:
+def trials() -> list[psutil.Process]:
     """Return the trials that run as children of this process."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and b"halimede.inference.trial" in (entry / "cmdline").read_bytes():
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                found += [int(entry.name)] if parent == os.getpid() else []
-        except OSError:
-            continue
-    return found
+    children = psutil.process_iter(["ppid", "cmdline"])
+    own = [child for child in children if child.info["ppid"] == os.getpid()]
+    return [child for child in own if "halimede.inference.trial" in " ".join(child.info["cmdline"] or ())]
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["when it is loaded", "when it answers"])

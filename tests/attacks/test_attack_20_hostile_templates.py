@@ -11,24 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.template_policy import check_template
-from tests.unit.gm.workloads.world import (
-    SETTINGS,
-    built,
-    container,
-    environment,
-    model,
-    pod,
-    reasons,
-    service,
-    template,
-)
+from tests.unit.gm.workloads.builds import built, environment, pod, reasons
+from tests.unit.gm.workloads.world import SETTINGS, container, model, service, template
 
 NARROW = replace(
     SETTINGS,
@@ -69,12 +60,8 @@ def test_attack_20_folders_of_the_node_are_mounted_read_only_everywhere() -> Non
     mount = {"name": "v", "mountPath": "/x", "readOnly": False, "recursiveReadOnly": "Disabled"}
     own = {"name": "own", "mountPath": "/own"}
     sidecar = {"name": "log", "image": "x", "volumeMounts": [mount]}
-    restarted = {
-        "name": "init",
-        "image": "x",
-        "restartPolicy": "Always",
-        "volumeMounts": [own, {**mount, "subPath": "a"}],
-    }
+    mounts_of_init = [own, {**mount, "subPath": "a"}]
+    restarted = {"name": "init", "image": "x", "restartPolicy": "Always", "volumeMounts": mounts_of_init}
     of_pod = {
         "containers": [container(volumeMounts=[mount, own]), sidecar],
         "initContainers": [restarted],
@@ -162,6 +149,7 @@ def test_attack_20_allowed_images_and_ours_run(image: str) -> None:
     assert edge({"image": image}, settings=NARROW).problems == ()
 
 
+TOKENS = {"sources": [{"secret": {"name": "s"}}, {"serviceAccountToken": {"path": "t"}}]}
 PRIVILEGES: list[tuple[dict[str, Any], str]] = [
     ({"hostNetwork": True}, "hostNetwork"),
     ({"hostPID": True}, "hostPID"),
@@ -169,17 +157,7 @@ PRIVILEGES: list[tuple[dict[str, Any], str]] = [
     ({"serviceAccountName": "cluster-admin"}, "serviceAccountName"),
     ({"serviceAccount": "cluster-admin"}, "serviceAccount"),
     ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
-    (
-        {
-            "volumes": [
-                {
-                    "name": "v",
-                    "projected": {"sources": [{"secret": {"name": "s"}}, {"serviceAccountToken": {"path": "t"}}]},
-                }
-            ]
-        },
-        "volumes[0].projected.sources[1].serviceAccountToken",
-    ),
+    ({"volumes": [{"name": "v", "projected": TOKENS}]}, "volumes[0].projected.sources[1].serviceAccountToken"),
     ({"priorityClassName": "system-node-critical"}, "priorityClassName"),
     ({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}, "securityContext.sysctls"),
     ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, "securityContext.seccompProfile.type"),
@@ -188,6 +166,7 @@ PRIVILEGES: list[tuple[dict[str, Any], str]] = [
     ({"volumes": [{"name": "v", "gitRepo": {"repository": "x"}}]}, "volumes[0].gitRepo"),
     ({"volumes": [{"name": "v", "nfs": {"server": "10.0.0.1", "path": "/"}}]}, "volumes[0].nfs"),
 ]
+FROM_HOST = {"name": "v", "mountPath": "/v", "mountPropagation": "HostToContainer"}
 RIGHTS: list[tuple[dict[str, Any], str]] = [
     ({"securityContext": {"privileged": True}}, "securityContext.privileged"),
     ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}, "securityContext.capabilities.add"),
@@ -195,10 +174,7 @@ RIGHTS: list[tuple[dict[str, Any], str]] = [
     ({"securityContext": {"procMount": "Unmasked"}}, "securityContext.procMount"),
     ({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}, "securityContext.appArmorProfile.type"),
     ({"ports": [{"containerPort": 1, "hostPort": 22}]}, "ports[0].hostPort"),
-    (
-        {"volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "HostToContainer"}]},
-        "volumeMounts[0].mountPropagation",
-    ),
+    ({"volumeMounts": [FROM_HOST]}, "volumeMounts[0].mountPropagation"),
     ({"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}}, "livenessProbe.httpGet.host"),
     ({"lifecycle": {"postStart": {"tcpSocket": {"host": "10.0.0.1"}}}}, "lifecycle.postStart.tcpSocket.host"),
 ]
@@ -224,6 +200,10 @@ def test_attack_20_a_sidecar_is_held_to_the_same() -> None:
     refused(of, "PodNotAllowed", "containers[1].securityContext.privileged")
 
 
+def test_attack_20_nobody_takes_the_fetchers_place() -> None:
+    refused(edge(initContainers=[{"name": "fetch", "image": "x"}]), "PodNotAllowed", "initContainers[0].name")
+
+
 @pytest.mark.parametrize("name", ["halimede-cache", "halimede-broker", "halimede-anything"])
 def test_attack_20_nobody_else_mounts_the_nodes_cache_or_our_credentials(name: str) -> None:
     mount = {"name": name, "mountPath": "/x"}
@@ -240,10 +220,6 @@ def test_attack_20_nobody_puts_files_in_place_of_ours(path: str) -> None:
     mine = {"name": "mine", "emptyDir": {}}
     of = edge(container(volumeMounts=[{"name": "mine", "mountPath": path}]), volumes=[mine])
     refused(of, "PodNotAllowed", "containers[0].volumeMounts[0].mountPath")
-
-
-def test_attack_20_nobody_takes_the_fetchers_place() -> None:
-    refused(edge(initContainers=[{"name": "fetch", "image": "x"}]), "PodNotAllowed", "initContainers[0].name")
 
 
 def test_attack_20_no_variable_of_a_template_goes_before_a_fact() -> None:
@@ -274,6 +250,7 @@ anything: st.SearchStrategy[Any] = st.recursive(
 )  # fmt: skip
 
 
+@example(of_pod={"initContainers": [{"name": []}]}, of_container={}, metadata={})
 @given(
     of_pod=st.dictionaries(
         st.sampled_from(["initContainers", "imagePullSecrets", "securityContext", "hostNetwork", "serviceAccountName",

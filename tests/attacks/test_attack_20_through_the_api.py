@@ -74,33 +74,26 @@ async def test_attack_20_no_escape_becomes_a_deployment_and_its_status_names_the
         }
 
 
-async def test_attack_20_a_folder_of_the_node_is_mounted_read_only_and_written_once(api: Api) -> None:  # noqa: F811
-    async with world(api) as w, w.gm():
-        body = hostile(w, "helmet", "volumes", [{"name": "v", "hostPath": {"path": "/data/out"}}])
-        pod = body["spec"]["edgeWorker"]["template"]["spec"]
-        pod["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v", "readOnly": False}]
-        await w.apply(model("small"), model("big"), body)
-        await w.reaches("Running")
-        made = await w.object("Deployment", "helmet-deployment-edge")
-        assert made is not None
-        [container] = made["spec"]["template"]["spec"]["containers"]
-        [mount] = [each for each in container["volumeMounts"] if each["name"] == "v"]
-        assert mount["readOnly"] is True
-        assert made["metadata"]["generation"] == 1
-
-
-async def test_attack_20_no_variable_of_a_user_stands_in_place_of_ours(api: Api) -> None:  # noqa: F811
+async def test_attack_20_a_folder_is_mounted_read_only_and_no_variable_of_a_user_stands_in_place_of_ours(
+    api: Api,  # noqa: F811
+) -> None:
     names = ("HALIMEDE_BROKER", "SERVICE_UID", "MODEL_URL", "WORKER_NAME")
     env = [{"name": name, "value": "evil"} for name in names]
     async with world(api) as w, w.gm():
-        await w.apply(model("small"), model("big"), hostile(w, "helmet", "env", env, in_container=True))
+        body = hostile(w, "helmet", "env", env, in_container=True)
+        pod = body["spec"]["edgeWorker"]["template"]["spec"]
+        pod["volumes"] = [{"name": "v", "hostPath": {"path": "/data/out"}}]
+        pod["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v", "readOnly": False}]
+        await w.apply(model("small"), model("big"), body)
         await w.reaches("Running")
-        made = await w.object("Deployment", "helmet-deployment-edge")
-        assert made is not None
-        [container] = made["spec"]["template"]["spec"]["containers"]
-        said = {each["name"]: each.get("value") for each in container["env"]}
-        assert "evil" not in said.values()
-        assert said["HALIMEDE_BROKER"] == w.settings.broker
+        deployment = await w.made("Deployment", "helmet-deployment-edge")
+        assert deployment["metadata"]["generation"] == 1, "it was written once"
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        [mount] = [mount for mount in container["volumeMounts"] if mount["name"] == "v"]
+        assert mount["readOnly"] is True
+        values = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert "evil" not in values.values()
+        assert values["HALIMEDE_BROKER"] == w.settings.broker
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)

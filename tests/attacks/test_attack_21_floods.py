@@ -1,4 +1,7 @@
-"""Floods of what nodes and users may say: GM stays small, answers everybody else, and knows the last word."""
+"""Floods of what nodes and users may say: GM stays small, answers everybody else, and knows the last word.
+
+User properties by the thousand, of 64 KiB, or of characters that end connections: refused, counted, acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,27 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from halimede import topics
-from halimede.bus import Delivery
-from halimede.bus.mqtt import MqttBus
+from halimede import codec, topics
+from halimede.bus import Delivery, Packet
+from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.settings import Client
+from halimede.contract.examples import EXAMPLES, address
 from halimede.messages import NodeStatus, Output, Presence, Status, StatusDocument, TaskInfo, WorkerReport
-from tests.attacks.flooding import NODE
-from tests.faults.control import PATIENCE, ROOT, SERVICES, Child, Control, control
+from halimede.topic import Topic
+from services.broker import MosquittoProcess
+from tests.attacks.flooding import NODE, connect, publish, user
+from tests.faults.control import PATIENCE, ROOT, Child, Control
+from tests.inbox import Inbox
+from tests.integration.gm_world import SERVICES
+from tests.simulated import eventually
 from tests.waiting import patience
-
-pytestmark = pytest.mark.slow
+from tests.worlds import World
 
 #: how long a flood lasts, and how many messages it is at the least, however slow the machine is
 FLOOD_S, LEAST, LEAST_SYNCS = 1.0, 2500, 50
@@ -64,10 +74,7 @@ async def watching(plane: Control) -> AsyncIterator[tuple[Child, Watch, str]]:
     """GM as a process with two services, one of the node that floods and one of a good node."""
     gm = plane.gm_process(HALIMEDE_HTTP="off")
     await plane.apply(*plane.models(), plane.service("helmet", node=NODE), plane.service("other", node="good0"))
-    uids = [
-        (await plane.ask("get", plural=SERVICES, namespace="default", name=name)).object["metadata"]["uid"]
-        for name in ("helmet", "other")
-    ]
+    uids = [(await plane.stored(name))["metadata"]["uid"] for name in ("helmet", "other")]
     # the operator listens to nodes, and a flood of them would reach it, too: it is GM that is looked at
     await plane.operator.unsubscribe(topics.PRESENCE.filter())
     async with MqttBus("lc.good0", plane.settings()) as bus:
@@ -90,10 +97,12 @@ async def flood(plane: Control, kind: str, uid: str) -> asyncio.subprocess.Proce
 KINDS = ("counts", "uids", "unknown", "names", "presence", "nodes", "sync", "lists", "applies", "letters")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-async def test_attack_21_a_flood_costs_gm_little_and_nobody_else_is_lost_in_it(kind: str, tmp_path: Path) -> None:
-    async with control(tmp_path) as plane, watching(plane) as (gm, watch, uid):
-        before = psutil.Process(gm.process.pid).memory_info().rss
+async def test_attack_21_a_flood_costs_gm_little_and_nobody_else_is_lost_in_it(kind: str, plane: Control) -> None:
+    async with watching(plane) as (gm, watch, uid):
+        memory = psutil.Process(gm.process.pid).memory_info
+        before = memory().rss
         first = (await plane.ask("events", limit=1)).events[-1].sequence
         loop = asyncio.get_running_loop()
         began, largest, at_first = loop.time(), before, watch.shown.copy()
@@ -103,15 +112,14 @@ async def test_attack_21_a_flood_costs_gm_little_and_nobody_else_is_lost_in_it(k
                 await asyncio.sleep(0.2)
                 await plane.ask("version")
                 await watch.report()
-                largest = max(largest, psutil.Process(gm.process.pid).memory_info().rss)
+                largest = max(largest, memory().rss)
         out, _ = await process.communicate()
         await watch.report()
         await plane.until(lambda: watch.counted("other") == watch.said)
         if kind == "counts":  # what was overtaken was skipped, the last word was not
             await plane.until(lambda: watch.counted("helmet") == int(out))
 
-        largest = max(largest, psutil.Process(gm.process.pid).memory_info().rss)
-        assert largest - before < MORE_RSS
+        assert max(largest, memory().rss) - before < MORE_RSS
         store = sum(file.stat().st_size for file in (plane.home / "gm").glob("store.db*"))
         assert store < MOST_STORE
         events = (await plane.ask("events", limit=1)).events[-1].sequence - first
@@ -123,23 +131,90 @@ async def test_attack_21_a_flood_costs_gm_little_and_nobody_else_is_lost_in_it(k
         assert gm.process.poll() is None
 
 
-async def test_attack_21_a_worker_that_floods_its_lc_makes_it_flood_nobody(tmp_path: Path) -> None:
-    async with control(tmp_path) as plane, plane.gm(), plane.lc() as lc:
-        await plane.apply(*plane.models(), plane.service("helmet"))
-        await plane.running("helmet")
-        reports: list[NodeStatus] = []
-
-        async def reported(delivery: Delivery[NodeStatus]) -> None:
-            reports.append(delivery.body)
-
+@pytest.mark.slow
+async def test_attack_21_a_worker_that_floods_its_lc_makes_it_flood_nobody(plane: Control) -> None:
+    async with plane.gm(), plane.lc() as lc:
+        await plane.start_services("helmet")
+        reports = Inbox[NodeStatus]()
         async with MqttBus("looks", plane.settings()) as bus:
             await bus.wait_connected(patience(PATIENCE))
-            await bus.subscribe(topics.NODE_STATUS.filter(plural=SERVICES), reported)
+            await bus.subscribe(topics.NODE_STATUS.filter(plural=SERVICES), reports)
             began = asyncio.get_running_loop().time()
             process = await flood(plane, "infos", "")
             await process.communicate()
             await plane.apply(plane.service("another"))  # it still does what it is told
             await plane.running("another")
             took = asyncio.get_running_loop().time() - began
-        assert len(reports) <= took * 2 * 12 + 10
+        assert reports.started <= took * 2 * 12 + 10
         assert lc.stats.connects == 1
+
+
+TOO_MUCH = {
+    "one more than may be": user("a", "b") * (MAX_PROPERTIES + 1),
+    "ten thousand": user("a", "b") * 10_000,
+    "a hundred thousand": user("", "") * 100_000,
+    "values of 64 KiB": user("epoch", "9" * 65_000) * 20,
+    "a name too long": user("n" * (MAX_PROPERTY + 1), "v"),
+}
+#: what comes to the connections that samples travel on
+SAMPLES = (topics.CAMERA_FRAME, topics.REQUEST, topics.REPLY)
+#: brokers let it through, and MQTT libraries end the connection at it
+ODD = {"U+FEFF in a name": user("\ufeff", "v"), "U+FEFF in a value": user("traceparent", "\ufeff")}
+
+
+@pytest.mark.parametrize(
+    ("topic", "client"),
+    [*((topic, "paho") for topic in topics.CONTRACT), *((topic, "lean") for topic in SAMPLES)],
+    ids=lambda value: getattr(value, "id", value),
+)
+async def test_attack_21_on_every_topic_too_much_beside_a_body_is_refused_and_the_next_is_read(
+    topic: Topic[Any], client: Client, mosquitto: MosquittoProcess, unique: str
+) -> None:
+    where, body = address(topic), codec.encode(topic, EXAMPLES[topic.id])
+    marked: list[Delivery[Any]] = []
+
+    async def take(delivery: Delivery[Any]) -> None:
+        if unique in delivery.properties:
+            marked.append(delivery)
+
+    # one at a time: any that is not acknowledged would keep the next one away
+    settings = MqttSettings("127.0.0.1", mosquitto.port, receive_maximum=1, prefix=unique, client=client)
+    async with MqttBus(unique, settings) as bus:
+        await bus.wait_connected(patience(10))
+        await bus.subscribe(topic.filter(), take)
+        link = await asyncio.to_thread(connect, mosquitto.port, f"{unique}-a")
+        for number, section in enumerate([*TOO_MUCH.values(), *ODD.values(), user(unique, "the next")], 1):
+            packet = publish(f"{unique}/{where.text}", body, qos=1, beside=section, mid=number)
+            await asyncio.to_thread(link.sendall, packet)
+        await eventually(lambda: marked, 30)
+        link.close()
+        assert bus.stats.rejected == len(TOO_MUCH)
+        assert bus.stats.connects == 1
+        assert len(marked) == 1
+
+
+async def test_attack_21_both_buses_agree_on_how_much_may_be_beside_a_body(world: World, unique: str) -> None:
+    bus, inbox = await world.connect(unique), Inbox[bytes]()
+    sender = await world.connect(f"{unique}-s")
+    await bus.subscribe(topics.CAMERA_FRAME.filter(ns="default", camera=unique), inbox)
+    at = topics.CAMERA_FRAME.at(ns="default", camera=unique).text
+    most = tuple((f"n{i}", "v") for i in range(MAX_PROPERTIES))
+    for properties in ((*most, ("more", "v")), (("n", "v" * (MAX_PROPERTY + 1)),), most, (("n", "v" * MAX_PROPERTY),)):
+        await sender.send(Packet(at, b"frame", properties=properties))
+    await inbox.has(2)
+    assert [d.packet.properties for d in inbox.deliveries] == [most, (("n", "v" * MAX_PROPERTY),)]
+    assert bus.stats.rejected == 2
+
+
+async def test_attack_21_gm_answers_the_request_after_one_with_too_much_beside_it(plane: Control) -> None:
+    async with plane.gm() as gm:
+        await plane.ask("version")
+        before = gm.stats.rejected
+        link = await asyncio.to_thread(connect, plane.broker.port, "attacker")
+        for section in TOO_MUCH.values():
+            request = publish("sedna/api/request/operator", b'{"op": "version"}', beside=section)
+            await asyncio.to_thread(link.sendall, request)
+        await plane.until(lambda: gm.stats.rejected == before + len(TOO_MUCH))
+        assert (await plane.ask("version")).error is None
+        assert gm.stats.connects == 1
+        link.close()

@@ -10,7 +10,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.models import redact
 from tests.e2e.running import ROOT, running
 from tests.typed import halimede
-from tests.waiting import patience
+from tests.waiting import patience, wait_for
 
 SECRETS = ("s3cret-user", "s3cret-word", "s3cret-token", "s3cret-key")
 URL = "http://s3cret-user:s3cret-word@127.0.0.1:9/m.onnx?token=s3cret-token&key=s3cret-key"
@@ -116,11 +115,8 @@ def test_attack_22_services_given_a_password_in_the_environment_show_it_nowhere(
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(line, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
-        end = time.monotonic() + patience(30)
-        while b"bus down" not in (tmp_path / "log").read_bytes():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < end, (tmp_path / "log").read_text()
-            time.sleep(0.1)
+        wait_for(lambda: process.poll() is not None or b"bus down" in (tmp_path / "log").read_bytes(), 30)
+        assert process.poll() is None, (tmp_path / "log").read_text()
         assert not found(" ".join(psutil.Process(process.pid).cmdline()))
     finally:
         process.terminate()
@@ -161,9 +157,8 @@ async def test_attack_22_on_a_running_system_a_models_secrets_stay_in_its_addres
         processes = [repr(process.environ()) for process in system.processes().values()]
     assert "127.0.0.1:9" in " ".join(events), "the address itself is named"
     assert [text for text in lines + events + processes if found(text)] == []
-    assert [
-        topic for topic, body in heard if found(body) and "/downstream/" not in topic and "/api/" not in topic
-    ] == []
+    leaked = {topic for topic, body in heard if found(body)}
+    assert [topic for topic in leaked if "/downstream/" not in topic and "/api/" not in topic] == []
     said = [(tmp_path / "home.log"), *(tmp_path / "home").rglob("*")]
     leaks = [path.name for path in said if path.is_file() and found(path.read_bytes())]
     assert {name.removesuffix("-wal").removesuffix("-shm") for name in leaks} <= {"store.db"}

@@ -46,47 +46,44 @@ def empty_blocks_in_a_zip(path: Path) -> None:
     path.write_bytes(data)
 
 
-WAYS = [endless_name, empty_members, empty_blocks_in_a_zip]
+@pytest.fixture(params=[endless_name, empty_members, empty_blocks_in_a_zip])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    request.param(tmp_path / "model.tar.gz")
+    return tmp_path / "model.tar.gz"
 
 
-async def unpacked(make: object, folder: Path, limits: ArchiveLimits | None = None) -> Path:
-    model, cache = folder / "model.tar.gz", Cache(folder / "cache")
-    make(model)  # type: ignore[operator]
+async def unpacked(model: Path, limits: ArchiveLimits | None = None) -> Path:
+    cache = Cache(model.parent / "cache")
     return await unpack(cache, await fetch(str(model), "", cache), limits=limits)
 
 
-@pytest.mark.parametrize("make", WAYS)
-async def test_attack_25_bytes_that_hold_nothing_are_refused(make: object, tmp_path: Path) -> None:
+async def test_attack_25_bytes_that_hold_nothing_are_refused(model: Path) -> None:
     async with asyncio.timeout(patience(OVER_S)):
         with pytest.raises(FetchError, match="bytes in a row are empty") as caught:
-            await unpacked(make, tmp_path)
+            await unpacked(model)
     assert caught.value.reason is FetchReason.BAD_ARCHIVE
 
 
-@pytest.mark.parametrize("make", WAYS)
-async def test_attack_25_an_archive_ends_by_time(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MOST_EMPTY", SIZE * 2)
+async def test_attack_25_an_archive_ends_by_time(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_EMPTY_BYTES", SIZE * 2)
     async with asyncio.timeout(patience(OVER_S)):
         with pytest.raises(FetchError, match=r"more than 0.02 s") as caught:
-            await unpacked(make, tmp_path, ArchiveLimits(seconds=0.02))
+            await unpacked(model, ArchiveLimits(seconds=0.02))
     assert caught.value.reason is FetchReason.TIMEOUT
 
 
-@pytest.mark.parametrize("make", WAYS)
-async def test_attack_25_an_archive_ends_when_told(
-    make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive, "MOST_EMPTY", SIZE * 2)
+async def test_attack_25_an_archive_ends_when_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_EMPTY_BYTES", SIZE * 2)
     began = asyncio.Event()
-    monkeypatch.setattr(archive, "_unpacked", _announced(archive._unpacked, began, asyncio.get_running_loop()))
-    work = asyncio.create_task(unpacked(make, tmp_path))
+    monkeypatch.setattr(archive, "_unpack", _announced(archive._unpack, began, asyncio.get_running_loop()))
+    work = asyncio.create_task(unpacked(model))
     await began.wait()
     told = time.monotonic()
     work.cancel()
     await asyncio.wait([work])
     assert work.cancelled()
     assert time.monotonic() - told < patience(OVER_S)
-    assert not list((tmp_path / "cache" / "unpacked").glob(".*"))
+    assert not list((model.parent / "cache" / "unpacked").glob(".*"))
 
 
 def _announced(function: object, began: asyncio.Event, loop: asyncio.AbstractEventLoop) -> object:

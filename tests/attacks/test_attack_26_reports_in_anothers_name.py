@@ -1,4 +1,4 @@
-"""Attack 26: reports in another's name: dead letters, camera statuses, health. The broker takes one's own alone."""
+"""Attacks 2 and 26: reports in another's name: presence, statuses, health, letters. Brokers take one's own alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from halimede import topics
 from halimede.access.site import Principal
 from halimede.contract.examples import NAMES
 from halimede.topic import Address, Role
-from tests.access_world import AUDITOR, access_world, until
+from tests.access_world import AUDITOR, access_world
+from tests.waiting import eventually
 
 NOT_AUTHORIZED = 0x87
 
@@ -19,9 +20,10 @@ def reports(name: str) -> dict[Principal, list[Address]]:
     """Return what may be published in the name of node or camera ``name``, by who may."""
     letter = topics.DEAD_LETTER.at(node=name, client="any-client")
     worker = topics.WORKER_INFO.at(node=name, ns="default", worker=NAMES["worker"])
+    status = topics.NODE_STATUS.at(node=name, ns="default", plural="jointinferenceservices", name="helmet")
     read_itself = topics.NODE_CAMERA_STATUS.at(node=name, ns="default", camera="cam0")
     return {
-        Principal(Role.LC, name): [letter, topics.PRESENCE.at(node=name)],
+        Principal(Role.LC, name): [letter, topics.PRESENCE.at(node=name), topics.SYNC.at(node=name), status],
         Principal(Role.EDGE, name): [letter, worker, read_itself],
         Principal(Role.CLOUD, name): [letter, worker],
     }
@@ -38,7 +40,7 @@ async def test_attack_26_what_runs_on_a_node_reports_in_its_name_alone(role: Rol
             assert await hostile.publish(address.text, "forged") == NOT_AUTHORIZED, address.text
         for address in own:
             assert await hostile.publish(address.text, "true") == 0, address.text
-        await until(lambda: len(auditor.heard) == len(own))
+        await eventually(lambda: len(auditor.heard) == len(own))
         assert {tag for _, tag in auditor.heard} == {"true"}
 
 
@@ -47,9 +49,7 @@ async def test_attack_26_what_runs_on_a_node_reports_in_its_name_alone(role: Rol
     [
         (Principal(Role.CAMERA, "cam0"), True),
         (Principal(Role.CAMERA, "cam1"), False),
-        (Principal(Role.EDGE, "edge0"), False),
-        (Principal(Role.CLOUD, "edge0"), False),
-        (Principal(Role.LC, "edge0"), False),
+        *((Principal(role, "edge0"), False) for role in (Role.EDGE, Role.CLOUD, Role.LC)),
         (Principal(Role.CONSUMER, "viewer"), False),
     ],
 )

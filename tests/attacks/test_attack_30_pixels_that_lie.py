@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +15,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from halimede import topics
-from halimede.bus import Delivery
 from halimede.frames import encode_image, new_frame, pack
-from halimede.messages import Frame, Reply
-from services.broker import MosquittoProcess
 from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, frame, peak
 from tests.digits import Digits
 from tests.hostile_pictures import (
@@ -35,9 +29,10 @@ from tests.hostile_pictures import (
     lossless_jpeg,
     png_that_claims,
 )
-from tests.integration.workers import PREPROCESS, ROOT, Site, Worker, site
+from tests.integration.workers import PREPROCESS, ROOT, Site, Worker
+from tests.programs import run_python
+from tests.requester import Requester
 from tests.simulated import eventually
-from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -85,10 +80,7 @@ print(next(line.split()[1] for line in Path("/proc/self/status").read_text().spl
 def decoded(folder: Path, data: bytes) -> tuple[list[str], int]:
     """Decode at each scale in a process of its own; return what it says, and the most memory that it had."""
     (folder / "picture").write_bytes(data)
-    run = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder / "picture")],
-        check=False, capture_output=True, text=True, cwd=ROOT, timeout=patience(60),
-    )  # fmt: skip
+    run = run_python("-c", CHILD, folder / "picture", cwd=ROOT)
     assert (run.returncode, run.stderr) == (0, "")
     *lines, kibibytes = run.stdout.splitlines()
     return lines, int(kibibytes) * 1024
@@ -142,67 +134,45 @@ async def send_photos(s: Site, photos: list[bytes]) -> None:
         await s.publish(pack(sample))
 
 
-async def test_attack_30_at_an_edge_worker(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        edge = s.start("edge", f"{unique}-e", digits.small, **scaled("edge"))
-        await s.running(f"{unique}-e")
-        photos = [photo(picture) for picture in digits.pictures[:5]]
+async def test_attack_30_at_an_edge_worker(s: Site, digits: Digits) -> None:
+    edge = await s.run_edge(digits.small, **scaled("edge"))
+    photos = [photo(picture) for picture in digits.pictures[:5]]
+    await send_photos(s, photos)
+    await s.answered()
+    usage = Usage(edge)
+    for _ in range(TIMES):
+        for data, _ in LIES.values():
+            await s.publish(data)
+        for pixels in NO_NUMBERS.values():
+            await s.publish(pack(new_frame(pixels)))
         await send_photos(s, photos)
         await s.answered()
-        usage = Usage(edge)
-        for _ in range(TIMES):
-            for data, _ in LIES.values():
-                await s.publish(data)
-            for pixels in NO_NUMBERS.values():
-                await s.publish(pack(new_frame(pixels)))
-            await send_photos(s, photos)
-            await s.answered()
-        refused = TIMES * (len(LIES) + len(NO_NUMBERS))
-        await eventually(lambda: s.counts(f"{unique}-e").rejected == refused)
-        await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))
-        assert s.counts(f"{unique}-e").lost == 0
-        usage.check()
-        texts = " ".join(letter.reason for letter in s.letters)
-        assert any(text in texts for _, text in LIES.values()), texts
+    refused = TIMES * (len(LIES) + len(NO_NUMBERS))
+    await eventually(lambda: s.counts(s.edge).rejected == refused)
+    await eventually(lambda: s.counts(s.edge).inference_number == len(s.sent))
+    assert s.counts(s.edge).lost == 0
+    usage.check()
+    texts = " ".join(letter.reason for letter in s.letters)
+    assert any(text in texts for _, text in LIES.values()), texts
 
 
-async def test_attack_30_at_a_cloud_worker(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        cloud = s.start("cloud", f"{unique}-c", digits.big, **scaled("cloud"))
-        await s.running(f"{unique}-c")
-        replies: dict[bytes, Reply] = {}
-
-        async def replied(delivery: Delivery[Reply]) -> None:
-            replies[delivery.body.id] = delivery.body
-
-        names = {"ns": "default", "service": unique}
-        reply_to = topics.REPLY.at(**names, worker="asker")
-        await s.bus.subscribe(topics.REPLY.filter(**names, worker="asker"), replied)
-
-        async def ask(sample: Frame) -> Reply:
-            await s.bus.publish(topics.REQUEST.at(**names), sample, reply_to=reply_to, correlation=sample.id)
-            await eventually(lambda: sample.id in replies, 30)
-            return replies[sample.id]
-
-        good = photo(digits.pictures[0])
-        label = (await ask(frame("jpeg", good))).prediction
-        assert label is not None
-        usage = Usage(cloud)
-        for _ in range(TIMES):
-            for data, text in LIES.values():
-                reply = await ask(frame("png" if data[:1] == b"\x89" else "jpeg", data))
-                assert (reply.prediction, reply.error) == (None, "invalid")
-                assert text in reply.message
-            for name, pixels in NO_NUMBERS.items():
-                reply = await ask(new_frame(pixels))
-                assert (reply.prediction, reply.error) == (None, "invalid")
-                assert name in reply.message.lower()
-            again = (await ask(frame("jpeg", good))).prediction
-            assert again is not None
-            assert again.label == label.label
-        await eventually(lambda: s.counts(f"{unique}-c").rejected == TIMES * (len(LIES) + len(NO_NUMBERS)))
-        usage.check()
+async def test_attack_30_at_a_cloud_worker(s: Site, digits: Digits) -> None:
+    cloud = s.start("cloud", s.cloud, digits.big, **scaled("cloud"))
+    await s.running(s.cloud)
+    requester = await Requester(s).listen()
+    good = photo(digits.pictures[0])
+    label = (await requester.ask(frame("jpeg", good))).prediction
+    assert label is not None
+    usage = Usage(cloud)
+    for _ in range(TIMES):
+        bad = [(frame("png" if data[:1] == b"\x89" else "jpeg", data), text) for data, text in LIES.values()]
+        bad += [(new_frame(pixels), name) for name, pixels in NO_NUMBERS.items()]
+        for sample, text in bad:
+            reply = await requester.ask(sample)
+            assert (reply.prediction, reply.error) == (None, "invalid")
+            assert text.lower() in reply.message.lower()
+        again = (await requester.ask(frame("jpeg", good))).prediction
+        assert again is not None
+        assert again.label == label.label
+    await eventually(lambda: s.counts(s.cloud).rejected == TIMES * (len(LIES) + len(NO_NUMBERS)))
+    usage.check()

@@ -68,11 +68,7 @@ class MemoryBuses:
         buses = self._workers.setdefault(worker, [])
 
         def connect(
-            client_id: str,
-            *,
-            announce: Announce | None = None,
-            receive_maximum: int | None = None,
-            session_s: int = 0,
+            client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None, session_s: int = 0
         ) -> Bus:
             most = receive_maximum or RECEIVE_MAXIMUM
             bus = MemoryBus(client_id, self._broker, announce, receive_maximum=most, session_s=session_s)

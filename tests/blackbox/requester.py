@@ -11,7 +11,8 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import Frame, Reply
 from halimede.topic import Address, Filter
-from tests.blackbox.world import Kind, Running, World, frame, until
+from tests.blackbox.world import Kind, Running, World, frame
+from tests.waiting import eventually
 
 #: the kinds of workers that answer requests
 REQUESTED: list[Kind] = ["cloud", "tier"]
@@ -70,12 +71,12 @@ class Requester:
         """Send a request; return the next reply."""
         before = len(self.got)
         await self.send(body, correlation, deadline_ms=deadline_ms)
-        await until(lambda: len(self.got) > before)
+        await eventually(lambda: len(self.got) > before)
         return self.got[before].reply
 
     async def replies(self, count: int) -> list[Reply]:
         """Return the first replies; there are no more than so many."""
-        await until(lambda: len(self.got) >= count)
+        await eventually(lambda: len(self.got) >= count)
         assert len(self.got) == count
         return [each.reply for each in self.got]
 
@@ -83,7 +84,7 @@ class Requester:
         """Wait until the worker has received all that was sent: what it refuses at once comes after them."""
         refused = frame(0, encoding="png")
         await self.send(refused)
-        await until(lambda: any(got.reply.id == refused.id for got in self.got))
+        await eventually(lambda: any(got.reply.id == refused.id for got in self.got))
         self.got = [got for got in self.got if got.reply.id != refused.id]
 
     async def send_all(self, *values: int) -> list[Frame]:

@@ -6,7 +6,8 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.topic import Filter
-from tests.blackbox.world import World, until
+from tests.blackbox.world import World
+from tests.waiting import eventually
 
 
 class ScriptedCloud:
@@ -30,7 +31,7 @@ class ScriptedCloud:
 
     async def asked(self, count: int) -> None:
         """Wait until so many requests are there."""
-        await until(lambda: len(self.requests) >= count)
+        await eventually(lambda: len(self.requests) >= count)
         assert len(self.requests) == count
 
     async def answer(self, number: int, label: str = "scripted") -> None:

@@ -11,7 +11,8 @@ from PIL import Image
 
 from halimede.messages import Prediction
 from tests.blackbox.models import EASY, HARD, POISON, big, onnx_spec, small, write_desired
-from tests.blackbox.world import World, until
+from tests.blackbox.world import World
+from tests.waiting import eventually
 
 JSON_SMALL, JSON_BIG = onnx_spec("small", "other"), onnx_spec("big", "other")
 
@@ -74,7 +75,7 @@ async def test_a_bare_picture_is_answered(world: World, form: str, qos: int) -> 
     async with world.worker("edge", "e0", small()):
         await world.ask(EASY)  # the cameras are subscribed to
         await world.publish(out.getvalue(), qos=qos)
-        await until(lambda: len(world.results) == 2)
+        await eventually(lambda: len(world.results) == 2)
         result = list(world.results.values())[1]
         assert (result.by, result.label, result.camera) == ("edge", "small", "cam0")
 
@@ -122,16 +123,16 @@ async def test_pictures_of_a_folder_are_answered_once_each_in_the_order_of_their
         Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / f"{number:02}.png")
     model = small()
     async with world.worker("edge", "e0", model, SOURCE=f'{{"path": "{folder}"}}'):
-        await until(lambda: len(world.results) == 20)
+        await eventually(lambda: len(world.results) == 20)
         Image.fromarray(np.full((8, 8), HARD, np.uint8)).save(folder / "20.png")
-        await until(lambda: len(world.results) == 21)
+        await eventually(lambda: len(world.results) == 21)
         results = list(world.results.values())
         assert {result.camera for result in results} == {"pictures"}
         assert model.seen == [*range(20), HARD]
         assert [result.hard for result in results] == [False] * 20 + [True]
     async with world.worker("edge", "e0", small(), SOURCE=f'{{"path": "{folder}"}}'):
         Image.fromarray(np.full((8, 8), EASY, np.uint8)).save(folder / "21.png")
-        await until(lambda: len(world.results) == 22)
+        await eventually(lambda: len(world.results) == 22)
     assert set(world.copies.values()) == {1}
 
 

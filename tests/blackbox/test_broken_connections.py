@@ -9,7 +9,8 @@ import pytest
 
 from tests.blackbox.models import EASY, HARD, big, onnx_spec, small, write_desired
 from tests.blackbox.requester import REQUESTED, asking, serving
-from tests.blackbox.world import Kind, World, frame, packed, until
+from tests.blackbox.world import Kind, World, frame, packed
+from tests.waiting import eventually
 
 
 async def all_answered(world: World, edge: str) -> None:
@@ -19,9 +20,9 @@ async def all_answered(world: World, edge: str) -> None:
         accepted = await world.metric(edge, "accepted_frames_total")
         return accepted == await world.metric(edge, "answers_total") == len(world.results)
 
-    await until(settled)
+    await eventually(settled)
     assert not world.contradictions
-    await until(lambda: world.counts(edge).inference_number == len(world.results))
+    await eventually(lambda: world.counts(edge).inference_number == len(world.results))
     assert world.counts(edge).lost == 0
 
 
@@ -77,14 +78,14 @@ async def test_accepted_frames_survive_a_restart_of_the_broker(world: World) -> 
             easy, *hard = [await world.send(value) for value in (EASY, HARD, HARD, HARD)]
             await world.result(easy)
             await world.holds("e0", 3)
-            await until(lambda: len(model.calls) == 2)
+            await eventually(lambda: len(model.calls) == 2)
             for worker in ("e0", "c0"):
                 world.buses.cut(worker)
             await world.restart_broker()  # whoever reads results is back before those who send them
             world.buses.heal("c0")
-            await until(lambda: "c0" in world.loads)
+            await eventually(lambda: "c0" in world.loads)
             world.buses.heal("e0")
-        await until(lambda: world.results.keys() >= set(hard))
+        await eventually(lambda: world.results.keys() >= set(hard))
         assert {(world.results[id_].by, world.results[id_].degraded) for id_ in hard} == {("cloud", False)}
         await world.knows("e0", "c0")
         assert (await world.ask(HARD)).by == "cloud"
@@ -99,12 +100,12 @@ async def test_a_request_whose_reply_was_lost_is_answered_when_it_is_sent_again(
         body = frame(EASY)
         with model.held():
             await requester.send(body, b"lost")
-            await until(lambda: len(model.calls) == 1)
+            await eventually(lambda: len(model.calls) == 1)
             world.buses.cut("c0")
-            await until(lambda: "c0" not in world.loads)
+            await eventually(lambda: "c0" not in world.loads)
         world.buses.heal("c0")
-        await until(lambda: "c0" in world.loads)
-        await until(lambda: world.counts("c0").served == 1)
+        await eventually(lambda: "c0" in world.loads)
+        await eventually(lambda: world.counts("c0").served == 1)
         reply = await requester.ask(body, b"again")
         assert (reply.id, reply.error, requester.got[-1].correlation) == (body.id, "", b"again")
         assert model.seen == [EASY]
@@ -114,7 +115,7 @@ async def test_a_worker_that_is_back_says_so_and_what_it_can_take(world: World) 
     async with world.worker("cloud", "c0", big()):
         reports = len(world.infos["c0"])
         world.buses.cut("c0")
-        await until(lambda: "c0" not in world.loads)
+        await eventually(lambda: "c0" not in world.loads)
         world.buses.heal("c0")
-        await until(lambda: "c0" in world.loads and len(world.infos["c0"]) > reports)
+        await eventually(lambda: "c0" in world.loads and len(world.infos["c0"]) > reports)
         assert world.status("c0") == "running"

@@ -11,7 +11,8 @@ from halimede.messages import TaskInfo
 from halimede.pipeline.model_slot import FAILING_SAMPLES
 from tests.blackbox.models import EASY, HARD, POISON, big, small
 from tests.blackbox.requester import REQUESTED, asking, serving
-from tests.blackbox.world import Kind, World, frame, packed, until
+from tests.blackbox.world import Kind, World, frame, packed
+from tests.waiting import eventually
 
 
 async def test_an_edge_worker_counts_what_became_of_its_frames(world: World) -> None:
@@ -26,12 +27,12 @@ async def test_an_edge_worker_counts_what_became_of_its_frames(world: World) -> 
             for _ in range(3):
                 await world.publish(packed(again))
             await world.publish(b"this is no frame")
-            await until(lambda: world.counts("c0").served == 3)
-        await until(lambda: "c0" not in world.loads)
+            await eventually(lambda: world.counts("c0").served == 3)
+        await eventually(lambda: "c0" not in world.loads)
         without = [await world.ask(HARD) for _ in range(2)]
         reasons = [result.reason for result in without]
         assert {result.by for result in without} == {"edge"}
-        await until(lambda: world.counts("e0").inference_number == 12 and world.counts("e0").rejected == 1)
+        await eventually(lambda: world.counts("e0").inference_number == 12 and world.counts("e0").rejected == 1)
         counts = world.counts("e0")
         assert (counts.edge_inference_number, counts.cloud_inference_number) == (9, 3)
         assert (counts.hard_example_number, counts.degraded) == (5, 2)
@@ -50,7 +51,7 @@ async def test_an_edge_worker_counts_what_became_of_its_frames(world: World) -> 
             assert await world.metric("e0", name) == expected, name
         for reason in set(reasons):
             assert await world.metric("e0", "degraded_answers_total", reason=reason) == reasons.count(reason)
-        await until(lambda: world.letters)
+        await eventually(lambda: world.letters)
         (letter,) = world.letters
         assert letter.topic.endswith("/sedna/frames/cam0")
         assert letter.size == len(b"this is no frame")
@@ -63,8 +64,8 @@ async def test_a_worker_counts_the_requests_that_it_has_served(world: World, kin
         for value in (EASY, EASY, POISON, HARD):
             await requester.ask(frame(value))
         await requester.ask(frame(EASY, encoding="png"))  # raw bytes are no PNG
-        await until(lambda: (world.counts("c0").served, world.counts("c0").rejected) == (3, 1))
-        await until(lambda: world.counts("c0").batches >= 4)  # a batch is counted once its answers have left
+        await eventually(lambda: (world.counts("c0").served, world.counts("c0").rejected) == (3, 1))
+        await eventually(lambda: world.counts("c0").batches >= 4)  # a batch is counted once its answers have left
         counts = world.counts("c0")
         # what fails in a batch is tried again alone
         assert counts.batches in {4, 5}
@@ -84,7 +85,7 @@ async def test_a_mining_error_makes_the_frame_hard_and_is_counted(world: World) 
     async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", NoProbabilities()):
         await world.knows("e0", "c0")
         assert (await world.ask(EASY)).by == "cloud"
-        await until(lambda: world.counts("e0").mining_errors == 1)
+        await eventually(lambda: world.counts("e0").mining_errors == 1)
 
 
 async def test_a_model_that_fails_on_every_frame_is_counted_named_and_no_secret_of_the_bill(world: World) -> None:
@@ -97,8 +98,8 @@ async def test_a_model_that_fails_on_every_frame_is_counted_named_and_no_secret_
         for _ in range(FAILING_SAMPLES):
             result = await world.ask(EASY)
             assert (result.by, result.degraded, result.reason) == ("cloud", False, "edge-failed")
-        await until(lambda: world.counts("e0").model_errors == FAILING_SAMPLES)
-        await until(lambda: world.infos["e0"][-1].reason == "EdgeModelFailing")
+        await eventually(lambda: world.counts("e0").model_errors == FAILING_SAMPLES)
+        await eventually(lambda: world.infos["e0"][-1].reason == "EdgeModelFailing")
         assert "no such operator" in world.infos["e0"][-1].message
         assert world.infos["c0"][-1].reason == ""
 
@@ -109,8 +110,8 @@ async def test_results_that_no_client_has_subscribed_to_are_counted(world: World
         await world.client.unsubscribe(topics.RESULT.filter(ns=world.namespace))
         for _ in range(3):
             await world.publish(packed(frame(EASY)))
-        await until(lambda: world.counts("e0").inference_number == 4)
-        await until(lambda: world.counts("e0").unreceived == 3)
+        await eventually(lambda: world.counts("e0").inference_number == 4)
+        await eventually(lambda: world.counts("e0").unreceived == 3)
         assert await world.metric("e0", "unreceived_results_total") == 3
 
 
@@ -118,7 +119,7 @@ async def test_results_that_no_client_has_subscribed_to_are_counted(world: World
 async def test_a_worker_reports_its_states_and_who_it_is(world: World, kind: Kind) -> None:
     running = await world.start(kind, "w0", big())
     await running.end()
-    await until(lambda: world.status("w0") == "completed")
+    await eventually(lambda: world.status("w0") == "completed")
     states = [state for state, _ in itertools.groupby(info.status for info in world.infos["w0"])]
     assert states[-2:] == ["running", "completed"]
     assert states[:-2] in ([], ["starting"])
@@ -132,7 +133,7 @@ async def test_counts_survive_a_restart_of_the_worker(world: World) -> None:
     for _ in range(2):
         async with world.worker("edge", "e0", small()):
             await world.ask(EASY)
-            await until(lambda: world.counts("e0").inference_number == len(world.results))
+            await eventually(lambda: world.counts("e0").inference_number == len(world.results))
     assert world.counts("e0").lost == 0
 
 
@@ -148,6 +149,6 @@ async def test_what_a_killed_worker_had_accepted_is_answered_by_its_successor(wo
     await running.kill()
     world.buses.heal("e0")
     async with world.worker("edge", "e0", small()):
-        await until(lambda: world.counts("e0").inference_number == 4)
+        await eventually(lambda: world.counts("e0").inference_number == 4)
         assert world.counts("e0").lost == 0
         assert len(world.results) == 4

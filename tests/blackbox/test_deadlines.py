@@ -9,7 +9,8 @@ from halimede.messages import Prediction, Reply
 from halimede.topic import Address
 from tests.blackbox.models import EASY, HARD, POISON, big, small
 from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import World, until
+from tests.blackbox.world import World
+from tests.waiting import eventually
 
 
 async def test_a_silent_cloud_costs_the_deadline_and_its_late_answer_is_counted_and_dropped(world: World) -> None:
@@ -23,8 +24,8 @@ async def test_a_silent_cloud_costs_the_deadline_and_its_late_answer_is_counted_
         assert 290 <= result.offload_ms <= result.total_ms < 3000
         assert len(cloud.requests) == 1
         await cloud.answer(0)
-        await until(lambda: world.counts("e0").late == 1)
-        await until(lambda: world.counts("e0").degraded == 1)
+        await eventually(lambda: world.counts("e0").late == 1)
+        await eventually(lambda: world.counts("e0").degraded == 1)
         assert (world.copies[result.id], world.counts("e0").cloud_inference_number) == (1, 0)
 
 
@@ -54,7 +55,7 @@ async def test_an_answer_to_nothing_that_was_asked_is_counted_and_dropped(world:
         address: Address[Reply] = world.address(topics.REPLY, "e0")
         stray = Reply(id=bytes(16), worker="nobody", prediction=Prediction(label="stray"))
         await world.client.publish(address, stray, correlation=b"unknown")
-        await until(lambda: world.counts("e0").unasked == 1)
+        await eventually(lambda: world.counts("e0").unasked == 1)
         assert not world.results
 
 
@@ -130,7 +131,7 @@ async def test_what_a_dead_worker_had_goes_to_another_under_the_same_id(world: W
         await world.knows("e0", "c0")
         with first.held():
             sent = [await world.send(HARD) for _ in range(4)]
-            await until(lambda: world.loads["c0"].queued == 4)
+            await eventually(lambda: world.loads["c0"].queued == 4)
             async with world.worker("cloud", "c1", big()):
                 await world.knows("e0", "c1")
                 await dying.kill()
@@ -147,7 +148,7 @@ async def test_easy_frames_are_answered_while_hard_ones_wait_for_a_silent_cloud(
             await world.send(HARD)
         easy = await world.ask(EASY)
         assert (easy.hard, easy.by) == (False, "edge")
-        await until(lambda: cloud.requests)
+        await eventually(lambda: cloud.requests)
         held = len(cloud.requests)
         assert 0 < held < 96
         assert {r.reason for r in world.results.values() if r.degraded} <= {"window-full", "shed"}

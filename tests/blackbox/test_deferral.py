@@ -11,7 +11,8 @@ import pytest
 from tests.blackbox.models import EASY, HARD, POISON, Estimator, big, small
 from tests.blackbox.requester import asking
 from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import World, frame, until
+from tests.blackbox.world import World, frame
+from tests.waiting import eventually
 
 EDGE_ONLY = {"HEM_NAME": "EdgeOnly", "HEM_PARAMETERS": ""}
 CLOUD_ONLY = {"HEM_NAME": "CloudOnly", "HEM_PARAMETERS": ""}
@@ -54,11 +55,11 @@ async def test_an_audit_changes_no_answer_and_counts_whether_both_agree(world: W
         result = await world.ask(EASY)
         assert (result.by, result.label, result.audit, result.hard) == ("edge", "small", True, False)
         assert result.offload_ms == 0
-        await until(lambda: (world.counts("e0").audited, world.counts("e0").inference_number) == (1, 1))
+        await eventually(lambda: (world.counts("e0").audited, world.counts("e0").inference_number) == (1, 1))
         counts = world.counts("e0")
         assert (counts.audit_agreed, counts.uploaded_bytes, counts.hard_example_number) == (agreed, 16, 0)
         assert (counts.cloud_inference_number, counts.upload_cloud_ratio) == (0, 1)
-        await until(lambda: world.counts("c0").served == 1)
+        await eventually(lambda: world.counts("c0").served == 1)
         assert world.copies[result.id] == 1
 
 
@@ -70,7 +71,7 @@ async def test_an_audit_is_not_waited_for(world: World) -> None:
         result = await world.ask(EASY)
         assert (result.by, result.audit, result.degraded) == ("edge", True, False)
         await cloud.asked(1)
-        await until(lambda: world.counts("e0").inference_number == 1)
+        await eventually(lambda: world.counts("e0").inference_number == 1)
         assert (world.counts("e0").audited, world.counts("e0").degraded) == (0, 0)
 
 
@@ -81,7 +82,7 @@ async def test_a_tier_audits_its_own_answers(world: World) -> None:
         requester = await asking(world)
         reply = await requester.ask(frame(EASY))
         assert (reply.worker, reply.by, reply.tier) == ("c0", "", "gate")
-        await until(lambda: world.counts("c0").audited == 1)
+        await eventually(lambda: world.counts("c0").audited == 1)
         counts = world.counts("c0")
         assert (counts.audit_agreed, counts.deferred, counts.uploaded_bytes) == (1, 0, 16)
 
@@ -95,7 +96,7 @@ async def test_two_answers_become_a_mixture_and_what_it_overrules_is_counted(wor
         assert (result.prediction.label, result.prediction.score) == (result.label, result.score)
         assert result.edge is not None
         assert result.edge.label == "a"
-        await until(lambda: world.counts("e0").overruled == 1)
+        await eventually(lambda: world.counts("e0").overruled == 1)
         assert world.counts("e0").cloud_inference_number == 1
 
 
@@ -115,7 +116,7 @@ async def test_a_tier_mixes_its_answer_with_the_next_ones(world: World) -> None:
         assert (reply.by, reply.tier, reply.error) == ("c1", "cloud", "")
         assert reply.prediction is not None
         assert reply.prediction.label == "a"
-        await until(lambda: world.counts("c0").overruled == 1)
+        await eventually(lambda: world.counts("c0").overruled == 1)
 
 
 async def test_a_spent_budget_keeps_hard_frames_at_the_edge(world: World) -> None:
@@ -124,7 +125,7 @@ async def test_a_spent_budget_keeps_hard_frames_at_the_edge(world: World) -> Non
             await world.knows("e0", "c0")
             results = [await world.ask(HARD) for _ in range(5)]
             assert {(r.by, r.label) for r in results} == {("edge", "small")}
-            await until(lambda: world.counts("e0").inference_number == 5)
+            await eventually(lambda: world.counts("e0").inference_number == 5)
             assert (world.counts("e0").uploaded_bytes, world.counts("e0").upload_cloud_ratio) == (0, 0)
         assert world.counts("c0").served == 0
 
@@ -138,7 +139,7 @@ async def test_a_rule_without_grades_says_what_the_budget_withheld(world: World)
         withheld = [r for r in results if r.by == "edge"]
         assert 10 <= len(up) <= 30
         assert {(r.hard, r.degraded, r.reason) for r in withheld} == {(True, True, "budget")}
-        await until(lambda: world.counts("e0").inference_number == 80)
+        await eventually(lambda: world.counts("e0").inference_number == 80)
         counts = world.counts("e0")
         assert (counts.withheld, counts.degraded) == (len(withheld), len(withheld))
         assert counts.uploaded_bytes == 16 * len(up)
@@ -153,7 +154,7 @@ async def test_mining_before_inference_spares_the_small_model_what_goes_up(world
             result = await world.ask(EASY)
             assert (result.by, result.hard, result.label, result.edge) == ("cloud", True, "big", None)
             assert not model.calls
-        await until(lambda: "c0" not in world.loads)
+        await eventually(lambda: "c0" not in world.loads)
         result = await world.ask(EASY)
         assert (result.by, result.hard, result.degraded, result.label) == ("edge", True, True, "small")
         assert result.reason in {"no-cloud", "circuit-open"}
@@ -184,5 +185,5 @@ async def test_where_nothing_may_go_up_what_the_small_model_fails_on_stays(world
         await world.knows("e0", "c0")
         result = await world.ask(POISON)
         assert (result.by, result.degraded, result.reason) == ("edge", True, "error")
-        await until(lambda: world.counts("e0").inference_number == 1)
+        await eventually(lambda: world.counts("e0").inference_number == 1)
         assert world.counts("e0").uploaded_bytes == 0

@@ -11,7 +11,8 @@ from PIL import Image
 from tests.blackbox.models import EASY, HARD, FromFile, big, small, write_desired
 from tests.blackbox.requester import REQUESTED, asking, serving
 from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import Kind, World, frame, packed, until
+from tests.blackbox.world import Kind, World, frame, packed
+from tests.waiting import eventually
 
 
 async def test_a_stopped_edge_worker_answers_what_it_has_accepted(world: World) -> None:
@@ -26,7 +27,7 @@ async def test_a_stopped_edge_worker_answers_what_it_has_accepted(world: World) 
         assert not running.task.done()
     await running.task
     await world.answered(sent)
-    await until(lambda: world.status("e0") == "completed")
+    await eventually(lambda: world.status("e0") == "completed")
     assert (world.counts("e0").inference_number, world.counts("e0").lost) == (13, 0)
 
 
@@ -37,7 +38,7 @@ async def test_a_stopped_edge_worker_waits_for_the_clouds_answers(world: World) 
         await world.knows("e0", "c0")
         with model.held():
             sent = [await world.send(HARD) for _ in range(5)]
-            await until(lambda: world.loads["c0"].queued > 0)
+            await eventually(lambda: world.loads["c0"].queued > 0)
             await world.holds("e0", 5)
             running.stop.set()
             await asyncio.sleep(0.1)
@@ -57,7 +58,7 @@ async def test_a_stopped_edge_worker_waits_for_a_silent_cloud_no_longer_than_its
     await running.end()
     results = await world.answered(sent)
     assert {(r.by, r.degraded, r.reason) for r in results} == {("edge", True, "deadline")}
-    await until(lambda: world.status("e0") == "completed")
+    await eventually(lambda: world.status("e0") == "completed")
     assert (world.counts("e0").inference_number, world.counts("e0").lost) == (4, 0)
 
 
@@ -74,10 +75,10 @@ async def test_a_stopped_folder_worker_leaves_the_rest_to_its_successor(world: W
         running.stop.set()
         await asyncio.sleep(0.1)
     await running.task
-    await until(lambda: len(world.results) >= 16)
+    await eventually(lambda: len(world.results) >= 16)
     assert len(world.results) < 60
     async with world.worker("edge", "e0", small(), **source):
-        await until(lambda: len(world.results) == 60)
+        await eventually(lambda: len(world.results) == 60)
     assert set(world.copies.values()) == {1}
 
 
@@ -109,7 +110,7 @@ async def test_a_replaced_worker_leaves_the_frames_of_its_restart_to_its_success
     async with world.worker(kind, "w0", FromFile, **environ):
         sent += [await world.send(EASY) for _ in range(5)]
         await world.answered(sent)
-    await until(lambda: world.status("w0") == "completed")
+    await eventually(lambda: world.status("w0") == "completed")
     assert (world.counts("w0").inference_number, world.counts("w0").lost) == (len(sent) + taken, 0)
 
 
@@ -123,16 +124,16 @@ async def test_a_stopped_worker_answers_the_requests_that_it_has_and_takes_no_ne
         await requester.ask(frame(EASY))
         with model.held():
             await requester.send(frame(EASY))
-            await until(lambda: len(model.calls) == 2)
+            await eventually(lambda: len(model.calls) == 2)
             await requester.send_all(1, 2, 3, 4)
-            await until(lambda: world.loads["c0"].queued == 5)
+            await eventually(lambda: world.loads["c0"].queued == 5)
             running.stop.set()
-            await until(lambda: "c0" not in world.loads or world.loads["c0"].leaving)
+            await eventually(lambda: "c0" not in world.loads or world.loads["c0"].leaving)
             assert not running.task.done()
         await running.task
         replies = await requester.replies(6)
         assert {reply.error for reply in replies} == {""}
-        await until(lambda: world.status("c0") == "completed" and "c0" not in world.loads)
+        await eventually(lambda: world.status("c0") == "completed" and "c0" not in world.loads)
         assert world.counts("c0").served == 6
         await requester.send(frame(EASY))
         await requester.replies(6)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.blackbox.models import EASY, HARD, big, onnx_spec, small, write_desired
 from tests.blackbox.requester import REQUESTED, Got, Requester, asking, serving
-from tests.blackbox.world import Kind, World, frame, packed, until
+from tests.blackbox.world import Kind, World, frame, packed
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("value", [EASY, HARD])
@@ -25,7 +26,7 @@ async def test_a_frame_that_comes_twice_has_one_result(world: World, value: int)
         async def counted() -> bool:
             return await world.metric("e0", "duplicate_frames_total") == 2
 
-        await until(counted)
+        await eventually(counted)
         assert world.copies[body.id.hex()] == 1
         assert model.seen == [value, EASY]
 
@@ -37,7 +38,7 @@ async def test_a_frame_that_comes_again_while_the_model_has_it_has_one_result(wo
         body = frame(EASY)
         with model.held():
             await world.publish(packed(body))
-            await until(lambda: len(model.calls) == 2)
+            await eventually(lambda: len(model.calls) == 2)
             await world.publish(packed(body))
         await world.answered([body.id.hex(), await world.send(EASY)])
         assert len(model.seen) == 3
@@ -47,7 +48,7 @@ async def test_a_frame_that_was_refused_may_come_again(world: World) -> None:
     async with world.worker("edge", "e0", small()):
         body = frame(EASY)
         await world.publish(packed(msgspec.structs.replace(body, dtype="complex8")))
-        await until(lambda: len(world.letters) == 1)
+        await eventually(lambda: len(world.letters) == 1)
         await world.publish(packed(body))
         assert (await world.result(body.id.hex())).label == "small"
 
@@ -63,7 +64,7 @@ async def test_a_request_that_is_sent_again_gets_the_same_answer_without_the_mod
         assert await requester.ask(body, b"second") == first
         assert [got.correlation for got in requester.got] == [b"first", b"second"]
         assert len(model.calls) == calls
-        await until(lambda: world.counts("c0").served == 1)
+        await eventually(lambda: world.counts("c0").served == 1)
 
 
 async def test_a_request_that_is_sent_again_is_not_computed_again_by_a_model_file(
@@ -77,7 +78,7 @@ async def test_a_request_that_is_sent_again_is_not_computed_again_by_a_model_fil
         first = await requester.ask(body, b"first")
         assert await requester.ask(body, b"second") == first
         await requester.ask(frame(EASY))
-        await until(lambda: world.counts("c0").served == 2)
+        await eventually(lambda: world.counts("c0").served == 2)
 
 
 @pytest.mark.parametrize("kind", REQUESTED)
@@ -90,15 +91,15 @@ async def test_a_request_that_is_sent_again_while_it_waits_is_answered_once_on_t
         in_model, waiting = frame(EASY), frame(HARD)
         with model.held():
             await requester.send(in_model, b"m1")
-            await until(lambda: len(model.calls) == 1)
+            await eventually(lambda: len(model.calls) == 1)
             for correlation in (b"w1", b"w2", b"w3"):
                 await requester.send(waiting, correlation)
             await requester.send(in_model, b"m2")
             await requester.received()
-        await until(lambda: len(requester.got) >= 2)
+        await eventually(lambda: len(requester.got) >= 2)
         assert _answers(requester.got) == {(in_model.id, b"m2"), (waiting.id, b"w3")}
         assert model.seen == [EASY, HARD]
-        await until(lambda: world.counts("c0").served == 2)
+        await eventually(lambda: world.counts("c0").served == 2)
 
 
 @pytest.mark.parametrize("kind", REQUESTED)

@@ -18,8 +18,8 @@ from halimede.errors import HalimedeError
 from halimede.joint_model import Answer, NoAnswerError
 from services.broker import MosquittoProcess
 from tests.blackbox.models import EASY, HARD, POISON, Estimator, big, onnx_spec, small, write_desired
-from tests.blackbox.world import SERVICE, World, until
-from tests.waiting import patience
+from tests.blackbox.world import SERVICE, World
+from tests.waiting import eventually, patience, wait_for
 
 RULE: dict[str, Any] = {"parameters": {"threshold_margin": 0.2}}
 ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
@@ -130,10 +130,7 @@ def test_what_is_under_way_is_answered_before_it_closes() -> None:
     with ThreadPoolExecutor(6) as pool:
         with held.held():
             asked = [pool.submit(ask, number) for number in range(5)]
-            deadline = time.monotonic() + patience(20)
-            while len(held.calls) < 2 or len(entered) < 5:
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            wait_for(lambda: len(held.calls) >= 2 and len(entered) >= 5)
             time.sleep(1)  # the last one has begun, and is on its way in
             closing = threading.Thread(target=model.close)
             closing.start()
@@ -152,10 +149,7 @@ def test_audits_change_no_answer() -> None:
         assert {(answer.by, answer.label, answer.audit, answer.hard) for answer in answers} == {
             ("edge", "small", True, False)
         }
-        deadline = time.monotonic() + patience(20)
-        while not cloud.calls and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert cloud.calls
+        wait_for(lambda: cloud.calls)
 
 
 def test_a_budget_keeps_samples_at_the_small_model() -> None:
@@ -182,11 +176,11 @@ async def test_with_a_broker_the_workers_of_a_service_are_asked(
             async def asked() -> bool:
                 return (await model.apredict(picture(HARD))).by == "cloud"
 
-            await until(asked)
+            await eventually(asked)
             answers = await model.apredict_batch([picture(value) for value in (EASY, HARD) * 20])
             assert [answer.by for answer in answers] == ["edge", "cloud"] * 20
             assert {(a.worker, a.model, a.label) for a in answers if a.by == "cloud"} == {("c0", "v1", "big")}
-        await until(lambda: "c0" not in world.loads)
+        await eventually(lambda: "c0" not in world.loads)
         answer = await model.apredict(picture(HARD))
         assert (answer.by, answer.degraded) == ("edge", True)
         assert answer.reason in {"no-cloud", "circuit-open"}

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from tests.blackbox.models import EASY, Estimator
-from tests.blackbox.world import Running, World, until
+from tests.blackbox.world import Running, World
 from tests.unit.multiedge.applications import BREAKS, EMPTY, WAITS
+from tests.waiting import eventually
 
 APPLICATIONS = "tests.unit.multiedge.applications"
 MEMBERS = ("a", "b", "c")
@@ -52,8 +53,8 @@ async def all_end(*running: Running) -> None:
 
 async def peers_have_room(world: World, *names: str) -> None:
     """Wait until members have said how much of the others' frames they take."""
-    await until(lambda: all(name in world.peers and world.peers[name].share for name in names))
-    await until(lambda: all((world.peers[name].share.credits or 0) > 0 for name in names))  # type: ignore[union-attr]
+    await eventually(lambda: all(name in world.peers and world.peers[name].share for name in names))
+    await eventually(lambda: all((world.peers[name].share.credits or 0) > 0 for name in names))  # type: ignore[union-attr]
 
 
 async def test_a_member_alone_answers_its_frames(world: World) -> None:
@@ -61,9 +62,9 @@ async def test_a_member_alone_answers_its_frames(world: World) -> None:
     result = await world.ask(EASY, "cam-a", sequence=4)
     assert (result.by, result.worker, result.node, result.label) == ("edge", "a", "node-a", str(EASY))
     assert (result.degraded, result.hard, result.camera, result.sequence) == (False, False, "cam-a", 4)
-    await until(lambda: world.counts("a").inference_number == 1)
+    await eventually(lambda: world.counts("a").inference_number == 1)
     await member.end()
-    await until(lambda: not world.peers and world.status("a") == "completed")
+    await eventually(lambda: not world.peers and world.status("a") == "completed")
 
 
 async def test_peers_answer_what_one_member_has_no_time_for(world: World) -> None:
@@ -76,7 +77,7 @@ async def test_peers_answer_what_one_member_has_no_time_for(world: World) -> Non
     assert who <= {("edge", "a"), ("peer", "b"), ("peer", "c")}
     assert "peer" in {by for by, _ in who}
     assert {(result.node, result.degraded) for result in results} == {("node-a", False)}
-    await until(lambda: world.counts("a").inference_number == 150)
+    await eventually(lambda: world.counts("a").inference_number == 150)
     await all_end(*members)
     assert set(world.copies.values()) == {1}
 
@@ -97,7 +98,7 @@ async def test_what_a_peer_had_when_it_was_killed_is_answered_by_others(world: W
     )
     await peers_have_room(world, *MEMBERS)
     sent = [await world.send(value % 200, "cam-a") for value in range(150)]
-    await until(lambda: dying.calls)
+    await eventually(lambda: dying.calls)
     await b.kill()
     results = await world.answered(sent)
     assert [result.label for result in results] == [str(value % 200) for value in range(150)]
@@ -116,7 +117,7 @@ async def test_a_stopped_member_answers_what_it_has(world: World) -> None:
         assert not member.task.done()
     await member.task
     await world.answered(sent)
-    await until(lambda: world.status("a") == "completed")
+    await eventually(lambda: world.status("a") == "completed")
     assert world.counts("a").lost == 0
 
 
@@ -187,9 +188,9 @@ async def test_a_joint_in_the_cloud_decides_where_there_is_one(world: World) -> 
         result = await world.ask(11)
         return (result.by, result.worker, result.label) == ("joint", "joint", "together")
 
-    await until(decided)
+    await eventually(decided)
     await joint.end()
-    await until(lambda: "joint" not in world.peers)
+    await eventually(lambda: "joint" not in world.peers)
     assert (await world.ask(12)).by == "edge"
     await member.end()
     assert set(world.copies.values()) == {1}
@@ -201,7 +202,7 @@ async def test_when_the_eldest_dies_the_next_one_decides(world: World) -> None:
     b = await of_application(world, "b", "together")
     await world.ask(22)
     await a.kill()
-    await until(lambda: "a" not in world.peers)
+    await eventually(lambda: "a" not in world.peers)
     result = await world.ask(23)
     assert (result.by, result.worker) == ("joint", "b")
     await b.end()

@@ -12,7 +12,8 @@ import pytest
 from halimede.bus.memory import MemoryBroker
 from tests.blackbox.models import EASY, HARD, FromFile, big, onnx_spec, small, write_desired
 from tests.blackbox.requester import REQUESTED, asking, serving
-from tests.blackbox.world import Kind, World, frame, until
+from tests.blackbox.world import Kind, World, frame
+from tests.waiting import eventually
 
 PYTHON = {"format": "python"}
 
@@ -44,11 +45,11 @@ class Desired:
 
     async def taken(self, label: str) -> None:
         """Wait until the worker reports a model as the one in use."""
-        await until(lambda: self.world.model(self.name).version == f"v-{label}")
+        await eventually(lambda: self.world.model(self.name).version == f"v-{label}")
 
     async def tried(self, label: str) -> None:
         """Wait until the worker reports a model that a share of the samples goes to."""
-        await until(lambda: self.world.model(self.name).canary_version == f"v-{label}")
+        await eventually(lambda: self.world.model(self.name).canary_version == f"v-{label}")
 
     @property
     def _file(self) -> Path:
@@ -78,7 +79,7 @@ async def test_an_edge_worker_changes_its_model_between_two_batches(world: World
         assert labels == sorted(labels)
         assert (set(labels[:10]), set(labels[-10:])) == ({"a"}, {"b"})
         assert {(r.label, r.model, r.degraded) for r in results} == {("a", "v-a", False), ("b", "v-b", False)}
-        await until(lambda: world.counts("e0").inference_number == len(sent))
+        await eventually(lambda: world.counts("e0").inference_number == len(sent))
         assert world.counts("e0").lost == 0
 
 
@@ -135,7 +136,7 @@ async def test_a_share_that_is_taken_back_goes_to_the_model_before(world: World,
         desired.write("b", 50)
         await desired.tried("b")
         desired.write("a")
-        await until(lambda: world.model("c0").canary_version == "")
+        await eventually(lambda: world.model("c0").canary_version == "")
         requester = await asking(world)
         assert {(await requester.ask(frame(EASY))).model for _ in range(30)} == {"v-a"}
         assert (world.model("c0").version, world.model("c0").reason) == ("v-a", "")
@@ -157,7 +158,7 @@ async def test_a_new_model_that_fails_where_the_one_before_does_not_is_withdrawn
             else:
                 reply = await requester.ask(frame(EASY))
                 assert (reply.error, reply.model) == ("", "v-a")
-        await until(lambda: world.model("w0").reason == "CanaryFailed")
+        await eventually(lambda: world.model("w0").reason == "CanaryFailed")
         model = world.model("w0")
         assert (model.version, model.canary_version) == ("v-a", "")
         assert model.refused == b"flaky".hex() * 2
@@ -174,7 +175,7 @@ async def test_a_model_that_cannot_be_opened_changes_nothing_but_the_report(worl
     async with world.worker("edge", "e0", FromFile, **desired.environ):
         await desired.taken("a")
         desired.write("bad")
-        await until(lambda: world.model("e0").reason == "ModelInvalid")
+        await eventually(lambda: world.model("e0").reason == "ModelInvalid")
         model = world.model("e0")
         assert (model.version, model.refused) == ("v-a", b"bad".hex() * 2)
         assert "this is no model" in model.message
@@ -191,7 +192,7 @@ async def test_a_file_that_cannot_be_read_is_reported_and_the_next_one_is_follow
     async with world.worker("edge", "e0", FromFile, **desired.environ):
         await desired.taken("a")
         (world.folder / "e0.json").write_text(content)
-        await until(lambda: world.model("e0").reason == "WishInvalid")
+        await eventually(lambda: world.model("e0").reason == "WishInvalid")
         assert (await world.ask(EASY)).label == "a"
         desired.write("b")
         await desired.taken("b")

@@ -10,7 +10,8 @@ import pytest
 
 from tests.blackbox.models import EASY, HARD, onnx_spec, write_desired
 from tests.blackbox.requester import REQUESTED, asking, serving
-from tests.blackbox.world import Kind, World, frame, packed, until
+from tests.blackbox.world import Kind, World, frame, packed
+from tests.waiting import eventually
 
 kinds = pytest.mark.parametrize("kind", REQUESTED)
 
@@ -28,7 +29,7 @@ async def test_a_burst_of_frames_has_one_result_each_in_the_cameras_order(world:
         results = await world.answered(sent)
         assert list(world.results) == sent
         assert {(r.by, r.label, r.model) for r in results} == {("edge", "small", "v-small")}
-        await until(lambda: world.counts("e0").inference_number == 200)
+        await eventually(lambda: world.counts("e0").inference_number == 200)
 
 
 async def test_easy_and_hard_frames_of_a_burst_have_one_result_each(world: World, onnx_file: Path) -> None:
@@ -45,8 +46,8 @@ async def test_easy_and_hard_frames_of_a_burst_have_one_result_each(world: World
         assert {(r.by, r.label) for r in results if not r.degraded} == {("edge", "small"), ("cloud", "big")}
         up = [r for r in results if r.by == "cloud"]
         assert all(r.edge is not None and r.edge.label == "small" for r in up)
-        await until(lambda: world.counts("e0").cloud_inference_number == len(up))
-        await until(lambda: world.counts("c0").served >= len(up))
+        await eventually(lambda: world.counts("e0").cloud_inference_number == len(up))
+        await eventually(lambda: world.counts("c0").served >= len(up))
 
 
 @kinds
@@ -62,7 +63,7 @@ async def test_requests_that_come_together_have_one_reply_each(world: World, onn
             assert {reply.id for reply in replies} == {body.id for body in bodies}
             assert {(reply.error, reply.model) for reply in replies} == {("", "v-big")}
             assert max(reply.batch for reply in replies) <= 8
-        await until(lambda: world.counts("c0").served == 121)
+        await eventually(lambda: world.counts("c0").served == 121)
 
 
 @kinds
@@ -75,7 +76,7 @@ async def test_a_frame_of_the_wrong_shape_is_refused_alone(world: World, onnx_fi
         errors = {reply.id: reply.error for reply in await requester.replies(3)}
         assert [errors[body.id] for body in bodies] == ["", "invalid", ""]
         assert (await requester.ask(wrong)).error == "invalid"
-        await until(lambda: (world.counts("c0").served, world.counts("c0").rejected) == (2, 1))
+        await eventually(lambda: (world.counts("c0").served, world.counts("c0").rejected) == (2, 1))
 
 
 @kinds
@@ -86,7 +87,7 @@ async def test_a_resend_has_the_same_answer(world: World, onnx_file: Path, kind:
         first = await requester.ask(body, b"first")
         assert await requester.ask(body, b"second") == first
         assert requester.got[-1].correlation == b"second"
-        await until(lambda: world.counts("c0").served == 1)
+        await eventually(lambda: world.counts("c0").served == 1)
 
 
 @kinds
@@ -95,11 +96,11 @@ async def test_what_was_taken_before_the_stop_is_answered(world: World, onnx_fil
         requester = await asking(world)
         await requester.ask(frame(EASY))
         sending = [asyncio.create_task(requester.send(frame(EASY))) for _ in range(30)]
-        await until(lambda: len(requester.got) >= 5)
+        await eventually(lambda: len(requester.got) >= 5)
         await running.end()
         await asyncio.gather(*sending)
-        await until(lambda: world.status("c0") == "completed")
-        await until(lambda: world.counts("c0").served == len(requester.got))  # the last replies are on their way
+        await eventually(lambda: world.status("c0") == "completed")
+        await eventually(lambda: world.counts("c0").served == len(requester.got))  # the last replies are on their way
         assert {got.reply.error for got in requester.got} == {""}
 
 
@@ -123,6 +124,6 @@ async def test_repeated_and_unreadable_frames_make_no_result(world: World, onnx_
         await world.publish(packed(msgspec.structs.replace(frame(EASY), shape=[9, 9])))
         await world.publish(packed(frame(EASY, side=5)))  # not what the model takes
         await world.answered([body.id.hex(), await world.send(EASY)])
-        await until(lambda: world.counts("e0").rejected == 2)
+        await eventually(lambda: world.counts("e0").rejected == 2)
         assert len(world.results) == 2
         assert await world.metric("e0", "duplicate_frames_total") == 2

@@ -17,8 +17,9 @@ from halimede.worker import preview_publisher
 from tests.blackbox.models import EASY, HARD, big, small
 from tests.blackbox.requester import asking
 from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import Kind, World, frame, until
+from tests.blackbox.world import Kind, World, frame
 from tests.scraping import asked
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("kind", ["edge", "cloud", "tier"])
@@ -29,12 +30,12 @@ async def test_a_worker_is_ready_while_it_is_connected(world: World, kind: Kind)
         async def ready_is(status: int) -> bool:
             return (await asked(session, url, "readyz"))[0] == status
 
-        await until(lambda: ready_is(200))
+        await eventually(lambda: ready_is(200))
         world.buses.cut("w0")
-        await until(lambda: ready_is(503))
+        await eventually(lambda: ready_is(503))
         assert (await asked(session, url, "healthz"))[0] == 200
         world.buses.heal("w0")
-        await until(lambda: ready_is(200))
+        await eventually(lambda: ready_is(200))
 
 
 async def test_a_hard_frame_leaves_a_trace_at_each_worker_that_had_it(world: World) -> None:
@@ -61,7 +62,7 @@ async def test_a_hard_frame_leaves_a_trace_at_each_worker_that_had_it(world: Wor
             last = {"e0": "result", "g0": "reply", "c0": "reply"}
             return all(name in replies and step in steps(replies[name]) for name, step in last.items())
 
-        await until(all_steps)
+        await eventually(all_steps)
         assert {"receive", "decode", "wait", "model", "mine", "offload", "result"} <= steps(replies["e0"])
         assert {"receive", "queue", "decode", "compute", "offload", "reply"} <= steps(replies["g0"])
         assert {"receive", "queue", "decode", "compute", "reply"} <= steps(replies["c0"])
@@ -80,7 +81,7 @@ async def test_a_preview_of_a_hard_frame_is_published(
     world: World, monkeypatch: pytest.MonkeyPatch, switch: str, number: int
 ) -> None:
     monkeypatch.setattr(
-        preview_publisher, "EVERY_S", 60.0
+        preview_publisher, "MIN_PERIOD_S", 60.0
     )  # seconds between two previews: the others here come too early
     seen: list[HardSample] = []
 
@@ -91,7 +92,7 @@ async def test_a_preview_of_a_hard_frame_is_published(
     async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", small(), HARD_SAMPLES=switch):
         await world.knows("e0", "c0")
         result = await world.ask(HARD)
-        await until(lambda: len(seen) >= number)
+        await eventually(lambda: len(seen) >= number)
         for _ in range(3):
             await world.ask(HARD)
     assert len(seen) == number
@@ -123,8 +124,8 @@ async def test_a_frame_goes_up_as_the_service_wants_it(world: World, kind: Kind,
         assert grey_of(up) == pytest.approx(HARD, abs=2)
         await cloud.answer(0)
         if kind == "edge":
-            await until(lambda: len(world.results) == 1)
-            await until(lambda: world.counts("c0").uploaded_bytes == len(up.data))
+            await eventually(lambda: len(world.results) == 1)
+            await eventually(lambda: world.counts("c0").uploaded_bytes == len(up.data))
 
 
 def grey_of(body: Frame) -> float:
@@ -142,7 +143,7 @@ async def test_a_frame_that_is_too_large_to_go_up_stays(world: World) -> None:
         await world.knows("e0", "c0")
         result = await world.ask(HARD, shape=[64, 64], data=memoryview(noise.tobytes()))
         assert result.by == "cloud"  # it was made smaller
-        await until(lambda: world.counts("e0").inference_number == 1)
+        await eventually(lambda: world.counts("e0").inference_number == 1)
         assert 0 < world.counts("e0").uploaded_bytes <= 1024
         floats = memoryview(np.full(400, HARD, np.float32).tobytes())
         result = await world.ask(HARD, dtype="float32", shape=[400], data=floats)

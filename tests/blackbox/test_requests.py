@@ -14,7 +14,8 @@ from halimede.messages import Prediction
 from halimede.worker import settings
 from tests.blackbox.models import EASY, HARD, POISON, big
 from tests.blackbox.requester import REQUESTED, asking, serving
-from tests.blackbox.world import Kind, World, frame, packed, until
+from tests.blackbox.world import Kind, World, frame, packed
+from tests.waiting import eventually
 
 kinds = pytest.mark.parametrize("kind", REQUESTED)
 
@@ -52,16 +53,16 @@ async def test_what_waits_goes_to_the_model_together_and_no_batch_is_larger_than
         await requester.ask(frame(EASY))  # how fast the model is has to be known before it gets several
         with model.held():
             await requester.send(frame(1))
-            await until(lambda: len(model.calls) == 2)
+            await eventually(lambda: len(model.calls) == 2)
             await requester.send_all(*range(2, 12))
-            await until(lambda: world.loads["c0"].queued == 11)
+            await eventually(lambda: world.loads["c0"].queued == 11)
         replies = await requester.replies(12)
         assert {reply.error for reply in replies} == {""}
         assert model.seen == [EASY, *range(1, 12)]
         assert 1 < max(len(call) for call in model.calls) <= 4
         assert [reply.batch for reply in replies[2:]] == [len(call) for call in model.calls[2:] for _ in call]
         # a batch is counted once its answers have left
-        await until(lambda: (world.counts("c0").served, world.counts("c0").batches) == (12, len(model.calls)))
+        await eventually(lambda: (world.counts("c0").served, world.counts("c0").batches) == (12, len(model.calls)))
 
 
 @pytest.mark.slow
@@ -92,9 +93,9 @@ async def test_one_bad_sample_of_a_batch_fails_alone(world: World, kind: Kind) -
         await requester.ask(frame(EASY))
         with model.held():
             await requester.send(frame(EASY))
-            await until(lambda: len(model.calls) == 2)
+            await eventually(lambda: len(model.calls) == 2)
             bodies = await requester.send_all(1, 2, POISON, 3)
-            await until(lambda: world.loads["c0"].queued == 5)
+            await eventually(lambda: world.loads["c0"].queued == 5)
         replies = {reply.id: reply for reply in await requester.replies(6)}
         assert [replies[body.id].error for body in bodies] == ["", "", "failed", ""]
         assert "this picture breaks the model" in replies[bodies[2].id].message
@@ -134,7 +135,7 @@ async def test_what_cannot_be_read_is_refused_as_invalid(world: World, kind: Kin
         assert reply.message
         assert (await requester.ask(frame(EASY))).error == ""
         assert model.seen == [EASY]
-        await until(lambda: world.counts("c0").rejected == 1)
+        await eventually(lambda: world.counts("c0").rejected == 1)
 
 
 @kinds
@@ -143,10 +144,10 @@ async def test_a_request_that_is_no_frame_is_dead_lettered(world: World, kind: K
         requester = await asking(world)
         topic = world.address(topics.REQUEST_TO, "c0").text
         await world.client.send(Packet(topic, b"this is no frame", response_topic="x", correlation=b"c"))
-        await until(lambda: len(world.letters) == 1)
+        await eventually(lambda: len(world.letters) == 1)
         assert world.letters[0].topic == topic
         assert (await requester.ask(frame(EASY))).error == ""
-        await until(lambda: world.counts("c0").rejected == 1)
+        await eventually(lambda: world.counts("c0").rejected == 1)
 
 
 @kinds
@@ -166,10 +167,10 @@ async def test_a_request_that_cannot_be_answered_is_dead_lettered_and_gets_no_an
         topic, correlation = world.address(topics.REQUEST_TO, "c0").text, b"" if case == "no correlation" else b"c"
         payload = packed(frame(HARD, deadline_ms=1000))
         await world.client.send(Packet(topic, payload, response_topic=elsewhere, correlation=correlation))
-        await until(lambda: len(world.letters) == 1)
+        await eventually(lambda: len(world.letters) == 1)
         assert (await requester.ask(frame(EASY))).error == ""
         assert (model.seen, len(requester.got), world.results) == ([EASY], 1, {})
-        await until(lambda: world.counts("c0").rejected == 1)
+        await eventually(lambda: world.counts("c0").rejected == 1)
 
 
 @kinds
@@ -180,12 +181,12 @@ async def test_a_full_queue_refuses_at_once(world: World, kind: Kind) -> None:
         await requester.ask(frame(EASY))
         with model.held():
             await requester.send(frame(EASY))
-            await until(lambda: len(model.calls) == 2)
+            await eventually(lambda: len(model.calls) == 2)
             await requester.send_all(*[EASY] * 100)
-            await until(lambda: len(requester.got) >= 38)
+            await eventually(lambda: len(requester.got) >= 38)
             refused = {got.reply.error for got in requester.got[1:]}
             assert refused == {"overloaded"}
-            await until(lambda: world.loads["c0"].credits == 0)
+            await eventually(lambda: world.loads["c0"].credits == 0)
         replies = await requester.replies(102)
         errors = [reply.error for reply in replies]
         assert (errors.count("overloaded"), errors.count("")) == (37, 65)
@@ -198,12 +199,12 @@ async def test_a_request_whose_time_is_over_is_not_computed_and_gets_no_answer(w
         requester = await asking(world)
         with model.held():
             await requester.send(frame(1))
-            await until(lambda: len(model.calls) == 1)
+            await eventually(lambda: len(model.calls) == 1)
             await requester.send(frame(2), deadline_ms=20)
             await requester.send(frame(3))
-            await until(lambda: world.loads["c0"].queued == 3)
+            await eventually(lambda: world.loads["c0"].queued == 3)
             await asyncio.sleep(0.05)
-        await until(lambda: len(requester.got) >= 2)
+        await eventually(lambda: len(requester.got) >= 2)
         await requester.ask(frame(4))
         assert model.seen == [1, 3, 4]
         assert len(requester.got) == 3
@@ -252,14 +253,14 @@ async def test_the_load_says_what_a_worker_can_take_and_is_cleared_when_it_dies(
     running = await world.start(kind, "c0", model)
     requester = await asking(world)
     await requester.ask(frame(EASY))
-    await until(lambda: world.loads["c0"].service_ms >= 10)
+    await eventually(lambda: world.loads["c0"].service_ms >= 10)
     credits_ = world.loads["c0"].credits
     assert credits_ > 1
     assert world.loads["c0"].tier == ("gate" if kind == "tier" else "")
     with model.held():
         await requester.send_all(1, 2, 3)
-        await until(lambda: (world.loads["c0"].queued, world.loads["c0"].credits) == (3, credits_ - 3))
+        await eventually(lambda: (world.loads["c0"].queued, world.loads["c0"].credits) == (3, credits_ - 3))
     await requester.replies(4)
-    await until(lambda: world.loads["c0"].queued == 0)
+    await eventually(lambda: world.loads["c0"].queued == 0)
     await running.kill()
-    await until(lambda: "c0" not in world.loads)
+    await eventually(lambda: "c0" not in world.loads)

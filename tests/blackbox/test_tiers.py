@@ -11,7 +11,8 @@ import pytest
 from tests.blackbox.models import EASY, POISON, Estimator
 from tests.blackbox.requester import asking
 from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import World, frame, until
+from tests.blackbox.world import World, frame
+from tests.waiting import eventually
 
 #: grey values: the gate is sure of MIDDLE and the device is not; the cloud alone is sure of HARDEST
 MIDDLE, HARDEST = 150, 230
@@ -50,11 +51,11 @@ async def test_each_tier_answers_what_it_is_sure_of(world: World) -> None:
         ]
         assert [(r.degraded, r.reason) for r in results] == [(False, "")] * 3
         assert set(world.copies.values()) == {1}
-        await until(lambda: world.counts("g0").deferred == 1 and world.counts("e0").inference_number == 3)
+        await eventually(lambda: world.counts("g0").deferred == 1 and world.counts("e0").inference_number == 3)
         between, first = world.counts("g0"), world.counts("e0")
         assert (between.inference_number, between.served, between.uploaded_bytes) == (0, 2, 16)
         assert (first.cloud_inference_number, first.hard_example_number, first.uploaded_bytes) == (2, 2, 32)
-        await until(lambda: world.counts("c0").served == 1)
+        await eventually(lambda: world.counts("c0").served == 1)
 
 
 async def test_a_burst_through_all_tiers_has_one_result_for_each_frame(world: World) -> None:
@@ -98,7 +99,7 @@ async def test_a_tier_gives_its_own_answer_in_time_where_the_next_one_is_silent(
         assert reply.prediction is not None
         assert reply.prediction.label == "gate"
         await cloud.answer(0)
-        await until(lambda: world.counts("c0").late == 1)
+        await eventually(lambda: world.counts("c0").late == 1)
         assert len(requester.got) == 1
 
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,8 +31,7 @@ from halimede.worker.settings import read
 from halimede.worker.tier_worker import tier
 from tests.blackbox.buses import Buses
 from tests.scraping import scrape, value
-from tests.simulated import eventually
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 Kind = Literal["edge", "cloud", "tier", "member", "joint"]
 SERVICE = "svc"
@@ -42,11 +41,6 @@ PATIENCE = 20.0
 #: seconds between two requests for a worker's metrics
 SCRAPE_S = 0.02
 MARGIN = {"HEM_NAME": "Margin", "HEM_PARAMETERS": json.dumps([{"key": "threshold_margin", "value": "0.2"}])}
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE, every_s: float = 0.003) -> None:
-    """Wait until a condition is true."""
-    await eventually(condition, timeout_s, every_s)
 
 
 def frame(value: int, side: int = 4, **fields: Any) -> Frame:
@@ -190,7 +184,7 @@ class World:
         stop, connect = asyncio.Event(), await self.buses.connect_of(name)
         task = asyncio.create_task(serve(settings, connect, stop, estimator, job))
         running = Running(name, stop, task, self)
-        await until(lambda: task.done() or self._ready(kind, name))
+        await eventually(lambda: task.done() or self._ready(kind, name))
         if task.done():
             await task
         return running
@@ -238,7 +232,7 @@ class World:
         async def accepted() -> bool:
             return await self.metric(edge, "queued_frames") == frames
 
-        await until(accepted, every_s=SCRAPE_S)
+        await eventually(accepted, every_s=SCRAPE_S)
 
     async def knows(self, worker: str, *others: str) -> None:
         """Wait until a worker has read the load of those that it asks."""
@@ -247,7 +241,7 @@ class World:
             async def has_credits(cloud: str = other) -> bool:
                 return await self.metric(worker, "cloud_credits", cloud_worker=cloud) > 0
 
-            await until(has_credits, every_s=SCRAPE_S)
+            await eventually(has_credits, every_s=SCRAPE_S)
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -257,7 +251,7 @@ class World:
         async def taken() -> bool:
             return await self.client.publish(self.camera(camera), payload, qos=qos)
 
-        await until(taken)
+        await eventually(taken)
 
     async def send(self, value: int, camera: str = CAMERA, **fields: Any) -> str:
         """Publish a frame of one grey value; return its id as results have it."""
@@ -267,7 +261,7 @@ class World:
 
     async def result(self, id_: str) -> Result:
         """Return the result of a frame."""
-        await until(lambda: id_ in self.results)
+        await eventually(lambda: id_ in self.results)
         return self.results[id_]
 
     async def ask(self, value: int, camera: str = CAMERA, **fields: Any) -> Result:
@@ -276,7 +270,7 @@ class World:
 
     async def answered(self, ids: list[str]) -> list[Result]:
         """Return the results of frames; each has exactly one."""
-        await until(lambda: self.results.keys() >= set(ids))
+        await eventually(lambda: self.results.keys() >= set(ids))
         assert {self.copies[id_] for id_ in ids} == {1}
         return [self.results[id_] for id_ in ids]
 

@@ -98,10 +98,11 @@ Run = Callable[[Path], Coroutine[Any, Any, scenarios.Outcome]]
 def plan(broker: Installation, security: Security, repeat: int) -> list[tuple[str, Run, int]]:
     """Return the scenarios in their order: name, what runs it in a folder, how often."""
     once = [(s.__name__.replace("_", " "), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
-    rows: list[tuple[str, Run, int]] = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
-    rows.append(("broker started last", partial(scenarios.cold_start, broker, security), repeat))
-    rows.append(("broker replaced", partial(scenarios.take_over, broker, security), repeat))
-    return rows
+    return [
+        *((name, run, repeat if name == "broker killed" else 1) for name, run in once),
+        ("broker started last", partial(scenarios.cold_start, broker, security), repeat),
+        ("broker replaced", partial(scenarios.take_over, broker, security), repeat),
+    ]
 
 
 def attempt(run: Run) -> dict[str, Any]:
@@ -128,17 +129,10 @@ def run_suite(broker: Installation, paths: Sequence[str]) -> SuiteCount:
         subprocess.run(
             command, cwd=report.ROOT, env=environment, stdout=output, stderr=output, check=False, timeout=SUITE_S
         )
-    return count(results, log)
-
-
-def count(results: Path, log: Path) -> SuiteCount:
-    """Read pytest's result file."""
     if not results.exists():
         return SuiteCount(0, 1, 0, (f"pytest did not end well, see {log}",))
     cases = list(Xml.parse(results).iter("testcase"))
-    failed = [
-        case.get("name", "") for case in cases if case.find("failure") is not None or case.find("error") is not None
-    ]
+    failed = [case.get("name", "") for case in cases if {"failure", "error"} & {outcome.tag for outcome in case}]
     skipped = sum(case.find("skipped") is not None for case in cases)
     return SuiteCount(len(cases) - len(failed) - skipped, len(failed), skipped, tuple(failed))
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,6 @@ class Installation:
 
     @property
     def name(self) -> str:
-        """The kind with the version."""
         return f"{self.kind} {self.version}"
 
     @property
@@ -90,12 +89,11 @@ def under_test() -> Installation:
     return Installation(**json.loads(named)) if named else installations(None)[0]
 
 
-def _of_folder(folder: Path) -> Iterable[Installation]:
+def _of_folder(folder: Path) -> list[Installation]:
     starts = sorted(folder.glob("*-*/start"))
     if not starts:
         raise HalimedeError(f"BROKERS={folder}: no folder <kind>-<version> there has an executable `start`")
-    for start in starts:
-        yield installation_at(start.parent)
+    return [installation_at(start.parent) for start in starts]
 
 
 def installation_at(folder: Path) -> Installation:

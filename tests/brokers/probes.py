@@ -51,7 +51,6 @@ class Counter:
         self._last = 0.0
 
     async def receive(self, packet: Packet) -> None:
-        """Count one message."""
         self.count += bool(packet.payload)
         self._last = asyncio.get_running_loop().time()
         if self._pause_s and self.count % 100 == 0:

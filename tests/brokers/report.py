@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.offload_report import filled
+from bench import results
 from tests.brokers.installation import Installation
 from tests.brokers.probes import FLOOD, RETAINED, Limits
 
@@ -34,11 +34,8 @@ class SuiteCount:
     failures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"{self.passed} passed"
-        if not self.failed:
-            return text
         names = f": {', '.join(self.failures)}" if self.failed <= MOST_NAMED else ""
-        return f"{text}, {self.failed} failed{names}"
+        return f"{self.passed} passed" + (f", {self.failed} failed{names}" if self.failed else "")
 
 
 @dataclass
@@ -67,20 +64,18 @@ class BrokerReport:
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON."""
+        runs = [{"access": access, "scenario": name, "runs": rows} for (access, name), rows in self.scenarios.items()]
         return {
             "broker": self.installation.name,
             "origin": self.installation.origin,
             "suites": {name: str(count) for name, count in self.suites.items()},
             "missing": self.missing,
             "limits": asdict(self.limits) if self.limits else None,
-            "scenarios": [
-                {"access": access, "scenario": name, "runs": rows} for (access, name), rows in self.scenarios.items()
-            ],
+            "scenarios": runs,
         }
 
 
 def write(reports: Iterable[BrokerReport]) -> Path:
-    """Write the JSON file; return its path."""
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / "report.json"
     path.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
@@ -89,41 +84,32 @@ def write(reports: Iterable[BrokerReport]) -> Path:
 
 def write_page(reports: Iterable[BrokerReport]) -> None:
     """Put the tables into the page for users."""
-    PAGE.write_text(filled(PAGE.read_text(), tables(list(reports)), BEGIN, END))
+    results.insert(PAGE, tables(list(reports)), BEGIN, END)
 
 
 def tables(reports: list[BrokerReport]) -> str:
     """Return the tables in Markdown."""
     suites = list(dict.fromkeys(name for report in reports for name in report.suites))
-    head = (
-        "broker",
-        "origin",
-        *suites,
-        f"retained, of {RETAINED:,}",
-        "after clearing",
-        f"flood, of {FLOOD:,}",
-        "session",
-    )
-    lines = [_row(head), _row(["---"] * len(head))]
+    limits, scenarios, missing = [], [], []
     for report in reports:
+        broker = report.installation
         cells = [str(report.suites.get(name, "not offered")) for name in suites]
-        lines.append(_row([report.installation.name, report.installation.origin, *cells, *_limits(report.limits)]))
-    lines += ["", _row(SCENARIO_HEAD), _row(["---"] * len(SCENARIO_HEAD))]
-    for report in reports:
-        for (access, name), rows in report.scenarios.items():
-            lines.append(_row([report.installation.name, access, name, *_cells(rows)]))
-    lines += ["", _row(("broker", "what `halimede doctor` finds")), _row(["---"] * 2)]
-    for report in reports:
+        limits.append([broker.name, broker.origin, *cells, *_limits(report.limits)])
+        scenarios += [[broker.name, *key, *_cells(rows)] for key, rows in report.scenarios.items()]
         if report.missing is not None:
-            lines.append(
-                _row([report.installation.name, "; ".join(f"`{text}`" for text in report.missing) or "nothing"])
-            )
-    return "\n".join(lines)
+            missing.append([broker.name, "; ".join(f"`{text}`" for text in report.missing) or "nothing"])
+    return "\n\n".join(
+        (
+            _table(("broker", "origin", *suites, *LIMITS_HEAD), limits),
+            _table(SCENARIO_HEAD, scenarios),
+            _table(("broker", "what `halimede doctor` finds"), missing),
+        )
+    )
 
 
 def _limits(limits: Limits | None) -> list[str]:
     if limits is None:
-        return ["not tried"] * 4
+        return ["not tried"] * len(LIMITS_HEAD)
     session = "held" if limits.connections == 1 else f"ended {limits.connections - 1} times"
     return [f"{limits.retained:,}", str(limits.uncleared), f"{limits.flooded:,}", session]
 
@@ -140,5 +126,5 @@ def _span(seconds: list[float]) -> str:
     return f"{seconds[0]:g} to {seconds[-1]:g}" if len(seconds) > 1 else "".join(f"{s:g}" for s in seconds)
 
 
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(head: Sequence[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -49,14 +49,15 @@ class Outcome:
 
 def outcome(scenario: str, system: System, timeline: Timeline) -> Outcome:
     """Return what a timeline shows after its fault."""
-    lost = int(system.metric("lost"))
+    sent, answered, lost = len(system.sent), len(system.results), int(system.metric("lost"))
+    repeated = sum(system.copies.values()) - len(system.copies)
     return Outcome(
         scenario=scenario,
-        sent=len(system.sent),
-        answered=len(system.results),
+        sent=sent,
+        answered=answered,
         lost_named=lost,
-        lost_unnamed=len(system.sent) - len(system.results) - lost,
-        repeated=sum(system.copies.values()) - len(system.copies),
+        lost_unnamed=sent - answered - lost,
+        repeated=repeated,
         cloud_s=round(cloud_answered_after(system, timeline), 1),
         well_s=round(timeline.well(), 1),
     )
@@ -83,19 +84,16 @@ async def _loaded(system: System) -> AsyncIterator[Timeline]:
 
 
 async def without_fault(system: System, _: BrokerProcess) -> Outcome:
-    """Watch a system to which nothing happens."""
     async with _loaded(system) as timeline:
         timeline.fault()
     return outcome("no fault", system, timeline)
 
 
 async def edge_worker_killed(system: System, _: BrokerProcess) -> Outcome:
-    """Kill the edge worker."""
     return await _worker_killed("edge worker killed", system, EDGE)
 
 
 async def cloud_worker_killed(system: System, _: BrokerProcess) -> Outcome:
-    """Kill the cloud worker."""
     return await _worker_killed("cloud worker killed", system, CLOUD)
 
 
@@ -107,7 +105,6 @@ async def _worker_killed(scenario: str, system: System, worker: str) -> Outcome:
 
 
 async def broker_killed(system: System, broker: BrokerProcess) -> Outcome:
-    """Kill the broker, and start it again."""
     async with _loaded(system) as timeline:
         timeline.fault()
         await broker.kill()
@@ -121,7 +118,6 @@ SCENARIOS: tuple[Scenario, ...] = (without_fault, edge_worker_killed, cloud_work
 
 
 async def run(scenario: Scenario, installation: Installation, security: Security, home: Path) -> Outcome:
-    """Run a scenario on a new system."""
     async with system_on(installation, security, home) as (system, broker):
         return await scenario(system, broker)
 

@@ -52,7 +52,6 @@ class SystemProcesses:
 
     @property
     def gm(self) -> subprocess.Popen[bytes]:
-        """GM's process."""
         return self._processes[0]
 
     def stop(self) -> None:
@@ -69,19 +68,13 @@ class SystemProcesses:
         arguments = [*words, "--broker", self._url, "--credentials", str(credentials), "--http", "127.0.0.1:0"]
         environment = {**os.environ, "HALIMEDE_TEST_RUN": str(self._home)}
         with (self._home / f"{name}-{len(self._processes)}.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(programs.command(name, *arguments), env=environment, stdout=log, stderr=log)
-            )
+            command = programs.command(name, *arguments)
+            self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
 
 @contextlib.asynccontextmanager
 async def system_on(
-    installation: Installation,
-    security: Security,
-    home: Path,
-    *,
-    broker_first: bool = True,
-    has_standby: bool = False,
+    installation: Installation, security: Security, home: Path, *, broker_first: bool = True, has_standby: bool = False
 ) -> AsyncIterator[tuple[System, BrokerProcess]]:
     """Run the whole system on a broker; without ``broker_first`` its clients wait when the broker starts.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -38,12 +39,7 @@ class Cluster:
         self._binaries = binaries
         self._images = images
         self.nodes = [
-            Node(
-                plan,
-                self.folders,
-                self.processes,
-                Kubelet(binaries / "kubelet", self.control.kubeconfig(plan.name)),
-            )
+            Node(plan, self.folders, self.processes, Kubelet(binaries / "kubelet", self.control.kubeconfig(plan.name)))
             for plan in plans
         ]
 
@@ -82,7 +78,7 @@ class Cluster:
         )
         self.processes.start("service-proxy", self.command(*proxy), cwd=ROOT)
         for node in self.nodes:
-            _step(f"node {node.plan.name}", lambda node=node: node.start(self._images_of(node)))
+            _step(f"node {node.plan.name}", functools.partial(node.start, self._images_of(node)))
         _step("images on all nodes", self._imported)
         _step("nodes Ready", self._ready)
         state = {

@@ -87,14 +87,13 @@ def condition(body: Mapping[str, Any], kind: str) -> str:
 
 def until(what: str, look: Callable[[], T], seconds: float = 120.0, *, every: float = 0.5) -> T:
     """Call ``look`` until it returns something true, and return that. Raises AssertionError with the last value."""
-    end, last = time.monotonic() + seconds, None
+    end = time.monotonic() + seconds
+    last: T | Exception | None = None
     while True:
         try:
-            last = look()
+            if last := (value := look()):
+                return value
         except (KubectlError, subprocess.TimeoutExpired) as error:
             last = error
-        else:
-            if last:
-                return last
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s; last: {last}"
         time.sleep(every)

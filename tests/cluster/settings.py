@@ -44,10 +44,7 @@ class NodePlan:
         return f"{PREFIX}-{self.name}"
 
 
-NODES = (
-    NodePlan("cloud0", 0, "halimede.io/node"),
-    NodePlan("edge0", 1, "node-role.kubernetes.io/edge"),
-)
+NODES = (NodePlan("cloud0", 0, "halimede.io/node"), NodePlan("edge0", 1, "node-role.kubernetes.io/edge"))
 #: the node that KubeEdge's edgecore runs (``kubeedge.py``): no Service and no name of the cluster is known there
 PLACE = NodePlan("place0", 2, "node-role.kubernetes.io/edge")
 #: names of the site's broker outside the cluster: a cloud node's address in the cluster, the place's own at the place

@@ -159,11 +159,7 @@ async def test_frames_of_all_sizes_pass_through_tls(certificate: Path, tmp_path:
     async def receive(packet: Packet) -> None:
         sizes.append(len(packet.payload))
 
-    access = [
-        "allow_anonymous true",
-        f"certfile {certificate / 'cert.pem'}",
-        f"keyfile {certificate / 'key.pem'}",
-    ]
+    access = ["allow_anonymous true", f"certfile {certificate / 'cert.pem'}", f"keyfile {certificate / 'key.pem'}"]
     trust = tmp_path / "credentials"
     trust.mkdir()
     shutil.copy(certificate / "cert.pem", trust / "ca.crt")

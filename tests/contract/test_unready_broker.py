@@ -160,6 +160,7 @@ async def test_a_birth_that_was_acknowledged_and_not_retained_is_retained_soon(
     assert bus.stats.connects == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_a_birth_whose_repetition_fails_is_published_until_it_is_granted(

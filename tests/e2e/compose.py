@@ -22,7 +22,8 @@ from pathlib import Path
 
 from tests.dockerfile import tags
 from tests.e2e.running import DIGITS, ROOT, digits
-from tests.waiting import patience
+from tests.programs import run_program
+from tests.waiting import eventually
 
 CLONE_NEWNET = 0x40000000
 IMAGES = (tags()["gm"], tags()["node"], "eclipse-mosquitto:2.0")
@@ -102,29 +103,13 @@ class Compose:
         return {**os.environ, "CONTAINERS_CONF": str(self.folder / "containers.conf"), "PWD": str(self.folder)}
 
     def podman(self, *words: str) -> str:
-        done = subprocess.run(
-            ["podman", *words],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if words[0] == "logs" else subprocess.PIPE,
-            text=True,
-            timeout=patience(60),
-            check=False,
-        )
+        done = run_program("podman", *words, env=self.environment)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stdout + (done.stderr if words[0] == "logs" else "")
 
     def compose(self, *words: str) -> None:
-        command = [front_end() or "", "-p", self.project, *words]
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=patience(180),
-            check=False,
-        )
+        command = (front_end() or "", "-p", self.project, *words)
+        done = run_program(*command, cwd=self.folder, env=self.environment, timeout_s=180)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def pid(self, service: str) -> int:
@@ -145,9 +130,11 @@ class Compose:
         """
         before = self.pid(service)
         os.kill(before, signal.SIGKILL)
-        async with asyncio.timeout(patience(60)):
-            while await asyncio.to_thread(self.pid, service) in {0, before}:
-                await asyncio.sleep(0.2)
+
+        async def is_back() -> bool:  # in a thread: frames go on
+            return await asyncio.to_thread(self.pid, service) not in {0, before}
+
+        await eventually(is_back, 60, 0.2)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.running import ROOT
 from tests.waiting import patience
 
@@ -34,6 +36,7 @@ def may_unshare() -> bool:
     ).returncode  # fmt: skip
 
 
+NEEDS_SPACES = pytest.mark.skipif(not may_unshare(), reason="needs root and namespaces")
 COMMANDS = {
     "sudo": 'exec "$@"',
     "systemctl": 'test "$2" = mosquitto\n[ "$1" = reload ] && exec pkill -HUP -x mosquitto\n'
@@ -124,7 +127,6 @@ class Machines:
                 self._line(step)
 
     def check(self, line: str) -> None:
-        """Add a line of the test's own."""
         self._lines.append(line)
 
     def _line(self, step: Step) -> None:

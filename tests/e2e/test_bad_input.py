@@ -14,10 +14,10 @@ import pytest_asyncio
 from sklearn.linear_model import LogisticRegression
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.cli.manifests import load as load_manifests
 from halimede.messages import DeadLetter
 from tests.e2e.running import DIGITS, System, digits, running
+from tests.inbox import Inbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
@@ -44,6 +44,7 @@ async def system(shared: System) -> AsyncIterator[System]:
         await shared.client.delete(plural, name)
     await shared.until("status cleared", lambda: shared.status is None)
     shared.results.clear()
+    shared.sent.clear()
 
 
 def condition(system: System) -> tuple[str, str]:
@@ -60,7 +61,7 @@ async def test_a_missing_model_is_a_condition_that_heals(system: System) -> None
     assert system.phase == "Pending"
     assert "digits-small" in condition(system)[1]
     await system.client.apply(bodies["digits-small"])
-    await system.until("Running", lambda: system.phase == "Running", 20)
+    await system.until_running(20)
 
 
 async def test_models_that_are_absent_corrupt_or_unfit_are_named_and_heal_when_replaced(
@@ -73,29 +74,24 @@ async def test_models_that_are_absent_corrupt_or_unfit_are_named_and_heal_when_r
     onnx = to_onnx(unfit, __import__("numpy").zeros((1, 3), "float32"), options={id(unfit): {"zipmap": False}})
     (tmp_path / "corrupt.onnx").write_bytes(b"this is no model")
     (tmp_path / "unfit.onnx").write_bytes(onnx.SerializeToString())
-    for file in ("absent.onnx", "corrupt.onnx", "unfit.onnx"):
+    for file, word in (("absent.onnx", "absent.onnx"), ("corrupt.onnx", "ONNX"), ("unfit.onnx", "64")):
         small = copy.deepcopy(bodies["digits-small"])
         small["spec"]["url"] = (tmp_path / file).as_uri()
         await system.client.apply(small)
         if file == "absent.onnx":
             await system.client.apply(bodies["digits-big"])
             await system.client.apply(bodies["digits"])
-        word = {"absent.onnx": "absent.onnx", "corrupt.onnx": "ONNX", "unfit.onnx": "64"}[file]
         await system.until(
             f"a condition for {file}", lambda w=word: w in condition(system)[1] and system.phase != "Running", 30
         )
     await system.client.apply(bodies["digits-small"])
-    await system.until("Running", lambda: system.phase == "Running", 30)
+    await system.until_running(30)
     await system.send(digits()[:20])
-    await system.until("answers", lambda: len(system.results) == 20, 20)
+    await system.until_answered(20)
 
 
 async def test_bad_frames_are_refused_counted_and_named_while_good_ones_are_answered(system: System) -> None:
-    letters: list[DeadLetter] = []
-
-    async def on_letter(delivery: Delivery[DeadLetter]) -> None:
-        letters.append(delivery.body)
-
+    letters: Inbox[DeadLetter] = Inbox()
     good = digits()[0]
     whole = {"v": 1, "id": b"x" * 16, "encoding": "png", "data": good}
     bad = [
@@ -109,15 +105,15 @@ async def test_bad_frames_are_refused_counted_and_named_while_good_ones_are_answ
         msgpack.packb({**whole, "encoding": "raw", "dtype": "object", "shape": [1]}),
         b"\x81\xa1z" + b"\x91" * 100_000,
     ]
-    await system.bus.subscribe(topics.DEAD_LETTER.filter(), on_letter)
+    await system.bus.subscribe(topics.DEAD_LETTER.filter(), letters)
     await system.apply(DIGITS)
-    await system.until("Running", lambda: system.phase == "Running")
+    await system.until_running()
     for payload in bad:
         await system.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), payload)
         await asyncio.sleep(0.15)  # at most ten dead letters a second leave a client
     await system.send([good])
     await system.until("the good frame's answer", lambda: len(system.results) == 1, 20)
     await system.until("the count", lambda: system.metric("rejected") == len(bad), 20)
-    await system.until("the letters", lambda: len(letters) == len(bad), 20)
-    assert all(letter.topic == "default/sedna/frames/cam0" for letter in letters)
+    await system.until("the letters", lambda: len(letters.deliveries) == len(bad), 20)
+    assert set(letters.read(lambda letter: letter.topic)) == {"default/sedna/frames/cam0"}
     assert system.metric("lost") == 0

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
 from halimede.cli.manifests import load
@@ -18,6 +17,7 @@ from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result, StatusDocument
 from tests.e2e.compose import Compose, missing, running
 from tests.e2e.running import digits
+from tests.inbox import Inbox
 from tests.simulated import eventually
 
 WHY = missing()
@@ -36,19 +36,21 @@ class Deployment:
     def __init__(self, bus: MqttBus) -> None:
         self.bus = bus
         self.accepted: set[str] = set()
-        self.answered: set[str] = set()
-        self.status: StatusDocument | None = None
+        self.results: Inbox[Result] = Inbox()
+        self.statuses: Inbox[StatusDocument] = Inbox()
 
     async def follow(self) -> None:
-        async def on_result(delivery: Delivery[Result]) -> None:
-            self.answered.add(delivery.body.id)
-
-        async def on_status(delivery: Delivery[StatusDocument]) -> None:
-            self.status = delivery.body
-
-        await self.bus.subscribe(topics.RESULT.filter(ns="default", service="digits"), on_result)
+        await self.bus.subscribe(topics.RESULT.filter(ns="default", service="digits"), self.results)
         names = {"ns": "default", "plural": "jointinferenceservices", "name": "digits"}
-        await self.bus.subscribe(topics.STATUS.filter(**names), on_status)
+        await self.bus.subscribe(topics.STATUS.filter(**names), self.statuses)
+
+    @property
+    def status(self) -> StatusDocument | None:
+        return self.statuses.deliveries[-1].body if self.statuses.deliveries else None
+
+    @property
+    def answered(self) -> set[str]:
+        return set(self.results.read(lambda result: result.id))
 
     @property
     def unanswered(self) -> set[str]:

@@ -6,10 +6,7 @@ It is skipped where the package index cannot be reached: models of others are no
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,8 +16,9 @@ from PIL import Image, ImageColor
 
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR
 from tests.e2e.running import ROOT, running
-from tests.e2e.test_tutorial import steps, typed
-from tests.waiting import patience
+from tests.e2e.shell import environment, type_line
+from tests.e2e.test_tutorial import steps
+from tests.programs import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -32,10 +30,7 @@ PACKAGES = re.compile(r"pip install --no-deps --target packages (.+)")
 
 def install(line: str, folder: Path) -> None:
     """Type a line of pip; skip the test if a package cannot be had."""
-    command = [sys.executable, "-m", *line.split()]
-    done = subprocess.run(
-        command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=patience(300), check=False
-    )
+    done = run_python("-m", *line.split(), cwd=folder, timeout_s=300)
     if done.returncode:
         pytest.skip(f"the package index cannot be reached, or lacks a package: {done.stderr.strip()[-200:]}")
 
@@ -66,7 +61,7 @@ async def test_the_page_from_packages_to_drawn_answers(tmp_path: Path) -> None:
             elif PACKAGES.fullmatch(text):
                 install(text, folder)
             else:
-                printed = await typed(text, folder, tmp_path / "home")
+                printed = await type_line(text, environment(tmp_path / "home"), folder)
                 typed_lines += 1
                 if "inspect faces" in text:
                     assert "1 box, in pixels of the picture" in printed

@@ -1,4 +1,4 @@
-"""The first steps and the README, typed in as they stand there; and every command of the documents is run, or listed.
+"""The README and Mosquitto's tools, typed in as they stand there; and every command of the documents is run, or listed.
 
 Commands stand in blocks of the language ``sh``, and within sentences. ``RUN`` names the test that types a document's
 blocks, ``NOT_RUN`` what no test can run, and why. The commands, options, modules, targets and files of all exist.
@@ -10,11 +10,8 @@ import asyncio
 import functools
 import importlib.util
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,24 +24,23 @@ import yaml
 from halimede.cli.app import COMMANDS, app, load
 from halimede.programs import PROGRAMS
 from tests.e2e.running import ROOT, System, digits, running
-from tests.waiting import patience
+from tests.e2e.shell import begin, blocks, end_of, environment
+from tests.programs import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-FOLLOWING = ("halimede results -f", "mosquitto_sub")
 #: where a system keeps its files when nobody says otherwise, below the user's home
 HOME = ".local/state/halimede"
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 #: the test that types the blocks of a document
 RUN = {
     "README.md": "tests/e2e/test_documentation.py",
-    "docs/calibration.md": "tests/e2e/test_calibration_documentation.py",
-    "docs/commands.md": "tests/e2e/test_commands_documentation.py",
+    "docs/calibration.md": "tests/e2e/test_typed_pages.py",
+    "docs/commands.md": "tests/e2e/test_typed_pages.py",
     "docs/datasets.md": "tests/e2e/test_documentation.py",
     "docs/deploy.md": "tests/kubernetes/test_deploy_documentation.py",
     "docs/detectors-and-readers.md": "tests/e2e/test_detectors_and_readers.py",
     "docs/emqx.md": "tests/integration/test_security_documentation.py",
-    "docs/first-steps.md": "tests/e2e/test_documentation.py",
     "docs/hard-samples.md": "tests/integration/test_hard_samples.py",
     "docs/install.md": "tests/e2e/test_wheel.py",
     "docs/learning-loop.md": "tests/e2e/test_learning_loop.py",
@@ -54,10 +50,10 @@ RUN = {
     "docs/mqtt.md": "tests/e2e/test_mqtt_documentation.py",
     "docs/security.md": "tests/integration/test_security_documentation.py",
     "docs/processing.md": "tests/unit/cli/test_inspect.py",
-    "docs/serving.md": "tests/e2e/test_serving_documentation.py",
+    "docs/serving.md": "tests/e2e/test_typed_pages.py",
     "docs/three-machines.md": "tests/e2e/test_three_machines.py",
     "docs/tiers.md": "tests/e2e/test_tiers.py",
-    "docs/training.md": "tests/e2e/test_training_documentation.py",
+    "docs/training.md": "tests/e2e/test_typed_pages.py",
     "docs/tutorial.md": "tests/e2e/test_tutorial.py",
     "docs/upgrade-and-removal.md": "tests/e2e/test_upgrade_and_removal.py",
 }
@@ -74,8 +70,14 @@ NOT_RUN = {
     "kubectl -n halimede exec": "needs a kubelet",
     "kubectl -n halimede port-forward": "needs a kubelet",
     "kubectl create secret generic camera-": "needs a site and the address of a real camera",
+    "prometheus --config.file": "has no end; tests/e2e/test_monitoring.py runs it with this configuration",
+    "python -m scripts.monitoring": "tests/unit/monitoring runs it with another folder",
     "kubectl apply -k deploy/camera": "rendered and checked by tests/kubernetes, not applied",
     "halimede certs add --camera door": "needs the site of another page, whose commands are run",
+    "halimede events --occupancy yard": "has no end; tests/integration/cli/test_following.py follows a service",
+    "mosquitto_sub -t 'default/sedna/inference/yard/occupancy/+'": "has no end, and needs that service",
+    "halimede bridge homeassistant": "has no end; tests/integration/test_homeassistant_bridge.py runs it",
+    "halimede certs add --consumer homeassistant": "needs the site of another page, whose commands are run",
     "halimede seen lobby": "needs identities; tests/integration/cli/test_seen.py asks a service that has some",
     "halimede publish street.mp4": "needs a video, and has no end",
     "halimede publish rtsp:": "needs a camera at an address of a document",
@@ -91,39 +93,24 @@ NOT_RUN = {
 
 def commands(document: str) -> list[str]:
     """Return the lines of all fenced blocks of the language ``sh``, without comments."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
-    blocks = [text for language, text in blocks if language == "sh"]
-    lines = [re.split(r"\s+# ", line)[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line]
+    lines = [line for block in blocks(document, "sh") for line in block.splitlines()]
+    return [command for line in lines if (command := re.split(r"\s+# ", line)[0].strip())]
 
 
-def environment(system: System) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+async def typed(system: System, document: str, line: str) -> asyncio.subprocess.Process:
+    """Type a line, behind what was exported before it, as the user in whose home the system is."""
+    exports = [command for command in commands(document) if command.startswith("export ")]
     user = str(system.home).removesuffix(f"/{HOME}")
-    return {**os.environ, "PATH": path, "HOME": user, "HALIMEDE_HOME": "", "HALIMEDE_BROKER": "", "COLUMNS": "160"}
-
-
-async def typed(system: System, document: str, line: str) -> tuple[asyncio.subprocess.Process, list[str]]:
-    """Type a line, behind what was exported before it."""
-    exports = [each for each in commands(document) if each.startswith("export ")]
-    process = await asyncio.create_subprocess_exec(
-        "bash",
-        "-c",
-        "\n".join([*exports, f"exec {line}"]),
-        cwd=ROOT,
-        env=environment(system),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    return process, shlex.split(line)
+    return await begin("\n".join([*exports, f"exec {line}"]), environment("", HOME=user))
 
 
 def test_every_make_word_of_the_documentation_is_a_target() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    documents = DOCUMENTS
-    text = "\n".join((ROOT / d).read_text() for d in documents)
+    text = "\n".join((ROOT / document).read_text() for document in DOCUMENTS)
     assert set(re.findall(r"`?\bmake ([a-z-]+)", "\n".join(re.findall(r"`(make [^`]*)`", text)))) <= targets
-    assert {line.split()[1] for d in documents for line in commands(d) if line.startswith("make ")} <= targets
+    assert {
+        line.split()[1] for document in DOCUMENTS for line in commands(document) if line.startswith("make ")
+    } <= targets
 
 
 def test_every_file_that_the_documentation_links_to_is_there() -> None:
@@ -185,14 +172,7 @@ def test_every_command_of_halimede_has_the_options_that_the_documents_give() -> 
 
 @functools.cache
 def help_of(*words: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", *words, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=patience(60),
-    ).stdout
+    return run_python("-m", *words, "--help", cwd=ROOT, check=True).stdout
 
 
 def test_every_module_that_the_documents_start_is_there_with_its_options() -> None:
@@ -234,7 +214,7 @@ def test_every_resource_of_the_documents_has_fields_of_its_definition() -> None:
         definitions[definition["group"], definition["names"]["kind"]] = schema
     seen = 0
     for document in DOCUMENTS:
-        for block in re.findall(r"^```yaml\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE):
+        for block in blocks(document, "yaml"):
             for body in yaml.safe_load_all(block.replace("{...}", "{}").replace("...", "x")):
                 if isinstance(body, dict) and {"apiVersion", "kind"} <= body.keys():
                     schema = definitions[body["apiVersion"].partition("/")[0], body["kind"]]
@@ -247,7 +227,7 @@ def test_the_dataset_command_counts_without_a_system(tmp_path: Path) -> None:
     (line,) = commands("docs/datasets.md")
     (tmp_path / "train.csv").write_text("file,label\na,helmet\nb,bare\n")
     words = shlex.split(line.replace("/data/helmets", str(tmp_path)))
-    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_python(*words[1:], cwd=ROOT, check=True)
     assert json.loads(done.stdout)["facts"]["numberOfSamples"] == 2
 
 
@@ -267,51 +247,37 @@ async def test_the_commands_of_the_readme(tmp_path: Path) -> None:
     lines = [line for line in commands("README.md") if line.startswith("halimede")]
     assert [line.split()[1] for line in lines] == ["apply", "publish", "status"]
     digits()
-    (tmp_path / HOME).parent.mkdir(parents=True)
     async with running(tmp_path / HOME) as system:
         await system.follow("digits")
         for line in lines:
             if "publish" in line:
-                await system.until("Running", lambda: system.phase == "Running")
-            process, _ = await typed(system, "README.md", line)
-            output, _ = await asyncio.wait_for(process.communicate(), patience(60))
-            assert process.returncode == 0, output.decode()
+                await system.until_running()
+            await end_of(line, await typed(system, "README.md", line))
         await system.until("answers", lambda: len(system.results) >= 100)
 
 
-async def test_the_two_terminals_of_the_first_steps(tmp_path: Path) -> None:
-    document = "docs/first-steps.md"
-    lines = [line.removesuffix(" &") for line in commands(document) if line.startswith(("halimede", "mosquitto_"))]
-    assert len(lines) >= 8
+async def test_a_service_ends_in_all_that_follow_it(tmp_path: Path) -> None:
+    document = "docs/mqtt.md"
+    subscribe, publish = (line for line in commands(document) if line.startswith("mosquitto_"))
     digits()
-    (tmp_path / HOME).parent.mkdir(parents=True)
     async with running(tmp_path / HOME) as system:
         await system.follow("digits")
-        followers = [await typed(system, document, line) for line in lines if line.startswith(FOLLOWING)]
-        outputs: dict[str, str] = {}
-        for line in (line for line in lines if not line.startswith(FOLLOWING)):
-            if "publish" in line:
-                await system.until("Running", lambda: system.phase == "Running")
-            if line.startswith("halimede delete"):  # the last line of its block; the broker's tools come after it
-                continue
-            process, _ = await typed(system, document, line)
-            output, _ = await asyncio.wait_for(process.communicate(), patience(60))
-            outputs[line] = output.decode()
-            assert process.returncode == 0, outputs[line]
+        results = await typed(system, document, "halimede results -f digits")
+        subscription = await typed(system, document, subscribe)
+        apply = "halimede apply -f examples/digits/"
+        await end_of(apply, await typed(system, document, apply))
+        await system.until_running()
+        for line in ("halimede publish examples/digits/pictures --camera cam0", publish):
+            await end_of(line, await typed(system, document, line))
         await system.until("answers", lambda: len(system.results) >= 101)
-        delete, _ = await typed(system, document, next(line for line in lines if line.startswith("halimede delete")))
-        output, _ = await asyncio.wait_for(delete.communicate(), patience(60))
-        assert delete.returncode == 0, output.decode()
+        delete = "halimede delete -f examples/digits/"
+        await end_of(delete, await typed(system, document, delete))
         await system.until("status cleared", lambda: system.status is None)
-        for process, words in followers:
-            if words[0] != "halimede":
-                process.terminate()
-            output, _ = await asyncio.wait_for(process.communicate(), patience(20))
-            seen = output.decode()
-            if words[0] == "halimede":  # it ends with its service
-                assert len(seen.splitlines()) >= 101, seen
-                assert (process.returncode, "was deleted: no more results" in seen) == (0, True), seen
-            else:
-                assert '"phase":"Running"' in seen.replace(" ", "")
-                # with the service its models went: their statuses are cleared in any order
-                assert "default/sedna/status/jointinferenceservices/digits (null)" in seen, seen[-500:]
+        shown = await end_of("results", results)  # it ends with its service
+        assert len(shown.splitlines()) >= 101, shown
+        assert "was deleted: no more results" in shown, shown
+        subscription.terminate()
+        shown = (await subscription.communicate())[0].decode()
+        assert '"phase":"Running"' in shown.replace(" ", "")
+        # with the service its models went: their statuses are cleared in any order
+        assert "default/sedna/status/jointinferenceservices/digits (null)" in shown, shown[-500:]

@@ -14,12 +14,10 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from halimede.bus import Packet
 from halimede.bus.credentials import Credentials
-from halimede.bus.mqtt import MqttBus
 from halimede.cli.client import NotLetInError, check_reachable
 from tests.e2e.running import DIGITS, System, digits, running
-from tests.typed import halimede
+from tests.e2e.shell import halimede
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
@@ -45,18 +43,9 @@ async def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         listening = await asyncio.create_subprocess_exec(
             *stranger, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"}
         )
-        await system.follow("digits")
-        await system.apply(DIGITS)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.run_digits()
         yield Guarded(system, bool(request.param), listening)
     assert not (system.home / "clients").exists()
-
-
-async def said(system: System, *words: str) -> tuple[int, str]:
-    """Run the command line as its user would, with what the run file names; return its exit code and output."""
-    environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "HALIMEDE_BROKER": "", "HALIMEDE_CREDENTIALS": ""}
-    done = await asyncio.to_thread(halimede, *words, env=environment)
-    return done.returncode, done.stdout + done.stderr
 
 
 async def test_mosquittos_own_tools_work_as_the_operator(guarded: Guarded) -> None:
@@ -86,34 +75,19 @@ def where_it_should_not_be(system: System) -> Iterator[tuple[str, bytes]]:
     yield "what the launcher said", (system.home.parent / f"{system.home.name}.log").read_bytes()
 
 
-async def messages_of(system: System, seconds: float) -> list[tuple[str, bytes]]:
-    """Return what GM may hear on any topic, retained or not."""
-    heard: list[tuple[str, bytes]] = []
-
-    async def keep(packet: Packet) -> None:
-        heard.append((packet.topic, packet.payload))
-
-    gm = replace(system.settings, credentials=Credentials(system.home / "site" / "gm"))
-    async with MqttBus("listener", gm) as bus:
-        await bus.wait_connected(patience(10))
-        await bus.listen("#", 1, keep, 10_000)
-        await asyncio.sleep(seconds)
-    return heard
-
-
 async def test_no_secret_is_anywhere_but_in_the_files_of_the_site(guarded: Guarded) -> None:
     system = guarded.system
     await system.send(digits()[:50])
-    await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+    await system.until_answered()
     secrets = secrets_of(system.home)
     assert len(secrets) >= 8, "a user each at least"
     seen = list(where_it_should_not_be(system))
-    seen += await messages_of(system, 3)
+    seen += [
+        (packet.topic, bytes(packet.payload)) for packet in await system.messages_of(system.home / "site" / "gm", 3)
+    ]
     for words in (["get", "ji", "digits", "-o", "yaml"], ["describe", "ji", "digits"], ["events"], ["nodes"],
                   ["get", "models", "-o", "json"], ["logs", "digits"]):  # fmt: skip
-        code, output = await said(system, *words)
-        assert code == 0, output
-        seen.append((" ".join(words), output.encode()))
+        seen.append((" ".join(words), (await halimede(system.home, *words)).encode()))
     assert len(seen) > 20
     assert [(name, s) for name, text in seen for s in secrets if s in text] == []
     # the search finds what is there
@@ -144,15 +118,14 @@ async def test_the_whole_job_is_done_and_whoever_shows_nothing_gets_nothing(guar
     before = set(system.sent)
     pictures = digits()[:200]
     await system.send(pictures)
-    await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+    await system.until_answered()
     mine = [result for id_, result in system.results.items() if id_ in set(system.sent) - before]
     assert {r.by for r in mine} == {"edge", "cloud"}
     assert not any(r.degraded for r in mine)
     await system.until("the count", lambda: system.metric("inferenceNumber") == len(system.sent))
-    code, output = await said(system, "delete", "-f", str(DIGITS))
-    assert code == 0, output
+    await halimede(system.home, "delete", "-f", DIGITS)
     await system.until("status cleared", lambda: system.status is None)
-    await system.until("workers gone", lambda: not any(n.startswith("worker:") for n in system.processes()))
+    await system.until("workers gone", lambda: not system.workers())
     if listening.returncode is None:
         listening.terminate()
     heard, complained = await asyncio.wait_for(listening.communicate(), patience(30))
@@ -162,8 +135,8 @@ async def test_the_whole_job_is_done_and_whoever_shows_nothing_gets_nothing(guar
 async def test_other_users_of_the_site_may_not_do_what_an_operator_may(tmp_path: Path) -> None:
     async with running(tmp_path / "home", "edge0") as system:
         for user in ("consumers/viewer", "cameras/cam0", "nodes/edge0/edge-worker", "nodes/edge0/lc"):
-            code, output = await said(system, "--credentials", str(system.home / "site" / user), "nodes")
-            assert (code, "use the credentials of an operator" in output) == (1, True), output
+            output = await halimede(system.home, "--credentials", system.home / "site" / user, "nodes", code=1)
+            assert "use the credentials of an operator" in output
 
 
 async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_keep_them_out(tmp_path: Path) -> None:

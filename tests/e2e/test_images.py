@@ -7,15 +7,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.dockerfile import PIP, Stage, images, stages
-from tests.e2e.closure import environment as environment_of
 from tests.e2e.running import ROOT
-from tests.waiting import patience
+from tests.programs import run_program, run_python
 from tests.wheels import build_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -47,10 +50,7 @@ class Image:
     environment: dict[str, str]
 
     def python(self, *words: str) -> subprocess.CompletedProcess[str]:
-        line = [f"{self.venv}/bin/python", *words]
-        return subprocess.run(
-            line, cwd=self.app, env=self.environment, capture_output=True, text=True, timeout=patience(60), check=False
-        )
+        return run_program(self.venv / "bin" / "python", *words, cwd=self.app, env=self.environment)
 
 
 def image_of(name: str, tmp_path: Path, *, pip: bool = False) -> Image:
@@ -61,16 +61,52 @@ def image_of(name: str, tmp_path: Path, *, pip: bool = False) -> Image:
         if word == "COPY":
             place(line, ROOT, made)
     wheel = build_wheel(made, tmp_path)
+    run_python("-m", "venv", "--without-pip", venv, check=True)
     if pip:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
         install(stage, venv, wheel)
     else:
-        environment_of(venv, stage.extras, wheel)
+        link_packages(venv, stage.extras, wheel)
     app = tmp_path / "image" / "app"
     app.mkdir(parents=True)
     environment = {**stage.environment, "PATH": f"{venv}/bin:{os.environ['PATH']}"}
     environment["HALIMEDE_HOME"] = str(tmp_path / "home")
     return Image(name, venv, app, stage.entrypoint[1:], environment)
+
+
+def needed(extras: Iterable[str]) -> list[Distribution]:
+    """Return all distributions that halimede needs with these extras, itself left out."""
+    distributions: dict[str, Distribution] = {}
+    waiting, done = [("halimede", frozenset(extras))], set[tuple[str, frozenset[str]]]()
+    while waiting:
+        name, extra = waiting.pop()
+        if (name.lower(), extra) not in done:
+            done.add((name.lower(), extra))
+            distributions[name.lower()] = distribution(name)
+            waiting += [(r.name, frozenset(r.extras)) for r in _requirements(distributions[name.lower()], extra)]
+    del distributions["halimede"]
+    return list(distributions.values())
+
+
+def _requirements(of: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
+    for requirement in map(Requirement, of.requires or ()):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield requirement
+
+
+def link_packages(venv: Path, extras: Iterable[str], wheel: Path) -> None:
+    """Fill an environment with a wheel of halimede, and with links to what it needs with these extras.
+
+    What pip would find for the extras of an image is what the constraints name, and that is what is installed here:
+    only that nothing else is in reach has to be tried, and that takes no download. `test_install.py` runs pip itself.
+    """
+    (site,) = venv.glob("lib/python*/site-packages")
+    with ZipFile(wheel) as file:
+        file.extractall(site)
+    for package in needed(extras):
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(package.locate_file(top))))
 
 
 def install(stage: Stage, venv: Path, wheel: Path) -> None:
@@ -80,9 +116,7 @@ def install(stage: Stage, venv: Path, wheel: Path) -> None:
     command = command.replace("/pip/constraints.txt", str(ROOT / "constraints.txt"))
     command = command.replace("/wheel/", f"{wheel.parent}/").replace("/venv/lib", f"{venv}/lib")
     quick = {**os.environ, "PIP_NO_COMPILE": "1"}  # half the time
-    done = subprocess.run(
-        ["sh", "-ec", command], env=quick, capture_output=True, text=True, timeout=patience(500), check=False
-    )
+    done = run_program("sh", "-ec", command, env=quick, timeout_s=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not provide the extra" not in done.stderr
 

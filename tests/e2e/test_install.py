@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_images import Image, image_of, starts
+from tests.programs import run_program
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -22,34 +22,27 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     return image_of("lc", tmp_path_factory.mktemp("lc"), pip=True)
 
 
-@pytest.fixture
-def lc_only(image: Image) -> Path:
-    """Return its Python."""
-    return image.venv / "bin" / "python"
-
-
 def test_the_image_of_an_lc_starts(image: Image) -> None:
     starts(image)
 
 
-def test_an_lc_environment_holds_no_heavy_package(lc_only: Path) -> None:
+def test_an_lc_environment_holds_no_heavy_package(image: Image) -> None:
     code = f"import importlib.util as u; print([m for m in {HEAVY!r} if u.find_spec(m)])"
-    found = subprocess.run([lc_only, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert image.python("-c", code).stdout == "[]\n"
 
 
-def test_the_command_says_what_to_install_when_its_extra_is_missing(lc_only: Path) -> None:
-    found = subprocess.run([lc_only.parent / "halimede", "version"], capture_output=True, text=True, check=False)
-    assert found.returncode != 0
-    assert "halimede[cli]" in found.stderr
-    assert "Traceback" not in found.stderr
+def test_the_command_says_what_to_install_when_its_extra_is_missing(image: Image) -> None:
+    ended = run_program(image.venv / "bin" / "halimede", "version")
+    assert ended.returncode != 0
+    assert "halimede[cli]" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
-async def test_the_lc_starts_with_only_its_own_extra_and_no_broker(lc_only: Path, tmp_path: Path) -> None:
+async def test_the_lc_starts_with_only_its_own_extra_and_no_broker(image: Image, tmp_path: Path) -> None:
     command = ["-m", "halimede", "lc", "--node", "edge0", "--home", str(tmp_path), "--broker", "127.0.0.1:9"]
     environment = {"PATH": "/usr/bin:/bin"}
     process = await asyncio.create_subprocess_exec(
-        str(lc_only), *command, env=environment, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+        image.venv / "bin" / "python", *command, env=environment, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(patience(30)):
         while not (tmp_path / "nodes" / "edge0" / "store.db").exists():

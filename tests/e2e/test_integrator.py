@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from halimede.frames.payloads import open_payload
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests.programs import run_python
 from tests.waiting import patience
 
 EXAMPLES = ROOT / "examples" / "integrator"
@@ -25,8 +25,7 @@ def url(system: System) -> str:
 
 
 def run(program: str, *arguments: str | Path) -> str:
-    command = [sys.executable, str(EXAMPLES / program), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True).stdout
+    return run_python(EXAMPLES / program, *arguments, check=True).stdout
 
 
 def test_they_are_short_and_import_nothing_of_halimede() -> None:
@@ -44,6 +43,7 @@ def test_a_frame_that_msgpack_writes_is_one_that_a_worker_reads(tmp_path: Path) 
     assert frame.id.hex() in shown
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_camera_of_paho_is_answered_and_a_consumer_of_aiomqtt_sees_it(tmp_path: Path) -> None:
     (tmp_path / "digit.png").write_bytes(digits()[0])

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import os
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from halimede import topics
@@ -26,24 +21,23 @@ from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
-from tests.e2e.running import ROOT, System, running
+from tests import bad_trainers
+from tests.e2e.resources import resource
+from tests.e2e.running import System, running
+from tests.e2e.shell import environment, type_line
 from tests.e2e.test_documentation import commands
+from tests.e2e.test_training_model import TRAINING_S, status
+from tests.e2e.test_training_model import until as until_status
+from tests.integration.gm_world import template
+from tests.integration.workers import PREPROCESS
+from tests.kept_samples import drifted
 from tests.training_world import LABELS, digits
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 SERVICES = "jointinferenceservices"
-#: seconds: for one round with few samples, on a busy machine
-ROUND_S = 240.0
 #: samples of one camera in ten seconds are held out together: with few cameras, chance may hold out hardly any
 CAMERAS = 24
-PREPROCESS = [
-    {"op": "grayscale"},
-    {"op": "resize", "width": 8, "height": 8},
-    {"op": "scale", "factor": 1 / 240},
-    {"op": "layout", "order": "flat"},
-    {"op": "cast", "dtype": "float32"},
-]
 SETTINGS = {
     "triggers": {"pauseS": 0},
     "gate": {"least": 40, "leastStratum": 5},
@@ -53,25 +47,11 @@ SETTINGS = {
     "leastStratum": 20,
     "auditShare": 0.5,
     "afterAudits": 20,
-    "judgingS": 120,
 }
-WORSE = """
-from halimede.training.trainers.perceptron import Perceptron
-
-
-class Worse(Perceptron):
-    def train(self, data, weights):
-        return {name: -tensor for name, tensor in weights.items()}, {}
-"""
 
 
 def names_of(cameras: str) -> list[str]:
     return [f"{cameras}{i}" for i in range(CAMERAS)]
-
-
-def drifted(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return dark digits on a bright ground."""
-    return (1 - rows).astype(np.float32)
 
 
 def write_models(folder: Path) -> None:
@@ -81,26 +61,17 @@ def write_models(folder: Path) -> None:
     both = np.concatenate([rows, drifted(rows)]), np.concatenate([labels, labels])
     for name, hidden, data in (("small", "16", (rows, labels)), ("big", "128", both)):
         trainer = Perceptron(hidden=hidden, epochs="30")
-        weights, _ = trainer.train(TrainingData(*data, 10), trainer.initial_weights((64,), 10))
+        weights, _ = trainer.train(TrainingData(*data, 10), trainer.initial_weights((64,), 10))  # type: ignore[call-arg]
         trainer.export(weights, folder / f"{name}.onnx")
 
 
-def resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "default"}
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def template(node: str) -> dict[str, Any]:
-    return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
-
-
 def model(name: str, path: Path, form: str = "onnx") -> dict[str, Any]:
-    if form != "onnx":
-        return resource("Model", name, url=path.as_uri(), format=form)
-    postprocess = {"task": "classification", "output": "probabilities"}
-    return resource(
-        "Model", name, url=path.as_uri(), format=form, labels=LABELS, preprocess=PREPROCESS, postprocess=postprocess
-    )
+    processing = {
+        "labels": LABELS,
+        "preprocess": PREPROCESS,
+        "postprocess": {"task": "classification", "output": "probabilities"},
+    }
+    return resource("Model", name, url=path.as_uri(), format=form, **(processing if form == "onnx" else {}))
 
 
 def service(name: str = "digits", small: str = "small", node: str = "edge0", cameras: str = "cam") -> dict[str, Any]:
@@ -113,12 +84,8 @@ def service(name: str = "digits", small: str = "small", node: str = "edge0", cam
         "keepHardSamples": {},
         "template": template(node),
     }
-    return resource(
-        "JointInferenceService",
-        name,
-        edgeWorker=edge,
-        cloudWorker={"model": {"name": "big"}, "template": template("cloud0")},
-    )
+    cloud = {"model": {"name": "big"}, "template": template("cloud0")}
+    return resource("JointInferenceService", name, edgeWorker=edge, cloudWorker=cloud)
 
 
 def training(
@@ -170,14 +137,13 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def answering(tmp_path: Path, stream: Stream) -> AsyncIterator[System]:
-    """Run a service that answers a stream."""
     write_models(tmp_path)
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         for name in ("small", "big"):
             await system.client.apply(model(name, tmp_path / f"{name}.onnx"))
         await system.client.apply(service())
         await system.follow("digits")
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.until_running()
         sending = asyncio.create_task(stream.run(system))
         try:
             yield system
@@ -185,44 +151,22 @@ async def answering(tmp_path: Path, stream: Stream) -> AsyncIterator[System]:
             sending.cancel()
 
 
-def halimede(system: System, line: str) -> str:
-    """Type a command as a document has it; return what it shows."""
-    words = [sys.executable, "-m", *shlex.split(line)]
-    environment = {**os.environ, "HALIMEDE_HOME": str(system.home)}
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(60), check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-async def status(system: System, name: str = "again", plural: str = "trainingmodels") -> dict[str, Any]:
-    for _ in range(100):  # GM may be restarting
-        with contextlib.suppress(Exception):
-            return dict((await system.client.get(plural, name)).get("status") or {})
-        await asyncio.sleep(0.2)
-    raise AssertionError("GM does not answer")
-
-
 async def until(system: System, *states: str, rounds: int = 0) -> dict[str, Any]:
     """Wait for a state of the loop, or for the end of a round."""
-    end, found = time.monotonic() + patience(ROUND_S), dict[str, Any]()
-    while not (
-        (loop := found.get("loop") or {}).get("state") in states or (rounds and len(loop.get("history", [])) >= rounds)
-    ):
-        assert time.monotonic() < end, (found, (await system.client.get("models", "small"))["spec"])
-        await asyncio.sleep(0.2)
-        found = await status(system)
-    return found
+
+    def done(progress: dict[str, Any]) -> bool:
+        loop = progress.get("loop") or {}
+        return loop.get("state") in states or bool(rounds and len(loop.get("history", [])) >= rounds)
+
+    return await until_status(system.client, "again", done)
 
 
 async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_path: Path) -> None:
     async with answering(tmp_path, Stream(drift=True)) as system:
         await system.client.apply(training())
         await until(system, "Collecting")
-        for words in commands("docs/learning-loop.md"):
-            shown = await asyncio.to_thread(halimede, system, words)
-            assert "again" in shown, shown
+        for line in commands("docs/learning-loop.md"):
+            assert "again" in await type_line(line, environment(system.home))
         for state in ("Labelling", "Training", "Judging", "Canary"):
             await until(system, state, "RolledOut", "Withdrawn", rounds=1)
             system.processes()["gm"].kill()
@@ -242,64 +186,41 @@ async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_
         assert not [name for name in system.processes() if "training" in name]
 
 
-async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothing(tmp_path: Path) -> None:
-    (tmp_path / "worse.py").write_text(WORSE)
-    async with answering(tmp_path, Stream(drift=False)) as system:
-        await system.client.apply(model("worse", tmp_path / "worse.py", "python"))
-        trainer = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
-        await system.client.apply(training({"command": 1}, trainer=trainer))
-        found = await until(system, "Never", rounds=1)
-        record = found["loop"]["history"][0]
-        assert record["outcome"] == "Withdrawn"
-        assert record["reason"] in {"CandidateWorse", "CandidateNotBetter"}, record
-        assert record["message"]
-        await until(system, "Collecting")
-        assert record["version"] not in {result.model for result in system.results.values()}
-        spec = (await system.client.get("models", "small"))["spec"]
-        assert record["version"] not in [each["version"] for each in spec["versions"]]
-
-
-async def test_two_loops_of_one_gm_end_their_rounds_alone_and_edit_only_their_own_model(
-    tmp_path: Path,
-) -> None:
+async def test_two_loops_of_one_gm_end_their_rounds_alone_and_edit_only_their_own_model(tmp_path: Path) -> None:
     """One service has drifted and gets a better version; at the same time the other one's candidate is refused."""
-    (tmp_path / "worse.py").write_text(WORSE)
     write_models(tmp_path)
     async with running(tmp_path / "home", "edge0,edge1,cloud0") as system:
         client = system.client
         for name, file in (("small-a", "small"), ("small-b", "small"), ("big", "big")):
             await client.apply(model(name, tmp_path / f"{file}.onnx"))
-        await client.apply(model("worse", tmp_path / "worse.py", "python"))
+        await client.apply(model("trainers", Path(bad_trainers.__file__), "python"))
         await client.apply(service("a", "small-a", "edge0", "left"))
         await client.apply(service("b", "small-b", "edge1", "right"))
-        end = time.monotonic() + patience(ROUND_S)
-        while [(await status(system, name, SERVICES)).get("phase") for name in "ab"] != ["Running", "Running"]:
-            assert time.monotonic() < end
-            await asyncio.sleep(0.2)
+        for name in "ab":
+            await until_status(client, name, lambda service: service.get("phase") == "Running", plural=SERVICES)
         async with asyncio.TaskGroup() as group:
             streams = [Stream(drift=True, cameras="left", pause_s=0.02), Stream(drift=False, cameras="right")]
             sending = [group.create_task(stream.run(system)) for stream in streams]
-            worse = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
-            common = {"command": 1}
-            await client.apply(training(common, name="loop-a", of="a", model={"name": "small-a"}))
-            await client.apply(
-                training(common, name="loop-b", of="b", node="edge1", model={"name": "small-b"}, trainer=worse)
-            )
+            worse = {"entry": "bad_trainers.py:Worse", "archive": {"name": "trainers"}, "parameters": []}
+            await client.apply(training({"command": 1}, name="loop-a", of="a", model={"name": "small-a"}))
+            other = {"of": "b", "node": "edge1", "model": {"name": "small-b"}, "trainer": worse}
+            await client.apply(training({"command": 1}, name="loop-b", **other))
             versions: dict[str, set[str]] = {"a": set(), "b": set()}
             rounds = dict[str, Any]()
+            end = time.monotonic() + patience(TRAINING_S)
             while len(rounds) < len(versions):
-                assert time.monotonic() < end, (rounds, [await status(system, f"loop-{name}") for name in versions])
+                assert time.monotonic() < end, (rounds, [await status(client, f"loop-{name}") for name in versions])
                 await asyncio.sleep(0.2)
                 for name, seen in versions.items():
                     spec = (await client.get("models", f"small-{name}"))["spec"]
                     seen |= {each["version"] for each in spec.get("versions", ())}
-                    history = ((await status(system, f"loop-{name}")).get("loop") or {}).get("history")
+                    history = ((await status(client, f"loop-{name}")).get("loop") or {}).get("history")
                     rounds |= {name: history[0]} if history else {}
             for task in sending:
                 task.cancel()
-        assert rounds["a"]["outcome"] == "RolledOut", rounds
-        assert rounds["b"]["outcome"] == "Withdrawn", rounds
-        assert rounds["b"]["reason"] in {"CandidateWorse", "CandidateNotBetter"}, rounds
+        assert rounds["a"]["outcome"] == "RolledOut", str(rounds)
+        assert rounds["b"]["outcome"] == "Withdrawn", str(rounds)
+        assert rounds["b"]["reason"] in {"CandidateWorse", "CandidateNotBetter"}, str(rounds)
         for name, seen in versions.items():
             trained = {each for each in seen if each.startswith("loop-")}
             assert trained <= {rounds[name]["version"]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.running import DIGITS, digits, running
-from tests.typed import halimede
+from tests.e2e.shell import halimede
+from tests.e2e.test_bad_input import condition
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -46,29 +45,22 @@ async def test_rules_beside_the_manifest_and_on_the_path_decide(tmp_path: Path) 
         (manifests / f"{name}.yaml").write_text(text)
     environment = {"PYTHONPATH": str(on_path)}
     async with running(tmp_path / "home", "edge0,cloud0", environment=environment) as system:
-        client = {**os.environ, "HALIMEDE_HOME": str(system.home)}
-        words = ("apply", "-f", DIGITS / "1-models.yaml", "-f", manifests)
-        done = await asyncio.to_thread(halimede, *words, env=client)
-        assert (done.returncode, done.stderr) == (0, "")
+        await halimede(system.home, "apply", "-f", DIGITS / "1-models.yaml", "-f", manifests)
         for name, _, cut, camera in rules:
             system.results.clear()
             await system.follow(name)
-            await system.until("Running", lambda: system.phase == "Running")
+            await system.until_running()
             await system.send(pictures, camera=camera)
             await system.until("answers", lambda: len(system.results) == len(pictures))
-            found = list(system.results.values())
+            results = system.results.values()
             low = float(cut) - 0.3
-            assert all(low <= result.hardness <= low + 1 for result in found if result.hardness is not None)
-            assert sum(result.hardness is not None for result in found) == len(found)
-            assert all(result.hard == (result.hardness >= float(cut)) for result in found if result.hardness)
-            assert 0 < sum(result.hard for result in found) < len(found)
-        broken = (manifests / "beside.yaml").read_text().replace("beside.py:Far", "beside.py:Near")
-        (manifests / "beside.yaml").write_text(
-            broken.replace("name: beside\n", "name: broken\n").replace("cam5", "cam7")
-        )
+            assert all(low <= result.hardness <= low + 1 for result in results)
+            assert all(result.hard == (result.hardness >= float(cut)) for result in results)
+            assert 0 < sum(result.hard for result in results) < len(pictures)
+        text = (manifests / "beside.yaml").read_text().replace("beside.py:Far", "beside.py:Near")
+        text = text.replace("name: beside\n", "name: broken\n").replace("cam5", "cam7")
+        (manifests / "beside.yaml").write_text(text)
         await system.follow("broken")
-        await asyncio.to_thread(halimede, "apply", "-f", manifests / "beside.yaml", env=client)
+        await halimede(system.home, "apply", "-f", manifests / "beside.yaml")
         await system.until("Failed", lambda: system.phase == "Failed")
-        assert system.status is not None
-        said = " ".join(condition.message for condition in system.status.status.conditions)
-        assert "has no dataclass Near" in said
+        assert "has no dataclass Near" in condition(system)[1]

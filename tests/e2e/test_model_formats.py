@@ -8,22 +8,18 @@ import importlib.util
 import json
 import tarfile
 import urllib.request
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
 from examples.digits import data
-from halimede import topics
 from halimede.api.model_formats import FORMATS
-from halimede.bus import Delivery
-from halimede.cli.manifests import load as load_manifests
-from halimede.messages import StatusDocument
-from tests.e2e.running import DIGITS, System, digits, running
-from tests.e2e.test_inference_models import NAME, Followed, ask, sample, served
+from tests.e2e.resources import Statuses
+from tests.e2e.running import digits, running
+from tests.e2e.test_bad_input import manifests
+from tests.e2e.test_inference_models import NAME, is_right, sample, served
 from tests.lite_files import write_classifier
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
@@ -61,35 +57,24 @@ def packed(folder: Path, form: str, to: Path, strength: float) -> str:
     return hashlib.sha256(to.read_bytes()).hexdigest()
 
 
-def of(form: str, group: str, origin: str, digests: dict[str, str], target: str) -> dict[str, Any]:
-    """Return the seeds' sample with a framework."""
-    body = sample(group, origin, digests, target=target)
-    body["spec"]["frameworkType"] = form
-    return body
-
-
 @pytest.mark.parametrize("form", ["tflite", "tensorflow"])
 async def test_the_seeds_sample_is_served_and_takes_a_new_version_while_it_serves(tmp_path: Path, form: str) -> None:
     store = tmp_path / "store"
     store.mkdir()
     digests = {v: packed(tmp_path, form, store / f"model_emotion_{v}.tar.gz", c) for v, c in (("3", 0.05), ("4", 1.0))}
-    pictures = data.load()
-    rows = pictures.test_x[:50].reshape(50, -1).astype(np.float32)
     with served(store) as origin:
         async with running(tmp_path / "home", "edge0") as system:
-            shown = Followed(system)
-            await shown.follow()
+            shown = Statuses()
+            await shown.follow(system, "inferencemodels")
             for version in digests:
-                await system.client.apply(of(form, "sedna.io", origin, digests, version))
-                await system.until(f"version {version}", lambda v=version: shown.version == v, 120)
-                assert shown.document
-                url = shown.document.status.url
-                assert url
-                assert (await asyncio.to_thread(ask, url, rows) == pictures.test_y[:50]).mean() > 0.8
-            with await asyncio.to_thread(urllib.request.urlopen, f"{url}/v2/models/{NAME}") as answer:
-                told = json.load(answer)
-            assert (told["platform"], told["versions"]) == (FORMATS[form].platform, ["4"])
-            assert [(each["datatype"], each["shape"]) for each in told["inputs"]] == [("FP32", [-1, 64])]
+                await system.client.apply(sample("sedna.io", origin, digests, target=version, form=form))
+                await system.until(f"version {version}", lambda v=version: shown.of(NAME).serving_version == v, 120)
+                await is_right(shown)
+            url = f"{shown.of(NAME).url}/v2/models/{NAME}"
+            with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+                metadata = json.load(answer)
+            assert (metadata["platform"], metadata["versions"]) == (FORMATS[form].platform, ["4"])
+            assert [(port["datatype"], port["shape"]) for port in metadata["inputs"]] == [("FP32", [-1, 64])]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed here")
@@ -98,12 +83,11 @@ async def test_without_its_package_the_seeds_sample_says_what_to_install_and_sta
     tmp_path: Path, group: str
 ) -> None:
     async with running(tmp_path / "home", "edge0") as system:
-        shown = Followed(system)
-        await shown.follow()
-        await system.client.apply(of("tensorflow", group, "http://127.0.0.1:9", {"4": "a" * 64}, "4"))
-        await system.until("a condition", partial(shown.has, "NotInstalled"))
-        assert shown.document
-        assert "run pip install 'halimede[tensorflow]'" in shown.document.status.conditions[-1].message
+        shown = Statuses()
+        await shown.follow(system, "inferencemodels")
+        await system.client.apply(sample(group, "http://127.0.0.1:9", {"4": "a" * 64}, form="tensorflow"))
+        await system.until("a condition", lambda: shown.condition(NAME).reason == "NotInstalled")
+        assert "run pip install 'halimede[tensorflow]'" in shown.condition(NAME).message
         assert f"worker:{NAME}-serve-edge0" not in system.processes()
 
 
@@ -111,37 +95,29 @@ async def test_workers_of_a_service_answer_with_lite_models(tmp_path: Path) -> N
     digest = packed(tmp_path, "tflite", tmp_path / "big.tar.gz", 1.0)
     write_classifier(tmp_path / "small.tflite", *trained(0.05))
     files = {"digits-small": tmp_path / "small.tflite", "digits-big": tmp_path / "big.tar.gz"}
-    models: dict[str, StatusDocument] = {}
-
-    async def on_status(delivery: Delivery[StatusDocument]) -> None:
-        models[delivery.body.name] = delivery.body
-
+    models = Statuses()
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         await system.follow("digits")
-        await system.bus.subscribe(topics.STATUS.filter(ns="default", plural="models"), on_status)
-        for manifest in load_manifests([str(DIGITS)]):
-            body = manifest.resource.body
-            if file := files.get(body["metadata"]["name"]):
+        await models.follow(system, "models")
+        for name, body in manifests().items():
+            if file := files.get(name):
                 scores = {"task": "classification", "output": "y"}
                 body["spec"] |= {"format": "tflite", "url": str(file), "postprocess": scores}
             await system.client.apply(body)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.until_running()
         await system.send(digits()[:200])
-        await system.until("answers", lambda: len(system.results) == 200)
-        await described(system, models)
-    assert models["digits-big"].status.model
-    assert models["digits-big"].status.model.digest == digest
+        await system.until_answered()
+        for name in files:
+            await system.until("facts", lambda name=name: shapes(models, name) == [[-1, 64], [-1, len(LABELS)]])
+        facts = models.of("digits-big").model
+    assert facts
+    assert facts.digest == digest
     assert {result.by for result in system.results.values()} == {"edge", "cloud"}
     right = [system.results[id_].label == str(data.load().test_y[i]) for id_, i in system.sent.items()]
     assert np.mean(right) > 0.9
 
 
-async def described(system: System, models: dict[str, StatusDocument]) -> None:
-    """Wait until both Models have their inputs and outputs in their status."""
-
-    def known(name: str) -> bool:
-        facts = models[name].status.model if name in models else None
-        shapes = [each.shape for each in (*facts.inputs, *facts.outputs)] if facts else []
-        return shapes == [[-1, 64], [-1, len(LABELS)]]
-
-    await system.until("facts", lambda: known("digits-small") and known("digits-big"))
+def shapes(models: Statuses, name: str) -> list[list[int]]:
+    """Return the shapes of inputs and outputs that the status of a Model has."""
+    facts = models.of(name).model
+    return [port.shape for port in (*facts.inputs, *facts.outputs)] if facts else []

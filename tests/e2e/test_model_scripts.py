@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import os
-import tarfile
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,10 @@ import numpy as np
 import pytest
 
 from examples.digits import data, train
-from halimede import topics
-from halimede.bus import Delivery
-from halimede.cli.manifests import load as load_manifests
-from halimede.messages import StatusDocument
 from tests import typed
-from tests.e2e.running import DIGITS, System, digits, running
+from tests.e2e.resources import Statuses, resource, write_archive
+from tests.e2e.running import System, digits, running
+from tests.e2e.test_bad_input import manifests
 from tests.e2e.test_model_formats import trained
 from tests.lite_files import write_classifier
 
@@ -40,61 +35,28 @@ def postprocess(outputs, size):
     row = outputs["probabilities"][0]
     return {"label": f"{VERSION} sees {row.argmax()}", "probabilities": row}
 """
+#: of a model with a script in its archive
+PROCESSING = {
+    "preprocess": [{"op": "script", "file": "processing.py"}],
+    "postprocess": {"script": {"file": "processing.py"}},
+}
 
 
-def archive(to: Path, script: str, model: Path = train.FOLDER / "small.onnx") -> Path:
+def archive(to: Path, script: str, model: Path = train.FOLDER / "small.onnx") -> None:
     """Pack a model and a script, as a user does with tar."""
-    with tarfile.open(to, "w:gz") as packed:
-        packed.add(model, f"digits/model{model.suffix}")
-        member = tarfile.TarInfo("digits/processing.py")
-        member.size = len(script)
-        packed.addfile(member, io.BytesIO(script.encode()))
-    return to
+    write_archive(to, {f"digits/model{model.suffix}": model.read_bytes(), "digits/processing.py": script.encode()})
 
 
 def small(folder: Path, target: str, form: str = "onnx") -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": "digits-small", "namespace": "default"},
-        "spec": {
-            "format": form,
-            "versions": [{"version": v, "url": f"{folder}/{v}.tar.gz"} for v in ("v1", "v2", "bad")],
-            "targetVersion": target,
-            "preprocess": [{"op": "script", "file": "processing.py"}],
-            "postprocess": {"script": {"file": "processing.py"}},
-        },
-    }
+    versions = [{"version": version, "url": f"{folder}/{version}.tar.gz"} for version in ("v1", "v2", "bad")]
+    return resource("Model", "digits-small", format=form, versions=versions, targetVersion=target, **PROCESSING)
 
 
 async def apply_digits(system: System, model: dict[str, Any]) -> None:
     """Apply the example with another small model."""
-    for manifest in load_manifests([str(DIGITS)]):
-        if manifest.resource.metadata.name != "digits-small":
-            await system.client.apply(manifest.resource.body)
-    await system.client.apply(model)
-    await system.until("the service", lambda: system.phase == "Running")
-
-
-class Statuses:
-    """The newest status of each resource."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, str], StatusDocument] = {}
-
-    async def follow(self, system: System, plural: str) -> None:
-        async def on_status(delivery: Delivery[StatusDocument]) -> None:
-            self.found[delivery.names["plural"], delivery.names["name"]] = delivery.body
-
-        async def cleared(names: Mapping[str, str]) -> None:
-            self.found.pop((names["plural"], names["name"]), None)
-
-        await system.bus.subscribe(topics.STATUS.filter(ns="default", plural=plural), on_status, cleared=cleared)
-
-    def condition(self, plural: str, name: str) -> str:
-        document = self.found.get((plural, name))
-        last = document.status.conditions[-1:] if document else []
-        return "".join(f"{document.status.phase} {each.reason}: {each.message}" for each in last) if document else ""
+    for body in {**manifests(), "digits-small": model}.values():
+        await system.client.apply(body)
+    await system.until_running()
 
 
 def labels(system: System, by: str = "edge") -> set[str]:
@@ -114,7 +76,7 @@ async def test_scripts_come_with_the_archive_answer_and_change_with_the_version(
         await statuses.follow(system, "models")
         await apply_digits(system, small(tmp_path, "v1"))
         await system.send(pictures)
-        await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+        await system.until_answered()
         assert labels(system) == {"first"}
         assert labels(system, "cloud") <= set("0123456789")
         process = system.processes()["worker:digits-edge-edge0"].pid
@@ -130,17 +92,12 @@ async def test_scripts_come_with_the_archive_answer_and_change_with_the_version(
 
         await system.client.apply(small(tmp_path, "bad"))
         says = "spec.postprocess.script: postprocess of processing.py raised PermissionError"
-        await system.until(
-            "the refusal of the Model",
-            lambda: (
-                "ScriptInvalid" in statuses.condition("models", "digits-small")
-                and says in statuses.condition("models", "digits-small")
-            ),
-        )
+        await system.until("the refusal", lambda: says in statuses.condition("digits-small").message)
+        assert statuses.condition("digits-small").reason == "ScriptInvalid"
         system.results.clear()
         system.sent.clear()
         await system.send(pictures)
-        await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+        await system.until_answered()
         assert labels(system) == {"second"}, "the version before answers"
         assert precious.read_text() == "all of it"
 
@@ -153,16 +110,11 @@ async def test_scripts_read_and_answer_for_a_tensorflow_lite_model(tmp_path: Pat
         await system.follow("digits")
         await apply_digits(system, small(tmp_path, "v1", "tflite"))
         await system.send(digits()[:100])
-        await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+        await system.until_answered()
         assert labels(system) == {"lite"}
         assert labels(system, "cloud") <= set("0123456789")
-        answers = {i: system.results[id_] for id_, i in system.sent.items()}
-        right = [
-            str(answer.prediction.label).split()[-1] == str(data.load().test_y[i])
-            for i, answer in answers.items()
-            if answer.prediction
-        ]
-        assert len(right) == 100
+        truth = data.load().test_y
+        right = [system.results[id_].label.split()[-1] == str(truth[i]) for id_, i in system.sent.items()]
         assert np.mean(right) > 0.9
 
 
@@ -180,28 +132,23 @@ def ask(url: str, picture: bytes) -> dict[str, Any]:
 async def test_an_inference_model_serves_with_its_scripts(tmp_path: Path) -> None:
     pictures = digits()[:3]
     archive(tmp_path / "v1.tar.gz", SCRIPT.replace("VERSION", "'first'"))
-    model = small(tmp_path, "v1")["spec"]
-    body = {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": "served", "namespace": "default"},
-        "spec": {
-            "modelName": "digits",
-            "deployToLayer": "edge",
-            "frameworkType": "onnx",
-            "nodeName": "edge0",
-            "manifest": [{"version": "1", "downloadURL": str(tmp_path / "v1.tar.gz")}],
-            "preprocess": model["preprocess"],
-            "postprocess": model["postprocess"],
-        },
-    }
+    manifest = [{"version": "1", "downloadURL": str(tmp_path / "v1.tar.gz")}]
+    body = resource(
+        "InferenceModel",
+        "served",
+        modelName="digits",
+        deployToLayer="edge",
+        frameworkType="onnx",
+        nodeName="edge0",
+        manifest=manifest,
+        **PROCESSING,
+    )
     statuses = Statuses()
     async with running(tmp_path / "home", "edge0") as system:
         await statuses.follow(system, "inferencemodels")
         await system.client.apply(body)
-        key = ("inferencemodels", "served")
-        await system.until("it serves", lambda: key in statuses.found and statuses.found[key].status.phase == "Running")
-        url = statuses.found[key].status.url
+        await system.until("it serves", lambda: statuses.of("served").phase == "Running")
+        url = statuses.of("served").url
         assert url
         answers = [await asyncio.to_thread(ask, url, picture) for picture in pictures]
         assert {each["label"].rpartition(" ")[0] for each in answers} == {"first sees"}

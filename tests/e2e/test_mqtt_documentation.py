@@ -6,29 +6,30 @@ import asyncio
 import contextlib
 import io
 import json
-import os
 import queue
 import re
-import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jsonschema
 import msgspec
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 from PIL import Image
 
 from halimede import topics
+from halimede.contract import asyncapi
 from halimede.messages import Frame
-from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests.e2e.running import ROOT, System, digits, running
+from tests.e2e.shell import blocks, environment, type_line
 from tests.e2e.test_documentation import HOME, commands
+from tests.npm import npm_package
 from tests.password_broker import password_broker
-from tests.waiting import patience
+from tests.programs import run_program
 
 DOCUMENT = "docs/mqtt.md"
 TEXT = (ROOT / DOCUMENT).read_text()
@@ -41,10 +42,6 @@ NOT_AUTHORIZED, NO_SUBSCRIBER = 135, 16
 ANSWER = 20.0
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-
-
 def table(first: str) -> list[list[str]]:
     """Return the rows of the table that begins with this heading, by their cells."""
     (found,) = re.findall(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
@@ -54,7 +51,7 @@ def table(first: str) -> list[list[str]]:
 def test_it_has_two_pages_and_short_programs() -> None:
     prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
     assert len(prose.split()) <= WORDS
-    programs = [*blocks("python"), *blocks("javascript")]
+    programs = [*blocks(DOCUMENT, "python"), *blocks(DOCUMENT, "javascript")]
     assert len(programs) == 2
     for program in programs:
         assert len([line for line in program.splitlines() if line]) <= LINES
@@ -78,45 +75,29 @@ def test_its_fields_of_a_frame_are_those_of_the_contract() -> None:
 
 
 def test_its_bodies_fit_their_schemas() -> None:
-    result, *cameras = map(json.loads, blocks("json"))
+    result, *cameras = map(json.loads, blocks(DOCUMENT, "json"))
     assert len(cameras) == 2
-    for name, bodies in (("result", [result]), ("camera-status", cameras)):
-        schema = json.loads((ROOT / "docs" / "schemas" / f"{name}.json").read_text())
+    for topic, bodies in ((topics.RESULT, [result]), (topics.CAMERA_STATUS, cameras)):
         for body in bodies:
-            jsonschema.validate(body, schema)
+            jsonschema.validate(body, asyncapi.schema(topic))
 
 
 @contextlib.asynccontextmanager
 async def system_of_a_user(tmp_path: Path, *options: str) -> AsyncIterator[System]:
     """Start a system below the home folder of a user, in which the document's lines find it and a picture."""
-    (tmp_path / HOME).parent.mkdir(parents=True)
     pictures = tmp_path / "examples" / "digits" / "pictures"
     pictures.mkdir(parents=True)
     Image.open(io.BytesIO(digits()[0])).save(pictures / "camera.jpg")
     async with running(tmp_path / HOME, "edge0,cloud0", *options) as system:
-        await system.follow("digits")
         yield system
 
 
 async def round_trip(system: System, tmp_path: Path, program: str) -> str:
     """Type the line that starts a program, after the service has been applied; return what it prints."""
-    await system.apply(DIGITS)
-    await system.until("Running", lambda: system.phase == "Running")
+    await system.run_digits()
     (line,) = (line for line in commands(DOCUMENT) if line.startswith(f"{program} "))
     line = line.replace(" 1883 ", f" {system.port} ")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "PYTHONPATH": ""}
-    process = await asyncio.create_subprocess_exec(
-        "bash", "-c", line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        async with asyncio.timeout(patience(60)):
-            output, _ = await process.communicate()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-    assert process.returncode == 0, output.decode()
-    return output.decode()
+    return await type_line(line, environment("", HOME=str(tmp_path), PYTHONPATH=""), tmp_path)
 
 
 def check(output: str) -> None:
@@ -137,7 +118,7 @@ class OtherProgram:
         words = [(folder / name).read_text().strip() for name in ("username", "password")]
         self.codes: queue.Queue[int] = queue.Queue()
         self.received: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         self.client.username_pw_set(words[0], password or words[1])
         if will:
             self.client.will_set(*will, qos=1, retain=True)
@@ -164,35 +145,29 @@ class OtherProgram:
     def die(self) -> None:
         """End the connection without a word, as a power cut does."""
         connection = self.client.socket()
-        assert connection
+        assert isinstance(connection, socket.socket)
         connection.shutdown(socket.SHUT_RDWR)
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.client.disconnect()
         self.client.loop_stop()
-
-
-@contextlib.contextmanager
-def other_program(*arguments: Any, **options: Any) -> Iterator[OtherProgram]:
-    program = OtherProgram(*arguments, **options)
-    try:
-        yield program
-    finally:
-        program.stop()
 
 
 def users(system: System) -> None:
     """Do what the document says of users, reason codes and the status of a camera."""
     frames, status = "default/sedna/frames/cam0", "default/sedna/cameras/cam0/status"
-    gone, state = blocks("json")[1:]
-    with other_program(system, "cameras/cam0", password="wrong") as stranger:
+    gone, state = blocks(DOCUMENT, "json")[1:]
+    with OtherProgram(system, "cameras/cam0", password="wrong") as stranger:
         assert stranger.code() == NOT_AUTHORIZED
-    with other_program(system, "consumers/viewer") as consumer:
+    with OtherProgram(system, "consumers/viewer") as consumer:
         assert consumer.code() == 0
         consumer.client.subscribe("default/sedna/cameras/+/status", qos=1)
         assert consumer.code() == 1
         assert consumer.publish(frames, digits()[0]) == NOT_AUTHORIZED
-        with other_program(system, "cameras/cam0", will=(status, gone)) as camera:
+        with OtherProgram(system, "cameras/cam0", will=(status, gone)) as camera:
             assert camera.code() == 0
             assert camera.publish(frames, digits()[0]) == NO_SUBSCRIBER
             assert camera.publish("default/sedna/frames/cam1", digits()[0]) == NOT_AUTHORIZED
@@ -206,8 +181,8 @@ def refused(folder: Path, *command: str) -> str:
     """Run a program with a wrong password; return what it prints."""
     (folder / "picture.jpg").touch()
     with password_broker(folder) as broker:
-        words = [*command, "127.0.0.1", str(broker.port), str(broker.wrong), "picture.jpg"]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=patience(ANSWER), check=False)
+        arguments = ("127.0.0.1", str(broker.port), broker.wrong, "picture.jpg")
+        done = run_program(*command, *arguments, cwd=folder, timeout_s=ANSWER)
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"the broker at 127.0.0.1:{broker.port}")
@@ -216,21 +191,21 @@ def refused(folder: Path, *command: str) -> str:
 
 
 def test_the_python_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(blocks("python")[0])
+    (tmp_path / "client.py").write_text(blocks(DOCUMENT, "python")[0])
     assert "refuses this client: Not authorized" in refused(tmp_path, sys.executable, "client.py")
 
 
 @pytest.mark.slow
 def test_the_javascript_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "node_modules").symlink_to(npm_package(NPM))
-    (tmp_path / "client.mjs").write_text(blocks("javascript")[0])
+    (tmp_path / "client.mjs").write_text(blocks(DOCUMENT, "javascript")[0])
     assert "Not authorized" in refused(tmp_path, "node", "client.mjs")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_the_python_program_and_what_each_user_may_do(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(blocks("python")[0])
+    (tmp_path / "client.py").write_text(blocks(DOCUMENT, "python")[0])
     async with system_of_a_user(tmp_path) as system:
         await asyncio.to_thread(users, system)
         check(await round_trip(system, tmp_path, "python"))
@@ -240,28 +215,11 @@ async def test_the_python_program_and_what_each_user_may_do(tmp_path: Path) -> N
 @pytest.mark.timeout(240)
 async def test_the_python_program_over_tls(tmp_path: Path) -> None:
     (line,) = re.findall(r"`(client\.tls_set\(.*?\))`", TEXT)
-    program = re.sub(r"client\.username_pw_set\(.*\)", lambda _: line, blocks("python")[0])
+    program = re.sub(r"client\.username_pw_set\(.*\)", lambda _: line, blocks(DOCUMENT, "python")[0])
     assert line in program
     (tmp_path / "client.py").write_text(program)
     async with system_of_a_user(tmp_path, "--tls") as system:
         check(await round_trip(system, tmp_path, "python"))
-
-
-def npm_package(name: str) -> Path:
-    """Return the folder of a package of npm, installed once below build/; skip the test where it cannot be had."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        pytest.skip("Node.js is not installed")
-    folder = ROOT / "build" / "npm" / name
-    if not (folder / "node_modules").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", name]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=False)
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"npm could not install {name} within 120 s")
-        if done.returncode:
-            pytest.skip(f"npm could not install {name}: {done.stderr.strip()[-200:]}")
-    return folder / "node_modules"
 
 
 @pytest.mark.slow
@@ -269,7 +227,7 @@ def npm_package(name: str) -> Path:
 @pytest.mark.parametrize("tls", [False, True], ids=["password", "tls"])
 async def test_the_javascript_program(tmp_path: Path, *, tls: bool) -> None:
     (tmp_path / "node_modules").symlink_to(npm_package(NPM))
-    program = blocks("javascript")[0]
+    program = blocks(DOCUMENT, "javascript")[0]
     if tls:  # as the document says it
         assert (
             'In JavaScript, it is `protocol: "mqtts"`, with the content of the files as `ca`, `cert` and `key`.' in TEXT

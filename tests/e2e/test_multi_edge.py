@@ -15,33 +15,27 @@ import pytest
 from halimede import topics
 from halimede.api import multiedge
 from halimede.bus import Delivery
-from halimede.messages import Fused, Result, StatusDocument
+from halimede.messages import Fused, Result
+from tests.e2e.resources import Statuses, resource
 from tests.e2e.running import DIGITS, System, digits, running
 from tests.e2e.test_observability import DOCUMENT, MULTI_EDGE, page_of, targets
+from tests.inbox import Inbox
+from tests.integration.gm_world import template
 from tests.scraping import scrape
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 NODES = {"a": "edge0", "b": "edge1", "c": "edge2"}
 
 
-def service(name: str, application: str, cameras: dict[str, str], nodes: dict[str, str] = NODES) -> dict[str, Any]:
+def service(name: str, application: str, cameras: dict[str, str]) -> dict[str, Any]:
     """A service of one edge worker a node, each with its camera."""
+    model = {"name": "digits-small"}
     workers = [
-        {
-            "name": part,
-            "model": {"name": "digits-small"},
-            "source": {"cameras": [camera]},
-            "template": {"spec": {"nodeName": nodes[part], "containers": [{"name": "w", "image": "halimede/worker"}]}},
-        }
+        {"name": part, "model": model, "source": {"cameras": [camera]}, "template": template(NODES[part])}
         for part, camera in cameras.items()
     ]
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "MultiEdgeInferenceService",
-        "metadata": {"name": name},
-        "spec": {"application": {"name": application}, "edgeWorkers": workers},
-    }
+    return resource("MultiEdgeInferenceService", name, application={"name": application}, edgeWorkers=workers)
 
 
 class Heard:
@@ -50,33 +44,17 @@ class Heard:
     def __init__(self) -> None:
         self.results: dict[str, dict[str, Result]] = {}
         self.copies: Counter[str] = Counter()
-        self.fused: list[Fused] = []
-        self.statuses: dict[str, StatusDocument] = {}
+        self.fused: Inbox[Fused] = Inbox()
+        self.statuses = Statuses()
 
     async def follow(self, system: System) -> None:
         async def result(delivery: Delivery[Result]) -> None:
             self.copies[delivery.body.id] += 1
             self.results.setdefault(delivery.body.service, {})[delivery.body.id] = delivery.body
 
-        async def fused(delivery: Delivery[Fused]) -> None:
-            self.fused.append(delivery.body)
-
-        async def status(delivery: Delivery[StatusDocument]) -> None:
-            self.statuses[delivery.body.name] = delivery.body
-
-        async def gone(names: Any) -> None:
-            self.statuses.pop(names["name"], None)
-
         await system.bus.subscribe(topics.MULTI_RESULT.filter(), result)
-        await system.bus.subscribe(topics.FUSED.filter(), fused)
-        await system.bus.subscribe(topics.STATUS.filter(plural=multiedge.PLURAL), status, cleared=gone)
-
-    def phase(self, name: str) -> str:
-        return self.statuses[name].status.phase if name in self.statuses else ""
-
-    def count(self, name: str) -> int:
-        metrics = self.statuses[name].status.metrics if name in self.statuses else []
-        return int(next((metric.value for metric in metrics if metric.key == "inferenceNumber"), "0"))
+        await system.bus.subscribe(topics.FUSED.filter(), self.fused)
+        await self.statuses.follow(system, multiedge.PLURAL)
 
 
 async def figures_are_documented(system: System) -> None:
@@ -92,7 +70,6 @@ async def figures_are_documented(system: System) -> None:
     assert {name for name in shown if name.startswith(MULTI_EDGE)} == theirs
 
 
-@pytest.mark.slow
 async def test_three_nodes_share_vote_and_go_on_without_one(tmp_path: Path) -> None:
     pictures = digits()
     async with running(tmp_path / "home", ",".join(NODES.values())) as system:
@@ -102,7 +79,8 @@ async def test_three_nodes_share_vote_and_go_on_without_one(tmp_path: Path) -> N
         sent = system.sent
         await system.client.apply(service("sort", "balance", dict.fromkeys(NODES, "belt")))
         await system.client.apply(service("vote", "fusion", {"a": "left", "b": "right"}))
-        await system.until("both run", lambda: heard.phase("sort") == heard.phase("vote") == "Running")
+        both = ("sort", "vote")
+        await system.until("both run", lambda: {heard.statuses.of(name).phase for name in both} == {"Running"})
 
         await figures_are_documented(system)
 
@@ -129,9 +107,9 @@ async def test_three_nodes_share_vote_and_go_on_without_one(tmp_path: Path) -> N
         await system.until("both views are answered", lambda: len(heard.results.get("vote", {})) == 40)
         votes = heard.results["vote"].values()
         assert {result.by for result in votes} <= {"joint", "edge"}
-        whole = [each for each in heard.fused if {source.camera for source in each.sources} == {"left", "right"}]
-        assert len(whole) >= 10
+        views = heard.fused.read(lambda fused: {source.camera for source in fused.sources})
+        assert views.count({"left", "right"}) >= 10
 
-        for name in ("sort", "vote"):
+        for name in both:
             await system.client.delete(multiedge.PLURAL, name)
-        await system.until("nothing is left", lambda: not heard.statuses)
+        await system.until("nothing is left", lambda: not heard.statuses.documents)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,39 +12,17 @@ import pytest
 import yaml
 
 from halimede import api, codec, topics
-from halimede.bus import Delivery
 from halimede.messages import Box, Fused, Prediction, Result
 from halimede.multiedge import Finding, Item, JointTools, Tools
 from halimede.multiedge.stage import Parameters
-from tests.e2e.running import ROOT, digits, running
+from tests.e2e.running import digits, running
+from tests.e2e.shell import begin, blocks, end_of, environment, type_line
 from tests.e2e.test_documentation import NOT_RUN, commands
-from tests.waiting import patience
+from tests.inbox import Inbox
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 DOCUMENT = "docs/multi-edge.md"
-
-
-def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / DOCUMENT).read_text(), re.DOTALL | re.MULTILINE)
-    return found
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "HALIMEDE_HOME": str(folder), "COLUMNS": "160", **more}
-
-
-async def typed(line: str, env: dict[str, str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        "bash", "-c", line, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-
-
-async def done(line: str, process: asyncio.subprocess.Process) -> str:
-    async with asyncio.timeout(patience(90)):
-        output, _ = await process.communicate()
-    assert process.returncode == 0, f"{line}\n{output.decode()}"
-    return output.decode()
 
 
 def labelled(folder: Path) -> dict[str, str]:
@@ -75,7 +51,7 @@ async def test_the_lines_that_need_no_system(tmp_path: Path) -> None:
     lines = [line for line in commands(DOCUMENT) if "python -m" in line]
     assert sum("multiedge.show" in line for line in lines) >= 4
     env = environment(tmp_path, **labelled(tmp_path))
-    outputs = [await done(line, await typed(line, env)) for line in lines]
+    outputs = [await type_line(line, env) for line in lines]
     assert any('key: "weight.cam1"' in output for output in outputs)
     votes = json.loads(next(output for output in outputs if output.startswith("{")))["parameters"]
     assert float(votes["weight.cam0"]) > 2 * float(votes["weight.cam1"])
@@ -83,8 +59,8 @@ async def test_the_lines_that_need_no_system(tmp_path: Path) -> None:
 
 
 def test_the_resource_is_one() -> None:
-    commented = re.sub(r"^  # ", "  ", block("yaml"), flags=re.MULTILINE)
-    for text in (block("yaml"), commented):
+    (block,) = blocks(DOCUMENT, "yaml")
+    for text in (block, re.sub(r"^  # ", "  ", block, flags=re.MULTILINE)):
         resource = api.parse(yaml.safe_load(text))
         assert [worker.name for worker in resource.spec.edge_workers] == ["left", "right"]
     assert resource.spec.cloud_worker.model.name == "big"
@@ -92,7 +68,8 @@ def test_the_resource_is_one() -> None:
 
 def test_the_application_runs(tmp_path: Path) -> None:
     names: dict[str, object] = {}
-    exec(compile(block("python"), DOCUMENT, "exec"), names)  # it is ours
+    (program,) = blocks(DOCUMENT, "python")
+    exec(compile(program, DOCUMENT, "exec"), names)  # it is ours
     application = names["application"](Parameters({}))  # type: ignore[operator]
     stage = application.stages[1](Tools({}, Parameters({})))
     joint = application.joint(JointTools(Parameters({}), tmp_path))
@@ -109,33 +86,28 @@ async def test_the_lines_of_a_running_system(tmp_path: Path) -> None:
     digits()
     async with running(tmp_path / "home") as system:
         env = environment(system.home)
-        together: list[Fused] = []
-
-        async def fused(delivery: Delivery[Fused]) -> None:
-            together.append(delivery.body)
-
-        await system.bus.subscribe(topics.FUSED.filter(), fused)
+        together: Inbox[Fused] = Inbox()
+        await system.bus.subscribe(topics.FUSED.filter(), together)
         beside: list[tuple[str, asyncio.subprocess.Process]] = []
         for line in lines:
             if line.startswith("halimede publish") and not beside:
                 await until_running(env)
-            process = await typed(line.removesuffix("&"), env)
+            process = await begin(line.removesuffix("&"), env)
             if line.endswith("&"):
                 beside.append((line, process))
                 continue
-            output = await done(line, process)
+            output = await end_of(line, process)
             if line.startswith("halimede results"):
                 assert "joint" in output
             if line.startswith("halimede describe"):
-                for each in beside:
-                    await done(*each)
-        assert sum(len(each.sources) == 2 for each in together) >= 10
+                for background in beside:
+                    await end_of(*background)
+        assert sum(number == 2 for number in together.read(lambda body: len(body.sources))) >= 10
 
 
 async def until_running(env: dict[str, str]) -> None:
-    async with asyncio.timeout(patience(60)):
-        while True:
-            said = await done("get", await typed("halimede get mei views -o json", env))
-            if json.loads(said).get("status", {}).get("phase") == "Running":
-                return
-            await asyncio.sleep(0.3)
+    async def runs() -> bool:
+        document = await type_line("halimede get mei views -o json", env)
+        return bool(json.loads(document).get("status", {}).get("phase") == "Running")
+
+    await eventually(runs, 60, 0.3)

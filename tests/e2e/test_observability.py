@@ -9,49 +9,33 @@ from collections import defaultdict
 from pathlib import Path
 
 import aiohttp
-import psutil
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.messages import GmPresence
 from tests.browser import browser
-from tests.e2e.running import DIGITS, ROOT, System, digits, running
-from tests.scraping import scrape, value
-from tests.waiting import patience
+from tests.e2e.running import ROOT, System, digits, running
+from tests.inbox import Inbox
+from tests.scraping import asked, reaches, scrape, value
 
 pytestmark = pytest.mark.slow
 
 DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
 #: figures of members of multi-edge services; and of all that this system has none of
-MULTI_EDGE = (
-    "halimede_worker_joint_",
-    "halimede_worker_shared_",
-)
+MULTI_EDGE = ("halimede_worker_joint_", "halimede_worker_shared_")
 ELSEWHERE = (
-    "halimede_camera_",
-    "halimede_serve_",
-    "halimede_training_",
-    "halimede_router_",
-    "halimede_worker_deferred_",
-    "halimede_worker_kept_",
-    "halimede_worker_store_",
-    "halimede_worker_unkept_",
-    *MULTI_EDGE,
-)
+    "halimede_camera_", "halimede_serve_", "halimede_training_", "halimede_router_", "halimede_worker_deferred_",
+    "halimede_worker_kept_", "halimede_worker_store_", "halimede_worker_unkept_", *MULTI_EDGE,
+)  # fmt: skip
 
 
 async def page_of(system: System) -> str:
     """Return where GM's page is, as its presence says."""
-    found: list[str] = []
-
-    async def heard(delivery: Delivery[GmPresence]) -> None:
-        found.append(delivery.body.http)
-
-    await system.bus.subscribe(topics.GM_PRESENCE.filter(), heard)
-    await system.until("gm's presence", lambda: found)
+    inbox: Inbox[GmPresence] = Inbox()
+    await system.bus.subscribe(topics.GM_PRESENCE.filter(), inbox)
+    await system.until("gm's presence", lambda: inbox.deliveries)
     await system.bus.unsubscribe(topics.GM_PRESENCE.filter())
-    return found[-1]
+    return inbox.deliveries[-1].body.http
 
 
 async def targets(session: aiohttp.ClientSession, page: str) -> dict[str, str]:
@@ -67,13 +51,11 @@ async def targets(session: aiohttp.ClientSession, page: str) -> dict[str, str]:
 
 async def test_figures_of_all_processes_agree_and_each_is_documented(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as system:
-        await system.follow("digits")
-        await system.apply(DIGITS)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.run_digits(occupancy={})
         page = await page_of(system)
         pictures = digits()[:300]
         await system.send(pictures)
-        await system.until("answers", lambda: len(system.results) == 300)
+        await system.until_answered()
         await system.until("counted", lambda: system.metric("inferenceNumber") == 300)
         async with aiohttp.ClientSession() as session:
             found = await targets(session, page)
@@ -118,30 +100,19 @@ async def test_readiness_follows_the_broker_and_liveness_does_not(tmp_path: Path
     async with running(tmp_path / "home", "edge0") as system, aiohttp.ClientSession() as session:
         page = await page_of(system)
 
-        async def status(path: str) -> int:
-            async with session.get(f"{page}/{path}") as answer:
-                return answer.status
-
-        async def becomes(wanted: int) -> None:
-            async with asyncio.timeout(patience(60)):
-                while await status("readyz") != wanted:
-                    await asyncio.sleep(0.1)
-
-        broker: psutil.Process = system.processes()["broker"]
+        broker = system.processes()["broker"]
         broker.send_signal(signal.SIGSTOP)
         try:
-            await becomes(503)
-            assert await status("healthz") == 200
+            await reaches(session, lambda: page, "readyz", 503)
+            assert (await asked(session, page, "healthz"))[0] == 200
         finally:
             broker.send_signal(signal.SIGCONT)
-        await becomes(200)
+        await reaches(session, lambda: page, "readyz", 200)
 
 
 async def test_the_page_shows_a_running_system_on_a_desk_and_on_a_phone(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as system:
-        await system.follow("digits")
-        await system.apply(DIGITS)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.run_digits()
         page = await page_of(system)
         pictures = digits()
         async with browser(tmp_path / "profile") as tab:
@@ -154,11 +125,8 @@ async def test_the_page_shows_a_running_system_on_a_desk_and_on_a_phone(tmp_path
             )
             await tab.until("document.querySelectorAll('.card path.line')[0].getAttribute('d').length > 100")
             assert "Running" in await tab.evaluate("document.querySelector('.card').innerText")
-            for name, width, height, dark in (
-                ("desktop", 1440, 1700, False),
-                ("dark", 1440, 1700, True),
-                ("phone", 390, 1600, False),
-            ):
+            views = (("desktop", 1440, 1700, False), ("dark", 1440, 1700, True), ("phone", 390, 1600, False))
+            for name, width, height, dark in views:
                 await tab.resize(width, height, mobile=name == "phone", dark=dark)
                 await tab.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
                 assert await tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from halimede.cli.manifests import load as load_manifests
-from tests import typed
 from tests.e2e.running import DIGITS, System, digits, running
+from tests.e2e.shell import halimede
+from tests.e2e.test_bad_input import condition, manifests
 from tests.simulated import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,25 +26,13 @@ def digest(path: Path) -> str:
 
 async def change(system: System, name: str, file: Path) -> str:
     """Apply a Model with another file; return its version."""
-    (found,) = [m for m in load_manifests([str(DIGITS)]) if m.resource.metadata.name == name]
-    body = found.resource.body
+    body = manifests()[name]
     await system.client.apply({**body, "spec": {**body["spec"], "url": str(file), "sha256": digest(file)}})
     return digest(file)[:12]
 
 
-async def halimede(system: System, *words: str) -> str:
-    environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "COLUMNS": "160"}
-    done = await asyncio.to_thread(typed.halimede, *words, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 def workers(system: System) -> dict[str, int]:
-    return {name: process.pid for name, process in system.processes().items() if name.startswith("worker:")}
-
-
-def reason(system: System) -> str:
-    return system.status.status.conditions[-1].reason if system.status else ""
+    return {name: process.pid for name, process in system.workers().items()}
 
 
 @contextlib.asynccontextmanager
@@ -87,9 +72,7 @@ async def test_models_change_fail_and_go_back_and_no_frame_notices(tmp_path: Pat
     bad.write_bytes(big.read_bytes()[:-1000])
     first, second = digest(small)[:12], digest(big)[:12]
     async with running(tmp_path / "home", "edge0,cloud0") as system:
-        await system.follow("digits")
-        await system.apply(DIGITS)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.run_digits()
         pids = workers(system)
         assert len(pids) == 2
         async with stream(system):
@@ -98,16 +81,14 @@ async def test_models_change_fail_and_go_back_and_no_frame_notices(tmp_path: Pat
             await system.until("the other big model", latest(system, "cloud", first))
             assert await change(system, SMALL, big) == second
             await system.until("the other small model", latest(system, "edge", second))
-            await system.until("Running", lambda: system.phase == "Running")
+            await system.until_running()
             await change(system, SMALL, bad)
-            await system.until("a refusal", lambda: reason(system) == "RolloutFailed")
-            shown: Any = system.status and system.status.status
-            assert shown.phase == "Degraded"
-            assert "keeps" in shown.conditions[-1].message
+            await system.until("a refusal", lambda: condition(system)[0] == "RolloutFailed")
+            assert system.phase == "Degraded"
+            assert "keeps" in condition(system)[1]
             await system.until("the model before", latest(system, "edge", second))
-            said = await halimede(system, "rollback", f"model/{SMALL}")
-            assert "goes back to version" in said
-            await system.until("Running again", lambda: system.phase == "Running")
+            assert "goes back to version" in await halimede(system.home, "rollback", f"model/{SMALL}")
+            await system.until_running()
         assert set(system.results) == set(system.sent)
         assert set(system.copies.values()) == {1}
         assert not [r for r in system.results.values() if r.degraded]
@@ -118,37 +99,33 @@ async def test_models_change_fail_and_go_back_and_no_frame_notices(tmp_path: Pat
 
 async def set_edge_variable(system: System, name: str, value: str) -> None:
     """Apply the service with a variable in the template of its edge worker."""
-    (found,) = [m for m in load_manifests([str(DIGITS)]) if m.resource.kind.plural == "jointinferenceservices"]
-    body = json.loads(json.dumps(found.resource.body))
+    body = manifests()["digits"]
     body["spec"]["edgeWorker"]["template"]["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
     await system.client.apply(body)
 
 
 async def test_a_worker_that_cannot_start_with_new_settings_answers_with_the_old_ones(tmp_path: Path) -> None:
     async with running(tmp_path / "home", "edge0,cloud0") as system:
-        await system.follow("digits")
-        await system.apply(DIGITS)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.run_digits()
         await system.send(digits()[:20], fps=50)
         before = workers(system)
         await set_edge_variable(system, "MODEL_TIMEOUT_S", "soon")
-        await system.until("a refusal", lambda: reason(system) == "SettingsRefused")
-        shown: Any = system.status and system.status.status
-        assert (shown.phase, "MODEL_TIMEOUT_S" in shown.conditions[-1].message) == ("Degraded", True)
+        await system.until("a refusal", lambda: condition(system)[0] == "SettingsRefused")
+        assert system.phase == "Degraded"
+        assert "MODEL_TIMEOUT_S" in condition(system)[1]
         await system.send(digits()[20:220], fps=50)
         await eventually(lambda: set(system.sent) == set(system.results), 60)
         after = workers(system)
         await set_edge_variable(system, "MODEL_TIMEOUT_S", "20")
-        await system.until("Running again", lambda: system.phase == "Running" and reason(system) != "SettingsRefused")
+        await system.until_running()
+        assert condition(system)[0] != "SettingsRefused"
         assert [name for name in before if before[name] == after[name]] == ["worker:digits-cloud-cloud0"]
         assert workers(system) != after
 
 
 async def test_all_edge_workers_of_a_service_are_replaced_together_and_every_frame_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path / "home", "edge0,edge1,cloud0") as system:
-        await system.follow("digits")
-        await system.apply(DIGITS)
-        await system.until("Running", lambda: system.phase == "Running")
+        await system.run_digits()
         await system.send(digits()[:50], fps=25)
         before = workers(system)
         async with stream(system, fps=25):
@@ -157,7 +134,7 @@ async def test_all_edge_workers_of_a_service_are_replaced_together_and_every_fra
             edges = [name for name in before if "-edge-" in name]
             assert len(edges) == 2
             await eventually(lambda: all(workers(system).get(name, before[name]) != before[name] for name in edges), 60)
-            await system.until("Running again", lambda: system.phase == "Running")
+            await system.until_running()
             await asyncio.sleep(1)
         assert set(system.results) == set(system.sent)
         assert set(system.copies.values()) == {1}

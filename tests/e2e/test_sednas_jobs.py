@@ -14,7 +14,6 @@ from sklearn.datasets import load_digits
 
 from examples.training import data as training_data
 from halimede.cli.client import Client
-from halimede.cli.manifests import load as load_manifests
 from halimede.training.tensor_file import encode
 from halimede.training.trainers.perceptron import Perceptron
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
@@ -30,8 +29,7 @@ def job(sample: str, name: str, model: str) -> dict[str, Any]:
     body = copy.deepcopy(SAMPLES[sample])
     body["metadata"]["name"] = name
     spec = body["spec"]
-    where = spec["aggregationWorker"] if "aggregationWorker" in spec else spec["deploySpec"]
-    where["model"]["name"] = model
+    (spec.get("aggregationWorker") or spec["deploySpec"])["model"]["name"] = model
     return body
 
 
@@ -41,8 +39,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
     digits()  # trains the models if they are not there
     folder = tmp_path_factory.mktemp("jobs")
     async with running(folder / "home", "edge0,edge1,cloud0") as system:
-        for manifest in load_manifests([str(DIGITS / "1-models.yaml")]):
-            await system.client.apply(manifest.resource.body)
+        await system.apply(DIGITS / "1-models.yaml")
         for i, pictures in enumerate(training_data.write(folder / "data", most=150)[:2]):
             await system.client.apply(dataset(i, pictures))
         weights = folder / "weights"
@@ -69,9 +66,7 @@ async def test_a_federated_job_gives_its_model_a_version(shared: System) -> None
 
 async def test_an_incremental_job_waits_for_samples_and_deploys_what_is_better(shared: System, tmp_path: Path) -> None:
     few, more = training_data.write(tmp_path / "few", most=20)[0], training_data.write(tmp_path / "more", most=150)[0]
-    changing = dataset(0, few)
-    changing["metadata"]["name"] = "changing"
-    await shared.client.apply(changing)
+    await shared.client.apply(dataset(0, few, name="changing"))
     body = job("an incremental job of Sedna's", "incremental", "digits-big")
     body["spec"]["dataset"]["name"] = "changing"
     del body["spec"]["trainSpec"]["trigger"]["timer"]
@@ -102,9 +97,7 @@ async def test_scripts_of_sedna_run_as_a_federated_job(shared: System, tmp_path:
     pods = [(spec["aggregationWorker"], "aggregate.py", {"exit_round": "2", "participants_count": "2"})]
     for i, worker in enumerate(spec["trainingWorkers"]):
         rows = Path(write_csv(tmp_path / f"{i}.csv", found.data[300 + i :: 2], found.target[300 + i :: 2]))
-        samples = dataset(i, rows, "csv")
-        samples["metadata"]["name"] = f"rows{i}"
-        await shared.client.apply(samples)
+        await shared.client.apply(dataset(i, rows, "csv", f"rows{i}"))
         worker["dataset"]["name"] = f"rows{i}"
         worker["template"]["spec"]["nodeName"] = f"edge{i}"
         pods.append((worker, "train.py", {"TEST_DATASET_URL": test, "OUTPUT": str(tmp_path / f"{i}.npz")}))

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.machines import SPACES, Machines, may_unshare, steps
+from tests.e2e.machines import NEEDS_SPACES, SPACES, Machines, steps
 from tests.e2e.running import digits
-from tests.waiting import patience
+from tests.programs import run_program
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not may_unshare(), reason="needs root and namespaces"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), NEEDS_SPACES]
 #: before a command: what it needs to see
 NEEDED = {
     "halimede gm": "grep -q running /var/log/mosquitto/mosquitto.log",
@@ -44,7 +39,6 @@ def test_a_mosquitto_of_root_cannot_read_below_a_folder_of_another_user(tmp_path
     (folder / "acl").write_text("user gm\n")
     (tmp_path / "m.conf").write_text(f"listener 18839 127.0.0.1\nacl_file {folder / 'acl'}\nlog_dest stderr\n")
     started = "ip link set lo up; PATH=$PATH:/usr/sbin exec timeout 5 mosquitto -c m.conf"
-    command = [*SPACES, "bash", "-c", started]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patience(20))
+    done = run_program(*SPACES, "bash", "-c", started, cwd=tmp_path)
     assert done.returncode not in {0, 124}
     assert re.search(r"Unable to open|Permission denied|Error", done.stderr)

@@ -7,8 +7,6 @@ both; without a gate nearby its margin is the one that sends half of the samples
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,8 @@ from examples.tiers import train
 from halimede.cli.manifests import load as load_manifests
 from halimede.messages import Result
 from tests.e2e.running import ROOT, System, running
+from tests.e2e.shell import environment, type_line
 from tests.e2e.test_documentation import commands
-from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,18 +37,6 @@ class Run:
     accuracy: float
     cloud_bytes: int
     tiers: dict[str, int]
-
-
-async def halimede(system: System, line: str) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "HALIMEDE_HOME": str(system.home), "COLUMNS": "200"}
-    process = await asyncio.create_subprocess_exec(
-        "bash", "-c", line, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    async with asyncio.timeout(patience(60)):
-        output, _ = await process.communicate()
-    assert process.returncode == 0, f"{line}\n{output.decode()}"
-    return output.decode()
 
 
 async def answers(system: System, pictures: list[bytes], fps: float = 150) -> list[Result]:
@@ -105,13 +91,13 @@ async def test_three_tiers_are_as_good_as_two_and_send_less_to_the_cloud(tmp_pat
     apply, *looks = lines
     async with running(tmp_path / "home", NODES) as system:
         await system.follow(SERVICE)
-        await halimede(system, apply)
-        await system.until("Running", lambda: system.phase == "Running")
+        await type_line(apply, environment(system.home))
+        await system.until_running()
 
         three, counts = await measured(system, pictures, "uploadedBytes.gate")
         assert counts["served.gate"] == three.tiers["gate"] + three.tiers["cloud"]
         assert counts["served.cloud"] == counts["deferred.gate"] == three.tiers["cloud"]
-        shown = [await halimede(system, line) for line in looks]
+        shown = [await type_line(line, environment(system.home)) for line in looks]
         assert "1 edge, 1 gate, 1 cloud" in "".join(shown)
         assert f"{round(system.metric('deferred.gate'))} " in shown[-1]
 

@@ -15,26 +15,22 @@ import pytest_asyncio
 
 from examples.training import data as training_data
 from halimede.cli.client import Client, UnreachableError
-from halimede.cli.manifests import load as load_manifests
 from halimede.training.tensor_file import encode
 from halimede.training.trainers.perceptron import Perceptron
+from tests.e2e.resources import resource
 from tests.e2e.running import DIGITS, System, digits, running
-from tests.waiting import patience
+from tests.integration.gm_world import template
+from tests.waiting import eventually, patience
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 NODES = "edge0,edge1,edge2,cloud0"
 #: seconds: for a training with few pictures, on a busy machine
 TRAINING_S = 240.0
 PLURAL = "trainingmodels"
 
 
-def dataset(number: int, url: Path, form: str = "images") -> dict[str, Any]:
-    spec = {"url": url.as_uri(), "format": form, "nodeName": f"edge{number}"}
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": "Dataset", "metadata": {"name": f"d{number}"}, "spec": spec}
-
-
-def template(node: str, image: str = "halimede/worker") -> dict[str, Any]:
-    return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": image}]}}
+def dataset(number: int, url: Path, form: str = "images", name: str = "") -> dict[str, Any]:
+    return resource("Dataset", name or f"d{number}", url=url.as_uri(), format=form, nodeName=f"edge{number}")
 
 
 def training(name: str, number: int = 3, **spec: Any) -> dict[str, Any]:
@@ -49,8 +45,7 @@ def training(name: str, number: int = 3, **spec: Any) -> dict[str, Any]:
         "minClients": number,
         **spec,
     }
-    metadata = {"name": name, "namespace": "default"}
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": "TrainingModel", "metadata": metadata, "spec": whole}
+    return resource("TrainingModel", name, **whole)
 
 
 async def status(client: Client, name: str, plural: str = PLURAL) -> dict[str, Any]:
@@ -69,7 +64,6 @@ def reason(found: dict[str, Any]) -> str:
 async def until(
     client: Client, name: str, done: Callable[[dict[str, Any]], bool], *, plural: str = PLURAL
 ) -> dict[str, Any]:
-    """Wait for a status of a training."""
     end = time.monotonic() + patience(TRAINING_S)
     while not done(found := await status(client, name, plural)):
         assert time.monotonic() < end, str(found)
@@ -83,14 +77,12 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
     digits()  # trains the models if they are not there
     folder = tmp_path_factory.mktemp("training")
     async with running(folder / "home", NODES) as system:
-        for manifest in load_manifests([str(DIGITS / "1-models.yaml")]):
-            await system.client.apply(manifest.resource.body)
+        await system.apply(DIGITS / "1-models.yaml")
         for i, pictures in enumerate(training_data.write(folder / "data", most=120)):
             await system.client.apply(dataset(i, pictures))
         yield system
 
 
-@pytest.mark.slow
 async def test_a_training_ends_and_its_model_is_a_version_that_a_service_answers_with(shared: System) -> None:
     client = shared.client
     await client.apply(training("first", rounds=4))
@@ -104,24 +96,20 @@ async def test_a_training_ends_and_its_model_is_a_version_that_a_service_answers
     model = await client.get("models", "digits-small")
     assert model["spec"]["targetVersion"] == progress["version"]
     version = model["spec"]["versions"][-1]
-    assert version == {
-        "version": progress["version"],
-        "url": f"bus://gm/sha256/{progress['digest']}",
-        "sha256": progress["digest"],
-    }
+    url = f"bus://gm/sha256/{progress['digest']}"
+    assert version == {"version": progress["version"], "url": url, "sha256": progress["digest"]}
     assert model["spec"]["metadata"]["trainedBy"] == "default/first"
     await shared.follow("digits")
     await shared.apply(DIGITS / "2-service.yaml")
-    await shared.until("Running", lambda: shared.phase == "Running")
+    await shared.until_running()
     await shared.send(digits()[:60])
-    await shared.until("answers", lambda: not set(shared.sent) - set(shared.results))
+    await shared.until_answered()
     used = {result.model for result in shared.results.values() if result.by == "edge"}
     assert used, shared.results
-    node = next(node for node in (await client.get("models", "digits-small"))["status"]["nodes"])
-    assert node["phase"] in {"Ready", "Running"}
-    assert (await client.get("models", "digits-small"))["status"]["model"]["digest"] == progress["digest"]
-    workers = [name for name in shared.processes() if "training" in name]
-    assert workers == [], "a training that is done needs no workers"
+    model = await client.get("models", "digits-small")
+    assert model["status"]["nodes"][0]["phase"] in {"Ready", "Running"}
+    assert model["status"]["model"]["digest"] == progress["digest"]
+    assert not [name for name in shared.processes() if "training" in name], "a training that is done needs no workers"
 
 
 SLOW = """
@@ -137,24 +125,23 @@ class Slow(Perceptron):
 
 def file_model(name: str, path: Path, form: str = "python") -> dict[str, Any]:
     """Return a Model whose file is a script, an archive or weights."""
-    spec = {"url": path.as_uri(), "format": form}
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name}, "spec": spec}
+    return resource("Model", name, url=path.as_uri(), format=form)
 
 
 async def gone(client: Client, name: str) -> None:
     """Delete a training, and wait until it is gone."""
     await client.delete(PLURAL, name)
-    end = time.monotonic() + patience(60)
-    while any(each["metadata"]["name"] == name for each in (await client.list(PLURAL))[0]):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.1)
+
+    async def is_gone() -> bool:
+        return all(each["metadata"]["name"] != name for each in (await client.list(PLURAL))[0])
+
+    await eventually(is_gone, 60, 0.1)
 
 
 def workers_of(system: System, name: str) -> list[str]:
     return [each for each in system.processes() if each.startswith(f"worker:{name}.")]
 
 
-@pytest.mark.slow
 async def test_the_class_comes_in_an_archive_and_a_deletion_in_mid_round_stops_all_workers(
     shared: System, tmp_path: Path
 ) -> None:
@@ -174,7 +161,6 @@ async def test_the_class_comes_in_an_archive_and_a_deletion_in_mid_round_stops_a
         assert workers_of(shared, "archived") == []
 
 
-@pytest.mark.slow
 async def test_an_edit_in_mid_round_continues_with_the_new_number_of_rounds(shared: System) -> None:
     client = shared.client
     await client.apply(training("edited", rounds=1000))
@@ -189,7 +175,6 @@ async def test_an_edit_in_mid_round_continues_with_the_new_number_of_rounds(shar
     await gone(client, "edited")
 
 
-@pytest.mark.slow
 async def test_bad_samples_and_bad_code_are_conditions_that_end_when_they_are_mended(
     shared: System, tmp_path: Path
 ) -> None:
@@ -197,9 +182,7 @@ async def test_bad_samples_and_bad_code_are_conditions_that_end_when_they_are_me
     pictures = training_data.write(tmp_path / "good", most=30)
     data = tmp_path / "data"
     data.mkdir()
-    changing = dataset(0, data)
-    changing["metadata"]["name"] = "changing"
-    await client.apply(changing)
+    await client.apply(dataset(0, data, name="changing"))
     alone = [{"name": "t0", "dataset": {"name": "changing"}, "template": template("edge0")}]
     await client.apply(training("mended", trainers=alone, minClients=1))
     # an empty folder is no Dataset that can be counted
@@ -227,7 +210,6 @@ async def test_bad_samples_and_bad_code_are_conditions_that_end_when_they_are_me
     await gone(client, "broken")
 
 
-@pytest.mark.slow
 async def test_what_a_training_names_and_is_not_there_is_a_condition(shared: System) -> None:
     client = shared.client
     lacking = training("lacking", model={"name": "nothing"}, initial={"name": "no-weights"})
@@ -241,7 +223,6 @@ async def test_what_a_training_names_and_is_not_there_is_a_condition(shared: Sys
     await gone(client, "lacking")
 
 
-@pytest.mark.slow
 async def test_first_weights_come_from_a_model_and_wrong_ones_are_a_condition(shared: System, tmp_path: Path) -> None:
     client = shared.client
     weights = Perceptron(hidden="").initial_weights((64,), 10)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,8 +14,8 @@ from halimede import topics
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR
 from halimede.messages import Result
 from tests.e2e.running import ROOT, System, digits, running
+from tests.e2e.shell import environment, type_line
 from tests.inbox import Inbox
-from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -36,19 +33,6 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
             yield body.splitlines()[0].removeprefix("# "), body
         elif language == "sh":
             yield from (("", line) for line in body.splitlines() if not line.startswith(NOT_TYPED))
-
-
-async def typed(line: str, folder: Path, home: Path) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HALIMEDE_HOME": str(home), "COLUMNS": "160"}
-    process = await asyncio.create_subprocess_exec(
-        "bash", "-c", line, cwd=folder, env=environment,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    async with asyncio.timeout(patience(120)):
-        output, _ = await process.communicate()
-    assert process.returncode == 0, f"{line}\n{output.decode()}"
-    return output.decode()
 
 
 async def runs_as_applied(system: System) -> None:
@@ -72,7 +56,7 @@ async def drawn_photo(system: System, line: str, folder: Path, home: Path) -> No
     """Type the line that publishes the photo; its digits are in the answer, and both models' boxes in the drawing."""
     inbox: Inbox[Result] = Inbox()
     await system.bus.subscribe(topics.RESULT.filter(ns="default", service="yard"), inbox)
-    assert "1 answer drawn" in await typed(line, folder, home)
+    assert "1 answer drawn" in await type_line(line, environment(home), folder)
     (path,) = (folder / "my" / "boxes").iterdir()
     assert f"`my/boxes/{path.name}`" in TEXT
     with Image.open(path) as picture:
@@ -111,7 +95,7 @@ async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Pa
                 if text.startswith(AFTER_RUNNING):
                     await runs_as_applied(system)
                 before = set(system.results)
-                shown = await typed(text, folder, home)
+                shown = await type_line(text, environment(home), folder)
                 if text.startswith(AFTER_RUNNING):
                     said = re.search(r"(\d+) frames sent", shown)
                     sent = int(said[1]) if said else len(list((ROOT / "examples/digits/pictures").iterdir()))

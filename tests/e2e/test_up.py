@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +17,21 @@ import psutil
 import pytest
 
 from tests.ports import free_port
+from tests.programs import run_python
 from tests.typed import halimede
-from tests.waiting import patience
+from tests.waiting import patience, wait_for
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    end = time.monotonic() + patience(seconds)
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {patience(seconds)} s")
-
-
 class Up:
     """A running system in a folder of its own."""
 
-    def __init__(self, home: Path, *arguments: str) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
         self.environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_BROKER": ""}
-        command = [
-            sys.executable,
-            "-m",
-            "halimede",
-            "up",
-            "--nodes",
-            "edge0,cloud0",
-            "--port",
-            str(free_port()),
-            *arguments,
-        ]
+        command = [sys.executable, "-m", "halimede", "up", "--nodes", "edge0,cloud0", "--port", str(free_port())]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
@@ -137,13 +118,9 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
     assert gone(every)
     assert not up.run_file
     for part in (
-        "halimede is up",
-        str(up.home / "run.json"),
-        "mosquitto_sub",
-        f"export HALIMEDE_HOME={up.home}",
-        "halimede apply",
-        "all processes have ended",
-    ):
+        "halimede is up", str(up.home / "run.json"), "mosquitto_sub", f"export HALIMEDE_HOME={up.home}",
+        "halimede apply", "all processes have ended",
+    ):  # fmt: skip
         assert part in said
     assert "Traceback" not in said
 
@@ -166,10 +143,7 @@ def test_gm_lc_and_broker_come_back_when_they_are_killed(standing: Up) -> None:
 
 
 def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(standing: Up) -> None:
-    second = subprocess.run(
-        [sys.executable, "-m", "halimede", "up"], cwd=ROOT, env=standing.environment, capture_output=True, text=True,
-        timeout=patience(30), check=False,
-    )  # fmt: skip
+    second = run_python("-m", "halimede", "up", cwd=ROOT, env=standing.environment)
     assert second.returncode == 1
     assert second.stderr == (
         f"Error: a system already runs in {standing.home} (pid {standing.process.pid}): stop it first, or choose "
@@ -205,10 +179,7 @@ def test_when_the_whole_system_is_killed_its_services_end_too(up: Up) -> None:
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        ended = subprocess.run(
-            [sys.executable, "-m", "halimede", "up", "--home", tmp_path, "--port", str(port)],
-            cwd=ROOT, capture_output=True, text=True, timeout=patience(30), check=False,
-        )  # fmt: skip
+        ended = run_python("-m", "halimede", "up", "--home", tmp_path, "--port", str(port), cwd=ROOT)
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"Error: port: {port} is not accepted: it is in use")
     assert len(ended.stderr.splitlines()) == 1

@@ -12,7 +12,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -20,16 +19,12 @@ from pathlib import Path
 import pytest
 
 import halimede
-from tests.e2e.machines import MACHINES, Machines, Step, may_unshare, steps
+from tests.e2e.machines import MACHINES, NEEDS_SPACES, Machines, Step, steps
 from tests.e2e.running import ROOT, digits
-from tests.waiting import patience
+from tests.programs import run_program
 from tests.wheels import build, build_wheel
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(not may_unshare(), reason="needs root and namespaces"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), NEEDS_SPACES]
 OLD, NEW = "0.0.9", halimede.__version__
 NODES = "halimede nodes -o json 2>&1"
 #: before a command: what it needs to see
@@ -79,9 +74,7 @@ def installed(folder: Path, wheel: Path) -> None:
         f'exec {folder}/bin/python -m pip --disable-pip-version-check "$@"\n'
     )
     pip.chmod(0o755)
-    subprocess.run(
-        [pip, "install", "--no-index", "--no-deps", wheel], check=True, capture_output=True, timeout=patience(60)
-    )
+    run_program(pip, "install", "--no-index", "--no-deps", wheel, check=True)
 
 
 def of_the_older_version(folder: Path) -> Machines:

@@ -12,15 +12,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.running import ROOT
 from tests.e2e.test_documentation import commands
 from tests.ports import free_port
-from tests.waiting import patience
+from tests.programs import run_program, started
+from tests.waiting import patience, wait_for
 from tests.wheels import build
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -84,18 +85,10 @@ def test_the_first_answer_of_both_models_comes_within_a_minute_of_the_install(
 
 def test_a_system_of_ones_own_runs_from_the_wheel(stranger: Stranger, lines: list[str]) -> None:
     typed = lines[lines.index("halimede demo --files digits") :]
-    log = stranger.folder / "up.log"
-    with log.open("wb") as out:
-        up = subprocess.Popen(
-            ["halimede", "up", "--port", str(free_port())], cwd=stranger.folder, env=stranger.environment,
-            executable=stranger.venv / "bin" / "halimede", stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
-    try:
-        end = time.monotonic() + patience(START)
-        while "halimede is up" not in log.read_text():
-            assert up.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.1)
+    log, program = stranger.folder / "up.log", stranger.venv / "bin" / "halimede"
+    options: dict[str, Any] = {"cwd": stranger.folder, "env": stranger.environment, "start_new_session": True}
+    with started(program, "up", "--port", str(free_port()), log=log, **options) as up:
+        wait_for(lambda: "halimede is up" in log.read_text() or up.poll() is not None, START)
         assert "halimede demo --files digits" in log.read_text()
         for line in typed:
             if line.startswith("halimede publish"):
@@ -104,18 +97,12 @@ def test_a_system_of_ones_own_runs_from_the_wheel(stranger: Stranger, lines: lis
         assert "digits" in shown
         counted = "until halimede get ji -o json | grep -A1 cloudInferenceNumber | grep -q '[1-9]'; do sleep 0.2; done"
         stranger.types(f'timeout 60 bash -c "{counted}"')
-        second = subprocess.run(
-            [stranger.venv / "bin" / "halimede", "up"], env=stranger.environment, capture_output=True, text=True,
-            timeout=patience(60), check=False,
-        )  # fmt: skip
+        second = run_program(program, "up", env=stranger.environment)
         assert second.returncode == 1
         assert f"(pid {up.pid})" in second.stderr
         up.send_signal(signal.SIGINT)
-        assert up.wait(60) == 0
+        assert up.wait(patience(60)) == 0
         assert "all processes have ended" in log.read_text()
-    finally:
-        if up.poll() is None:
-            up.kill()
 
 
 def test_nothing_of_ours_stands_among_other_packages(stranger: Stranger) -> None:
@@ -128,15 +115,11 @@ def test_another_version_takes_the_place_of_the_one_before_and_reads_its_home(st
     """The same home with a wheel that calls itself another version: pip leaves one of them, and it starts."""
     for path in (stranger.checkout / "pyproject.toml", stranger.checkout / "halimede" / "__init__.py"):
         path.write_text(path.read_text().replace('"0.1.0"', '"0.1.1"', 1))
-    stranger.types(
-        "pip wheel --no-deps --wheel-dir newer . && pip install --no-deps newer/*.whl", folder=stranger.checkout
-    )
+    install = "pip wheel --no-deps --wheel-dir newer . && pip install --no-deps newer/*.whl"
+    stranger.types(install, folder=stranger.checkout)
     assert "0.1.1" in stranger.types("halimede version || true")
-    assert (
-        stranger.types("ls -d venv/lib/python*/site-packages/halimede-*", folder=stranger.folder.parent).count("\n")
-        == 1
-    )
-    up = f"timeout -s INT 20 halimede up --port {free_port()} || true"
-    shown = stranger.types(up)
+    installed = stranger.types("ls -d venv/lib/python*/site-packages/halimede-*", folder=stranger.folder.parent)
+    assert installed.count("\n") == 1
+    shown = stranger.types(f"timeout -s INT 20 halimede up --port {free_port()} || true")
     assert "halimede is up" in shown, shown
     assert "all processes have ended" in shown, shown

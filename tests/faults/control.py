@@ -18,7 +18,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import aiohttp
 import psutil
+import pytest
 
 from examples.digits import data
 from halimede import topics
@@ -31,15 +33,15 @@ from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
+from tests.integration.gm_world import SERVICES, model, service
 from tests.integration.workers import PREPROCESS, train
 from tests.ports import free_port
-from tests.simulated import eventually
+from tests.scraping import asked
 from tests.typed import halimede
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
-SERVICES = "jointinferenceservices"
 #: seconds: what any single fault may cost; and how long a test waits where no promise is made
 CONVERGES, PATIENCE = 15.0, 40.0
 MARK = "HALIMEDE_TEST_HOME"
@@ -64,6 +66,11 @@ class Child:
     def says(self, words: str) -> bool:
         return words in self.log.read_text(errors="replace")
 
+    @property
+    def http(self) -> str:
+        """Where it shows its health, by its log."""
+        return "http://" + self.log.read_text().rpartition('"http": "http://')[2].partition('"')[0]
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -74,8 +81,17 @@ class Child:
         return await asyncio.to_thread(self.process.wait, patience(PATIENCE))
 
 
+async def readiness(url: str) -> tuple[int, dict[str, str]]:
+    """Return the status and the checks of a process's ``/readyz``, as a kubelet asks for them."""
+    async with aiohttp.ClientSession() as session:
+        return await asked(session, url, "readyz")
+
+
 class Control:
-    """A broker of its own, whoever is started on it, and an operator who sees what operators see."""
+    """A broker of its own, whoever is started on it, and an operator who sees what operators see.
+
+    All that was started ends with the stack.
+    """
 
     def __init__(self, folder: Path, broker: MosquittoProcess, stack: AsyncExitStack) -> None:
         self.folder, self.broker, self.home = folder, broker, folder / "home"
@@ -85,7 +101,7 @@ class Control:
         self._stack = stack
         self._api: RpcClient[ApiReply] = RpcClient(self.operator, topics.API_REPLY.at(client="operator"))
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> Self:
         (self.folder / "steady.py").write_text(STEADY)
         for name in ("small", "big"):
             (self.folder / f"{name}.onnx").write_bytes(b"a model")
@@ -96,9 +112,6 @@ class Control:
         await self.operator.subscribe(topics.PRESENCE.filter(), self._on_presence)
         await self.operator.wait_connected(patience(PATIENCE))
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """All that was started ends with the stack."""
 
     # --- who takes part -------------------------------------------------------------------------------------------
 
@@ -184,6 +197,13 @@ class Control:
     async def node(self, name: str = "edge0") -> NodeInfo:
         return next(node for node in (await self.ask("nodes")).nodes if node.name == name)
 
+    async def stored(self, name: str, plural: str = SERVICES) -> dict[str, Any]:
+        """Return a resource as GM has it; empty for one that it does not have."""
+        return (await self.ask("get", plural=plural, namespace="default", name=name)).object or {}
+
+    async def epoch(self) -> int:
+        return int((await self.ask("version")).value["epoch"])
+
     async def halimede(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Type a command, as an operator does."""
         env = {**os.environ, "HALIMEDE_BROKER": self.broker.url, "COLUMNS": "1000"}
@@ -191,45 +211,32 @@ class Control:
 
     async def status_names(self, *words: str) -> str:
         """Wait until `halimede status` ends with 1 and has all these words: as soon as any fault has to be named."""
-        shown = ""
+        return await self.status(1, lambda text: all(word in text for word in words), CONVERGES)
 
-        async def named() -> bool:
-            nonlocal shown
-            ended = await self.halimede("status")
-            shown = ended.stdout
-            return ended.returncode == 1 and all(word in shown for word in words)
-
-        try:
-            await eventually(named, CONVERGES, 0.3)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {words} not in: {shown}") from error
-        return shown
-
-    async def status_is_well(self, within_s: float = PATIENCE) -> None:
+    async def status_is_well(self) -> None:
         """Wait until `halimede status` ends with 0."""
-        shown = ""
+        await self.status(0, lambda _: True, PATIENCE)
 
-        async def well() -> bool:
-            nonlocal shown
+    async def status(self, code: int, holds: Callable[[str], bool], within_s: float) -> str:
+        """Wait until `halimede status` ends with a code and what it prints holds; return that."""
+        text = errors = ""
+
+        async def is_so() -> bool:
+            nonlocal text, errors
             ended = await self.halimede("status")
-            shown = ended.stdout + ended.stderr
-            return ended.returncode == 0
+            text, errors = ended.stdout, ended.stderr
+            return ended.returncode == code and holds(text)
 
-        try:
-            await eventually(well, within_s, 0.3)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {shown}") from error
+        await eventually(is_so, within_s, 0.3, lambda: text + errors)
+        return text
+
+    async def start_services(self, *names: str, generation: int = 1) -> None:
+        """Apply the models and services of these names, and wait until they run."""
+        await self.apply(*self.models(), *(self.service(name) for name in names))
+        await self.running(*names, generation=generation)
 
     def models(self, **spec: Any) -> list[dict[str, Any]]:
-        return [
-            {
-                "apiVersion": "sedna.io/v1alpha1",
-                "kind": "Model",
-                "metadata": {"name": name},
-                "spec": {"url": str(self.folder / f"{name}.onnx"), "format": "onnx", **spec},
-            }
-            for name in ("small", "big")
-        ]
+        return [model(name, url=str(self.folder / f"{name}.onnx"), **spec) for name in ("small", "big")]
 
     def real_models(self) -> list[dict[str, Any]]:
         """Models of digits; ``trained`` has put the files where they are."""
@@ -255,20 +262,12 @@ class Control:
     def service(self, name: str, *arguments: str, node: str = "edge0") -> dict[str, Any]:
         """A service with both workers on one node, as scripts; other arguments make another generation."""
 
-        def template() -> dict[str, Any]:
-            command = ["python3", "steady.py", *arguments]
-            env = [{"name": MARK, "value": str(self.folder)}]
-            container = {"name": "w", "command": command, "workingDir": str(self.folder), "env": env}
-            return {"spec": {"nodeName": node, "containers": [container]}}
-
-        mining = {"name": "Margin"}
-        edge = {"model": {"name": "small"}, "hardExampleMining": mining, "template": template()}
-        return {
-            "apiVersion": "sedna.io/v1alpha1",
-            "kind": "JointInferenceService",
-            "metadata": {"name": name},
-            "spec": {"edgeWorker": edge, "cloudWorker": {"model": {"name": "big"}, "template": template()}},
-        }
+        body = service(name, edge=node, cloud=node)
+        env = [{"name": MARK, "value": str(self.folder)}]
+        container = {"command": ["python3", "steady.py", *arguments], "workingDir": str(self.folder), "env": env}
+        for role in ("edgeWorker", "cloudWorker"):
+            body["spec"][role]["template"]["spec"]["containers"] = [{"name": "w", **container}]
+        return body
 
     # --- what is seen of it ---------------------------------------------------------------------------------------
 
@@ -292,10 +291,7 @@ class Control:
         return self.statuses[name].phase if name in self.statuses else ""
 
     async def until(self, holds: Callable[[], Any], within_s: float = PATIENCE) -> None:
-        try:
-            await eventually(holds, within_s, 0.05)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; workers {self.workers()}; statuses {self.statuses}") from error
+        await eventually(holds, within_s, 0.05, lambda: f"workers {self.workers()}; statuses {self.statuses}")
 
     async def running(self, *services: str, generation: int = 1, within_s: float = PATIENCE) -> None:
         def all_run() -> bool:
@@ -361,5 +357,11 @@ async def control(folder: Path) -> AsyncIterator[Control]:
     """A control plane on a broker of its own; everything that was started ends with the block."""
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(MosquittoProcess(folder / "broker", port=free_port()))
-        async with Control(folder, broker, stack) as made:
-            yield made
+        yield await Control(folder, broker, stack).start()
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Control]:
+    """A control plane of a test's own; nobody is started on it yet."""
+    async with control(tmp_path) as made:
+        yield made

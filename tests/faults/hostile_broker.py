@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
-HOST = "127.0.0.1"
-CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, DISCONNECT = 0x10, 0x30, 0x82, 0xA2, 0xC0, 0xE0
-WELCOME, PONG = b"\x20\x03\x00\x00\x00", b"\xd0\x00"
+from halimede.bus.mqtt5.encoder import varint
+from tests.listener import Listener
+from tests.scripted import CONNECT, DISCONNECT, PINGREQ, PUBLISH, SUBSCRIBE, connack, packet, read_packet
 
-
-def length(size: int) -> bytes:
-    """Return a length as packets begin with it."""
-    out = bytearray()
-    while True:
-        size, low = divmod(size, 128)
-        out.append(low | (0x80 if size else 0))
-        if not size:
-            return bytes(out)
+UNSUBSCRIBE = 0xA2
+WELCOME, PONG = connack(), packet(0xD0)
 
 
 def message(topic: str, payload: bytes, announced: int | None = None) -> bytes:
     """Return a PUBLISH at QoS 0; ``announced`` bytes of payload are what its length says."""
     head = len(topic).to_bytes(2) + topic.encode() + b"\x00"
-    return bytes([PUBLISH]) + length(len(head) + (len(payload) if announced is None else announced)) + head + payload
+    return bytes([PUBLISH]) + varint(len(head) + (len(payload) if announced is None else announced)) + head + payload
 
 
 def goodbye(reason: int) -> bytes:
     """Return a DISCONNECT."""
-    return bytes([DISCONNECT, 1, reason])
+    return packet(DISCONNECT, bytes([reason]))
 
 
-class HostileBroker:
+class HostileBroker(Listener):
     """Takes every client, and answers as long as it is told to.
 
     Attributes:
@@ -45,28 +36,18 @@ class HostileBroker:
     """
 
     def __init__(self) -> None:
-        self.port = self.accepted = self.published = 0
+        super().__init__()
+        self.accepted = self.published = 0
         self.acks = self.pongs = True
         self.reading = asyncio.Event()
         self.reading.set()
         self.held: list[Callable[[], None]] = []
-        self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server
-        self._server.close()
+    def cut(self) -> None:
         self.reading.set()
         for writer in self._writers:
             writer.transport.abort()
-        await self._server.wait_closed()
 
     def say(self, data: bytes) -> None:
         """Send bytes to whoever connected last."""
@@ -94,30 +75,17 @@ class HostileBroker:
         if first == CONNECT:
             writer.write(WELCOME)
         elif first == SUBSCRIBE:
-            writer.write(b"\x90\x04" + body[:2] + b"\x00\x01")
+            writer.write(packet(0x90, body[:2] + b"\x00\x01"))
         elif first == UNSUBSCRIBE:
-            writer.write(b"\xb0\x04" + body[:2] + b"\x00\x00")
+            writer.write(packet(0xB0, body[:2] + b"\x00\x00"))
         elif first == PINGREQ and self.pongs:
             writer.write(PONG)
         elif first & 0xF0 == PUBLISH:
             self.published += 1
             if first & 0x06:
                 at = 2 + int.from_bytes(body[:2])
-                answer = b"\x40\x02" + body[at : at + 2]
+                answer = packet(0x40, body[at : at + 2])
                 if self.acks:
                     writer.write(answer)
                 else:
                     self.held.append(lambda: writer.write(answer))
-
-
-async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
-    """Read one packet; return its first byte, its body, and all of its bytes."""
-    head, size, shift = await reader.readexactly(1), 0, 0
-    while True:
-        byte = await reader.readexactly(1)
-        head += byte
-        size |= (byte[0] & 0x7F) << shift
-        shift += 7
-        if byte[0] < 0x80:
-            body = await reader.readexactly(size)
-            return head[0], body, head + body

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.faults.control import Control, control
+from tests.faults.control import Control
 from tests.proxy import Proxy
-
-
-async def three_services(plane: Control) -> None:
-    await plane.apply(*plane.models(), *(plane.service(name) for name in ("kept", "edited", "doomed")))
-    await plane.running("kept", "edited", "doomed")
 
 
 async def restart(plane: Control) -> None:
@@ -23,11 +17,11 @@ async def restart(plane: Control) -> None:
 
 
 @pytest.mark.slow
-async def test_fault_01_an_empty_broker_is_filled_again_and_a_delete_in_the_gap_holds(tmp_path: Path) -> None:
-    async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy:
+async def test_fault_01_an_empty_broker_is_filled_again_and_a_delete_in_the_gap_holds(plane: Control) -> None:
+    async with Proxy(plane.broker.port) as proxy:
         plane.gm_process()
         lc = plane.lc_process(port=proxy.port)
-        await three_services(plane)
+        await plane.start_services("kept", "edited", "doomed")
         before = plane.workers("kept")
 
         # GM takes an edit and a delete that the node cannot hear, and then the broker dies with them
@@ -60,9 +54,9 @@ async def test_fault_01_an_empty_broker_is_filled_again_and_a_delete_in_the_gap_
 
 
 @pytest.mark.slow
-async def test_fault_01_five_kills_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
-    async with control(tmp_path) as plane, plane.gm(), plane.lc():
-        await three_services(plane)
+async def test_fault_01_five_kills_in_a_row_leave_nothing_behind(plane: Control) -> None:
+    async with plane.gm(), plane.lc():
+        await plane.start_services("kept", "edited", "doomed")
         before = plane.workers("kept")
         await plane.delete("doomed")
         for _ in range(5):

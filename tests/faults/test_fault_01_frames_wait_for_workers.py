@@ -24,16 +24,6 @@ FRAMES = 150
 WAIT_S = 60.0
 
 
-class Worker:
-    """An edge worker's subscription."""
-
-    def __init__(self) -> None:
-        self.sequences: set[int] = set()
-
-    async def __call__(self, delivery: Delivery[bytes]) -> None:
-        self.sequences.add(codec.decode(topics.REQUEST, bytes(delivery.body)).sequence)
-
-
 def clients(broker: MosquittoProcess) -> int:
     """Return how often a client has connected, by the broker's log."""
     return broker.log.read_text().count("New client connected")
@@ -48,18 +38,22 @@ async def test_fault_01_frames_wait_for_workers_that_return_after_the_camera(
     pictures.mkdir()
     for number in range(FRAMES):
         (pictures / f"{number:03}.png").write_bytes(PNG)
-    worker = Worker()
+    sequences: set[int] = set()
+
+    async def work(delivery: Delivery[bytes]) -> None:
+        sequences.add(codec.decode(topics.REQUEST, bytes(delivery.body)).sequence)
+
     async with (
         MosquittoProcess(tmp_path / "broker") as broker,
         Proxy(broker.port) as proxy,
         MqttBus("worker", MqttSettings("127.0.0.1", proxy.port)) as bus,
     ):
         await bus.wait_connected(patience(WAIT_S))
-        await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), worker)
+        await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), work)
         plan = PublishPlan([str(pictures)], "cam0", "default", 25.0, 1, 1, bare=False, return_s=return_s)
         address = BrokerAddress(MqttSettings("127.0.0.1", broker.port), "the test")
         sending = asyncio.create_task(publish.publish_pictures(address, plan))
-        await eventually(lambda: len(worker.sequences) >= 20, patience(WAIT_S))
+        await eventually(lambda: len(sequences) >= 20, patience(WAIT_S))
         await broker.kill()
         proxy.cut()
         before = clients(broker)
@@ -69,7 +63,7 @@ async def test_fault_01_frames_wait_for_workers_that_return_after_the_camera(
         proxy.heal()
         assert await sending == code
     shown = capsys.readouterr()
-    missing = FRAMES - len(worker.sequences)
+    missing = FRAMES - len(sequences)
     reported = re.search(r"(\d+) of them had no subscriber", shown.err)
     unheard = int(reported[1]) if reported else 0
     assert bool(unheard) == bool(code), shown.err

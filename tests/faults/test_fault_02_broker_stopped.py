@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames.payloads import ID_BYTES
 from halimede.messages import Result
 from halimede.stats.ledger import HEADER
 from halimede.worker.sources.folder import DONE_FILE
-from tests.faults.control import Control, control
+from tests.faults.control import Control
+from tests.faults.picture_folder import PictureFolder
 from tests.waiting import patience
 
 #: seconds: how long it stands still (four times the keepalive of all who are connected), and between two pictures
@@ -29,25 +28,12 @@ GROWTH = 48 * 1024 * 1024
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-class Edge:
-    """The folder that the edge worker watches, what it has done with it, and what a consumer hears."""
+class Edge(PictureFolder):
+    """The folder that the edge worker watches, and what it has done with it."""
 
     def __init__(self, plane: Control, pictures: list[bytes]) -> None:
-        self.results: dict[str, Result] = {}
+        super().__init__(plane.folder / "pictures", pictures)
         self.state = plane.home / "nodes/edge0/workers/default/digits-edge-edge0"
-        self.folder = plane.folder / "pictures"
-        self.folder.mkdir()
-        self._pictures = iter(pictures)
-        self._put = 0
-
-    async def hear(self, delivery: Delivery[Result]) -> None:
-        self.results.setdefault(delivery.body.id, delivery.body)
-
-    def put(self) -> None:
-        part = self.folder / f"{self._put:04}.part"
-        part.write_bytes(next(self._pictures))
-        part.rename(part.with_suffix(".png"))
-        self._put += 1
 
     def accepted(self) -> int:
         """Frames that it has taken on, by its ledger: no broker is needed for that."""
@@ -80,15 +66,15 @@ async def through_a_standstill(plane: Control, edge: Edge) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_fault_02_a_broker_that_stands_still_for_a_minute(tmp_path: Path) -> None:
+async def test_fault_02_a_broker_that_stands_still_for_a_minute(plane: Control) -> None:
     # one whose connection outlives the minute, or it would miss what is sent before it is back
-    async with control(tmp_path) as plane, MqttBus("consumer", plane.settings(keepalive_s=600)) as consumer:
+    async with MqttBus("consumer", plane.settings(keepalive_s=600)) as consumer:
         edge = Edge(plane, plane.trained())
         await consumer.subscribe(topics.RESULT.filter(), edge.hear)
         await consumer.wait_connected(patience(30))
         gm, lc = plane.gm_process(), plane.lc_process()
         # a source of its own: no frame comes over the broker
-        source = {"path": str(edge.folder)}
+        source = {"path": str(edge.path)}
         await plane.apply(*plane.real_models(), plane.real_service(edge={}, cloud={}, source=source))
         await plane.running("digits")
         edge.put()

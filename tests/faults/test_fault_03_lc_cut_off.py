@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.faults.control import control
+from tests.faults.control import Control
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("how", ["cut", "freeze"])
-async def test_fault_03_tasks_keep_running_and_edits_and_deletes_reconcile_on_heal(tmp_path: Path, how: str) -> None:
+async def test_fault_03_tasks_keep_running_and_edits_and_deletes_reconcile_on_heal(plane: Control, how: str) -> None:
     async with (
-        control(tmp_path) as plane,
         plane.gm(),
         Proxy(plane.broker.port) as proxy,
         plane.lc(plane.settings(proxy.port, keepalive_s=2)) as bus,
     ):
-        await plane.apply(*plane.models(), *(plane.service(name) for name in ("kept", "edited", "doomed")))
-        await plane.running("kept", "edited", "doomed")
+        await plane.start_services("kept", "edited", "doomed")
         before = plane.workers()
 
         getattr(proxy, how)()

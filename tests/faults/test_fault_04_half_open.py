@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery, Packet
+from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import DisconnectedError
 from halimede.frames import new_frame, pack
 from halimede.messages import Result
 from halimede.worker.bootstrap import serve
 from halimede.worker.main import connect_to
-from tests.faults.control import PATIENCE, Control, control
+from tests.faults.control import PATIENCE, Control
+from tests.inbox import Inbox
 from tests.proxy import Proxy
 from tests.unit.worker import world as workers
 from tests.waiting import patience
@@ -54,12 +54,11 @@ async def found(proxy: Proxy, *buses: MqttBus, busy: Callable[[], Awaitable[Any]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["gm", "lc"])
-async def test_fault_04_gm_and_lc_find_it_and_go_on_after_it(tmp_path: Path, who: str) -> None:
-    async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy:
+async def test_fault_04_gm_and_lc_find_it_and_go_on_after_it(plane: Control, who: str) -> None:
+    async with Proxy(plane.broker.port) as proxy:
         slow, plain = plane.settings(proxy.port, keepalive_s=KEEPALIVE), plane.settings()
         async with plane.gm(slow if who == "gm" else plain) as gm, plane.lc(slow if who == "lc" else plain) as lc:
-            await plane.apply(*plane.models(), plane.service("helmet"))
-            await plane.running("helmet")
+            await plane.start_services("helmet")
             before = plane.workers()
             await found(proxy, gm if who == "gm" else lc)
             await plane.apply(plane.service("another"))
@@ -71,9 +70,8 @@ async def test_fault_04_gm_and_lc_find_it_and_go_on_after_it(tmp_path: Path, who
 @pytest.mark.slow
 @pytest.mark.usefixtures("each_client")
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "speaking"])
-async def test_fault_04_a_connection_that_goes_on_sending_is_found_as_soon(tmp_path: Path, busy: bool) -> None:
+async def test_fault_04_a_connection_that_goes_on_sending_is_found_as_soon(plane: Control, busy: bool) -> None:
     async with (
-        control(tmp_path) as plane,
         Proxy(plane.broker.port) as proxy,
         MqttBus("lonely", plane.settings(proxy.port, keepalive_s=KEEPALIVE)) as bus,
     ):
@@ -108,27 +106,21 @@ async def edge_worker(plane: Control, proxy: Proxy, buses: list[MqttBus]) -> Asy
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("each_client")
-async def test_fault_04_a_worker_finds_it_on_both_its_connections_and_answers_again(tmp_path: Path) -> None:
+async def test_fault_04_a_worker_finds_it_on_both_its_connections_and_answers_again(plane: Control) -> None:
     buses: list[MqttBus] = []
-    answered: list[str] = []
-
-    async def result(delivery: Delivery[Result]) -> None:
-        answered.append(delivery.body.id)
-
-    async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy, edge_worker(plane, proxy, buses):
-        await plane.operator.subscribe(topics.RESULT.filter(), result)
+    answered = Inbox[Result]()
+    async with Proxy(plane.broker.port) as proxy, edge_worker(plane, proxy, buses):
+        await plane.operator.subscribe(topics.RESULT.filter(), answered)
 
         async def ask() -> None:
             """Publish frames until one of them is answered: those that nobody was there for are nobody's."""
             sent: set[str] = set()
-            while not sent & set(answered):
+            while not sent & set(answered.read(lambda result: result.id)):
                 frame = new_frame(np.full((4, 4), 10, np.uint8))
                 sent.add(frame.id.hex())
                 await plane.operator.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), pack(frame))
                 await asyncio.sleep(0.1)
 
-        async with asyncio.timeout(patience(PATIENCE)):
-            await ask()
+        await asyncio.wait_for(ask(), patience(PATIENCE))
         await found(proxy, *buses)
-        async with asyncio.timeout(patience(PATIENCE)):
-            await ask()
+        await asyncio.wait_for(ask(), patience(PATIENCE))

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from halimede.bus.memory import MemoryBroker
 from halimede.errors import DisconnectedError
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.worker.world import EASY, HARD, Big, Small, world
+
+pytestmark = pytest.mark.simulated
 
 FRAMES = 60
 
@@ -29,7 +32,6 @@ def counting(estimator: type[Any]) -> tuple[type[Any], list[int]]:
     return Counting, asked
 
 
-@simulated
 async def test_fault_06_every_frame_delivered_twice_is_answered_once(tmp_path: Path) -> None:
     broker = MemoryBroker(seed=6)
     small, small_asked = counting(Small)
@@ -48,7 +50,6 @@ async def test_fault_06_every_frame_delivered_twice_is_answered_once(tmp_path: P
         assert (info.lost, info.rejected, info.late, info.degraded) == (0, 0, 0, 0)
 
 
-@simulated
 async def test_fault_06_lost_acknowledgements_make_repetitions_under_the_same_id_only(tmp_path: Path) -> None:
     broker = MemoryBroker(seed=7)
     async with world(tmp_path, broker) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", deadline_s=20.0):

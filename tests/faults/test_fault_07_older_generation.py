@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.lc_world import EDGE, HELMET, model, service, world
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 
 
-@simulated
+@pytest.mark.simulated
 async def test_fault_07_older_generation(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.insert(model(), service(generation=3, deadlineMs=3000))
@@ -19,10 +21,7 @@ async def test_fault_07_older_generation(tmp_path: Path) -> None:
 
         await node.gm.insert(service(generation=2, deadlineMs=2000))
         await node.gm.synced()
-        node.bus.cut()
-        node.bus.heal()
-        before = len(node.gm.syncs)
-        await eventually(lambda: len(node.gm.syncs) > before)
+        await node.connect_again()
 
         assert node.gm.held() == {("small", "uid-small", 1), ("helmet", "u1", 3)}
         assert node.launcher.of(EDGE) is process

@@ -8,19 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.lc_world import HELMET, SMALL, World, model, service, world
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 
-
-async def _settled(node: World) -> None:
-    """Wait until the node has said anew what it holds."""
-    before = len(node.gm.syncs)
-    node.bus.cut()
-    node.bus.heal()
-    await eventually(lambda: len(node.gm.syncs) > before)
+pytestmark = pytest.mark.simulated
 
 
 @pytest.mark.parametrize("late", [1, 2])
-@simulated
 async def test_fault_08_late_insert_after_delete(tmp_path: Path, late: int) -> None:
     async with world(tmp_path, inserted=True) as node:
         await node.gm.insert(service(generation=2))
@@ -28,23 +21,21 @@ async def test_fault_08_late_insert_after_delete(tmp_path: Path, late: int) -> N
         await node.gm.forgotten(HELMET)
 
         await node.gm.insert(service(generation=late))
-        await _settled(node)
+        await node.connect_again()
 
         assert node.gm.held() == {("small", "uid-small", 1)}
         assert HELMET not in node.gm.statuses
         assert node.launcher.alive == []
 
 
-@simulated
 async def test_fault_08_the_insert_may_come_first_to_a_node_that_never_held_it(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.delete(HELMET, "u1", 1)
         await node.gm.insert(service())
-        await _settled(node)
+        await node.connect_again()
         assert node.gm.held() == set()
 
 
-@simulated
 async def test_fault_08_the_tombstone_survives_a_killed_controller(tmp_path: Path) -> None:
     node = World(tmp_path)
     async with node.gm.running():
@@ -55,11 +46,10 @@ async def test_fault_08_the_tombstone_survives_a_killed_controller(tmp_path: Pat
             await node.gm.forgotten(HELMET)
         async with node.lc():
             await node.gm.insert(service())
-            await _settled(node)
+            await node.connect_again()
             assert node.gm.held() == set()
 
 
-@simulated
 async def test_fault_08_what_only_had_no_place_here_may_come_back_in_the_same_generation(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.insert(model(generation=4))
@@ -70,7 +60,6 @@ async def test_fault_08_what_only_had_no_place_here_may_come_back_in_the_same_ge
         await node.gm.reaches(SMALL, "Ready", generation=4)
 
 
-@simulated
 async def test_fault_08_a_delete_that_is_repeated_is_acknowledged_again(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.insert(model())

@@ -18,7 +18,7 @@ from tests.faults.operators import operators
 from tests.integration.gm_world import MODELS, SERVICES
 from tests.kubernetes.apiserver import on_double
 from tests.kubernetes.double.control import Control, Request
-from tests.kubernetes.world import PATIENCE, RunningGm, World, world
+from tests.kubernetes.world import PATIENCE, World, world
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -53,12 +53,6 @@ class Axe:
         return self.fallen.is_set()
 
 
-def kill(gm: RunningGm) -> None:
-    """Cut its connection to the broker; the axe has cut the one to the API server."""
-    if gm.bus is not None:
-        gm.bus.cut()
-
-
 def at(count: int, write: str = "") -> Callable[[list[str]], bool]:
     """Whether the last write is the count-th of this kind (of any kind, if it is empty)."""
     return lambda writes: sum(each.startswith(write) for each in writes) == count
@@ -76,7 +70,8 @@ async def killed(due: Callable[[list[str]], bool], folder: Path) -> list[str]:
             await w.apply_all()
             async with asyncio.timeout(patience(PATIENCE)):
                 await axe.fallen.wait()
-            kill(gm)
+            if gm.bus is not None:  # the axe has cut its connection to the API server
+                gm.bus.cut()
         async with w.gm():
             await w.reaches("Running")
             for name in ("small", "big"):

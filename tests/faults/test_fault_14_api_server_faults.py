@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 EDGE = "helmet-deployment-edge"
 SERVICE = f"{SERVICES}.{SEDNA}"
-PATIENCE = 30.0
+PATIENCE, STORM_S = 30.0, 2.5
 
 
 def by_gm(request: Request) -> bool:
@@ -66,13 +66,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def service(tmp_path: Path) -> AsyncIterator[Running]:
-    async with (
-        on_double(tmp_path) as api,
-        world(api) as w,
-        w.gm() as gm,
-        w.node(w.edge),
-        w.node(w.cloud),
-    ):
+    async with on_double(tmp_path) as api, world(api) as w, w.gm() as gm, w.node(w.edge), w.node(w.cloud):
         await w.apply_all()
         await w.reaches("Running")
         yield Running(api, w, gm)
@@ -133,6 +127,41 @@ async def test_conflicts_are_looked_at_anew(tmp_path: Path) -> None:
         assert fault.struck > 0
 
 
+@pytest.mark.parametrize(("resource", "subresource"), [("deployments", ""), (SERVICES, "status"), (SERVICES, "")])
+async def test_fault_14_a_storm_of_conflicts_is_taken_for_nothing_else(
+    tmp_path: Path, resource: str, subresource: str
+) -> None:
+    """Whatever GM writes, somebody was faster, without end. It looks again, now and then."""
+    async with on_double(tmp_path) as api, world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        if resource == "deployments":
+            await w.apply_all()
+            await w.reaches("Running")
+
+        def caught(request: Request) -> bool:
+            ours = request.user == w.known_user.name and request.verb == "patch"
+            return ours and (request.resource, request.subresource) == (resource, subresource)
+
+        storm = api.control.fail(409, times=10**9, matches=caught)
+        body = w.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = 700
+        await w.apply_all()
+        await w.apply(body)
+        await eventually(lambda: storm.struck, 20)
+        reasons = set()
+        for _ in range(10):
+            await asyncio.sleep(STORM_S / 10)
+            reasons |= {condition["reason"] for condition in (await w.status()).get("conditions", ())}
+        assert not reasons & {"NotOurs", "NotAccepted"}
+        # two models and a service, each some times a second
+        assert 1 <= storm.struck <= 50
+        storm.end()
+        await w.reaches("Running", generation=2)
+        [container] = (await w.made("Deployment", EDGE))["spec"]["template"]["spec"]["containers"]
+        assert {"name": "DEADLINE_MS", "value": "700"} in container["env"]
+        creates = [r for r in api.control.writes("deployments") if r.verb == "create" and r.code < 300]
+        assert len(creates) == 2
+
+
 async def test_a_resource_that_is_edited_all_the_time_gets_its_last_status_and_few_writes(tmp_path: Path) -> None:
     async with service(tmp_path) as s:
         before = len(s.control.writes(SERVICES))
@@ -164,7 +193,7 @@ async def test_a_server_that_is_away_for_long_costs_the_lead_and_nothing_that_ru
         async with w.player, w.gm() as gm, w.node(w.edge), w.node(w.cloud):
             await w.apply_all()
             await w.reaches("Running")
-            before = await w.object("Deployment", EDGE)
+            before = (await w.made("Deployment", EDGE))["metadata"]
             assert gm.elector is not None
             epoch = gm.elector.epoch
             await api.control.stop()
@@ -173,9 +202,7 @@ async def test_a_server_that_is_away_for_long_costs_the_lead_and_nothing_that_ru
             await api.control.start()
             await eventually(lambda: gm.leads, PATIENCE)
             assert gm.elector.epoch > epoch
-            after = await w.object("Deployment", EDGE)
-            assert before
-            assert after
-            assert (after["metadata"]["uid"], after["metadata"]["generation"]) == (before["metadata"]["uid"], 1)
+            after = (await w.made("Deployment", EDGE))["metadata"]
+            assert (after["uid"], after["generation"]) == (before["uid"], 1)
             await w.apply(w.service("second"))
             await w.reaches("Running", name="second")

@@ -13,20 +13,19 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halimede.names import Key
 from services.lc.paths import NodePaths
 from services.lc.store import NodeResource, NodeStore
 from tests.faults.control import ROOT
+from tests.integration.lc_world import BIG, model
 from tests.origins import Origin, serving
 from tests.ports import free_port
-from tests.waiting import patience
+from tests.waiting import patience, wait_for
 
 SIZE, KILLS = (200_000_000, 20) if os.environ.get("HALIMEDE_FAULTS") == "whole" else (60_000_000, 6)
 SEED = 15
@@ -40,11 +39,8 @@ class Node:
 
     def __init__(self, home: Path, spec: dict[str, Any]) -> None:
         self.home, self.folders = home, NodePaths(home, "edge0")
-        key = Key("models", "default", "big")
-        metadata = {"name": "big", "namespace": "default", "uid": "u1", "generation": 1}
-        body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": metadata, "spec": spec}
         with NodeStore(self.folders.store) as store:
-            store.put(NodeResource(key, "u1", 1, body))
+            store.put(NodeResource(BIG, "u1", 1, model("big", uid="u1", **spec)))
 
     @property
     def models(self) -> list[Path]:
@@ -79,11 +75,6 @@ def kill_at(origin: Origin, offset: int, process: subprocess.Popen[bytes]) -> No
     origin.before = before
 
 
-def whole(path: Path, body: bytes) -> bool:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == hashlib.sha256(body).hexdigest()
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("size", "kills", "named"), [pytest.param(SIZE, KILLS, True, marks=pytest.mark.slow), (SIZE // 3, 2, False)]
@@ -105,12 +96,9 @@ def test_fault_15_a_download_survives_every_kill(size: int, kills: int, named: b
         begun.append(node.unfinished)
         origin.before = lambda _: None
         with node.runs():
-            end = time.monotonic() + patience(PATIENCE)
-            while not node.models:
-                assert time.monotonic() < end, (tmp_path / "lc.log").read_text()
-                time.sleep(0.02)
+            wait_for(lambda: node.models, PATIENCE)
             assert [path.name for path in node.models] == [digest]
-            assert whole(node.models[0], body)
+            assert hashlib.sha256(node.models[0].read_bytes()).hexdigest() == digest
     asked = [int(handler.headers.get("Range", "bytes=0-")[6:-1]) for handler in origin.asked]
     assert asked == begun, "each went on exactly where the one before it was killed"
     assert begun == sorted(begun)

@@ -73,11 +73,10 @@ async def node(folder: Path) -> AsyncIterator[Node]:
     with small_disk(folder / "disk") as disk:
         async with control(folder) as plane, plane.gm():
             lc = plane.lc_process(home=disk)
-            await plane.apply(*plane.models(), plane.service("helmet"))
-            await plane.running("helmet")
-            made = Node(plane, disk, lc)
-            yield made
-            assert await made.lc.stop() == 0
+            await plane.start_services("helmet")
+            running = Node(plane, disk, lc)
+            yield running
+            assert await running.lc.stop() == 0
 
 
 async def test_fault_16_a_model_for_which_there_is_no_room(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits, noting
-from tests.integration.workers import Site, Worker, site
+from tests.integration.workers import Site, Worker
+from tests.requester import answered_once
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -33,49 +33,38 @@ async def kill_in_mid_batch(worker: Worker, notes: Path) -> None:
     assert begun(notes)[-1] != "end", "the batch was over before the worker was killed"
 
 
-def once(s: Site) -> None:
-    assert set(s.results) == set(s.sent)
-    assert set(s.copies.values()) == {1}
-
-
 @pytest.mark.slow
-async def test_fault_17_with_another_worker_what_the_dead_one_had_is_sent_again(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        notes = tmp_path / "notes"
-        first = s.start_script("cloud", f"{unique}-c0", noting(BATCH_S, notes))
-        s.start_script("cloud", f"{unique}-c1", noting(BATCH_S, tmp_path / "others"))
-        s.start("edge", f"{unique}-e", digits.small, **ALL_HARD, DEADLINE_MS="60000")
-        await s.running(f"{unique}-c0", f"{unique}-c1", f"{unique}-e")
-        sending = asyncio.create_task(s.send(digits.pictures[:24], fps=300))  # faster than two can take them singly
-        await kill_in_mid_batch(first, notes)
-        await sending
-        await s.answered(90)
-        once(s)
-        assert s.reasons() == {}
-        assert {r.by for r in s.results.values()} == {"cloud"}
-        # no answer of the dead one's last batch ever came: the other one gave it
-        assert sum(r.worker == f"{unique}-c1" for r in s.results.values()) >= 2
-        await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))
-        assert s.counts(f"{unique}-e").lost == 0
+async def test_fault_17_with_another_worker_what_the_dead_one_had_is_sent_again(s: Site, digits: Digits) -> None:
+    notes = s.folder / "notes"
+    first = s.start_script("cloud", f"{s.cloud}0", noting(BATCH_S, notes))
+    s.start_script("cloud", f"{s.cloud}1", noting(BATCH_S, s.folder / "others"))
+    s.start("edge", s.edge, digits.small, **ALL_HARD, DEADLINE_MS="60000")
+    await s.running(f"{s.cloud}0", f"{s.cloud}1", s.edge)
+    sending = asyncio.create_task(s.send(digits.pictures[:24], fps=300))  # faster than two can take them singly
+    await kill_in_mid_batch(first, notes)
+    await sending
+    await s.answered(90)
+    answered_once(s)
+    assert s.reasons() == {}
+    assert {r.by for r in s.results.values()} == {"cloud"}
+    # no answer of the dead one's last batch ever came: the other one gave it
+    assert sum(r.worker == f"{s.cloud}1" for r in s.results.values()) >= 2
+    await eventually(lambda: s.counts(s.edge).inference_number == len(s.sent))
+    assert s.counts(s.edge).lost == 0
 
 
-async def test_fault_17_without_another_worker_the_edge_falls_back(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        notes = tmp_path / "notes"
-        only = s.start_script("cloud", f"{unique}-c0", noting(BATCH_S, notes))
-        s.start("edge", f"{unique}-e", digits.small, **ALL_HARD, DEADLINE_MS="10000")
-        await s.running(f"{unique}-c0", f"{unique}-e")
-        sending = asyncio.create_task(s.send(digits.pictures[:24], fps=40))
-        await kill_in_mid_batch(only, notes)
-        await sending
-        await s.answered(60)
-        once(s)
-        assert set(s.reasons()) <= {"no-cloud", "circuit-open", "deadline"}
-        assert sum(s.reasons().values()) + len(s.by("cloud")) == len(s.sent)
-        assert sum(s.reasons().values()) >= 2
-        await eventually(lambda: s.counts(f"{unique}-e").degraded == sum(s.reasons().values()))
-        assert (s.counts(f"{unique}-e").lost, s.counts(f"{unique}-e").unasked) == (0, 0)
+async def test_fault_17_without_another_worker_the_edge_falls_back(s: Site, digits: Digits) -> None:
+    notes = s.folder / "notes"
+    only = s.start_script("cloud", f"{s.cloud}0", noting(BATCH_S, notes))
+    s.start("edge", s.edge, digits.small, **ALL_HARD, DEADLINE_MS="10000")
+    await s.running(f"{s.cloud}0", s.edge)
+    sending = asyncio.create_task(s.send(digits.pictures[:24], fps=40))
+    await kill_in_mid_batch(only, notes)
+    await sending
+    await s.answered(60)
+    answered_once(s)
+    assert set(s.reasons()) <= {"no-cloud", "circuit-open", "deadline"}
+    assert sum(s.reasons().values()) + len(s.by("cloud")) == len(s.sent)
+    assert sum(s.reasons().values()) >= 2
+    await eventually(lambda: s.counts(s.edge).degraded == sum(s.reasons().values()))
+    assert (s.counts(s.edge).lost, s.counts(s.edge).unasked) == (0, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ from halimede import codec, topics
 from halimede.bus import Announcement, Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import Presence
-from tests.faults.control import CONVERGES, PATIENCE, Control, control
+from tests.faults.control import CONVERGES, PATIENCE, Control
 from tests.faults.test_fault_11_stale_retained import kept
 from tests.proxy import Proxy
 from tests.waiting import patience
@@ -35,16 +34,10 @@ async def stays_online(plane: Control, epoch: int) -> None:
 
 @pytest.mark.slow
 async def test_fault_22_the_broker_fires_the_old_will_when_the_node_is_back_before_it_was_missed(
-    tmp_path: Path,
+    plane: Control,
 ) -> None:
-    async with (
-        control(tmp_path) as plane,
-        plane.gm(),
-        Proxy(plane.broker.port) as proxy,
-        plane.lc(plane.settings(proxy.port)) as lc,
-    ):
-        await plane.apply(*plane.models(), plane.service("helmet"))
-        await plane.running("helmet")
+    async with plane.gm(), Proxy(plane.broker.port) as proxy, plane.lc(plane.settings(proxy.port)) as lc:
+        await plane.start_services("helmet")
         before, first = plane.workers(), plane.presences[-1]
 
         # the broker goes on holding the old connection for a good one: nothing of its end gets through
@@ -59,11 +52,10 @@ async def test_fault_22_the_broker_fires_the_old_will_when_the_node_is_back_befo
 
 
 @pytest.mark.slow
-async def test_fault_22_an_old_will_that_comes_after_the_new_birth_changes_nothing(tmp_path: Path) -> None:
+async def test_fault_22_an_old_will_that_comes_after_the_new_birth_changes_nothing(plane: Control) -> None:
     """As of a cluster of brokers, one of which finds out late that the old connection is gone."""
-    async with control(tmp_path) as plane, plane.gm(), plane.lc() as lc:
-        await plane.apply(*plane.models(), plane.service("helmet"))
-        await plane.running("helmet")
+    async with plane.gm(), plane.lc() as lc:
+        await plane.start_services("helmet")
         first = plane.presences[-1]
         old_will = msgspec.structs.replace(first, online=False, labels={})
         packet = Packet(TOPIC.text, codec.encode(topics.PRESENCE, old_will), retain=True)

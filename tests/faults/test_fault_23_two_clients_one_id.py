@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.reconnect import LONGEST, PAUSE
+from halimede.bus.reconnect import PAUSE, PROVEN_MULTIPLE
 from halimede.messages import DeadLetter
-from tests.faults.control import PATIENCE, Child, Control, control
+from tests.faults.control import PATIENCE, Child, Control
+from tests.inbox import Inbox
 from tests.proxy import Proxy
 from tests.waiting import patience
 
@@ -23,11 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SETTLED, COUNTED = 6.0, 20.0
 
 
-async def connections(*proxies: Proxy) -> list[int]:
-    """Count the connections that clients make in the next seconds."""
+async def keep_calm(most: int, *proxies: Proxy) -> None:
+    """Insist that clients make no more connections than that by each proxy in the next seconds."""
     before = [proxy.accepted for proxy in proxies]
     await asyncio.sleep(COUNTED)
-    return [proxy.accepted - was for proxy, was in zip(proxies, before, strict=True)]
+    connections = [proxy.accepted - count for proxy, count in zip(proxies, before, strict=True)]
+    assert max(connections) <= most, f"they chase each other: {connections} connections in {COUNTED:g} s"
 
 
 async def alarmed(plane: Control, first: Child, second: Child) -> None:
@@ -40,19 +40,17 @@ async def alarmed(plane: Control, first: Child, second: Child) -> None:
         await plane.until(lambda child=child: child.says("node name used twice"))
 
 
-async def test_fault_23_a_second_lc_of_a_node_gives_way_and_gm_raises_an_event(tmp_path: Path) -> None:
-    async with control(tmp_path) as plane, plane.gm(), Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
+async def test_fault_23_a_second_lc_of_a_node_gives_way_and_gm_raises_an_event(plane: Control) -> None:
+    async with plane.gm(), Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
         first = plane.lc_process(port=a.port)
-        await plane.apply(*plane.models(), plane.service("helmet"))
-        await plane.running("helmet")
+        await plane.start_services("helmet")
         await asyncio.sleep(SETTLED)
         before = plane.workers()
 
-        second = plane.lc_process(home=tmp_path / "other", port=b.port)
+        second = plane.lc_process(home=plane.folder / "other", port=b.port)
         await plane.until(lambda: b.accepted)
-        made = await connections(a, b)
+        await keep_calm(4, a, b)
         await alarmed(plane, first, second)
-        assert max(made) <= 4, f"they chase each other: {made} connections in {COUNTED:g} s"
         # the one that was there goes on with what it runs; the other has started nothing of its own
         assert plane.workers() == before
         await plane.until(lambda: plane.phase("helmet") == "Running")
@@ -61,37 +59,31 @@ async def test_fault_23_a_second_lc_of_a_node_gives_way_and_gm_raises_an_event(t
         # once the first one is gone the second takes the node over by itself
         assert await first.stop() == 0
         await plane.until(lambda: not plane.workers() or plane.workers() != before)
-        await plane.running("helmet", within_s=LONGEST * PAUSE[1])
+        await plane.running("helmet", within_s=PROVEN_MULTIPLE * PAUSE[1])
         assert (await plane.node()).online
 
 
-async def test_fault_23_of_two_that_come_at_once_one_stays(tmp_path: Path) -> None:
-    async with control(tmp_path) as plane, plane.gm(), Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
+async def test_fault_23_of_two_that_come_at_once_one_stays(plane: Control) -> None:
+    async with plane.gm(), Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
         first = plane.lc_process(port=a.port)
-        second = plane.lc_process(home=tmp_path / "other", port=b.port)
+        second = plane.lc_process(home=plane.folder / "other", port=b.port)
         await plane.until(lambda: a.accepted and b.accepted)
-        made = await connections(a, b)
-        assert max(made) <= 5, f"they chase each other: {made} connections in {COUNTED:g} s"
+        await keep_calm(5, a, b)
         await alarmed(plane, first, second)
 
 
-async def test_fault_23_other_clients_notice_it_by_brief_connections_and_say_so(tmp_path: Path) -> None:
-    letters: list[DeadLetter] = []
-
-    async def letter(delivery: Delivery[DeadLetter]) -> None:
-        letters.append(delivery.body)
-
-    async with control(tmp_path) as plane, Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
-        await plane.operator.subscribe(topics.DEAD_LETTER.filter(), letter)
+async def test_fault_23_other_clients_notice_it_by_brief_connections_and_say_so(plane: Control) -> None:
+    letters = Inbox[DeadLetter]()
+    async with Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
+        await plane.operator.subscribe(topics.DEAD_LETTER.filter(), letters)
         with capture_logs() as lines:
             async with MqttBus("worker.default.w", plane.settings(a.port)) as first:
                 await first.wait_connected(patience(PATIENCE))
                 await asyncio.sleep(SETTLED)
                 async with MqttBus("worker.default.w", plane.settings(b.port)) as second:
-                    made = await connections(a, b)
-                    assert max(made) <= 8, f"they chase each other: {made} connections in {COUNTED:g} s"
+                    await keep_calm(8, a, b)
                     assert (first.connected, second.connected) == (True, False), "the one that was there stays"
                     assert "another client uses the same client id" in [line["event"] for line in lines]
                     # it says so as soon as it has a connection again
-                    await plane.until(lambda: letters, 60)
-        assert "another client uses the same client id" in letters[0].reason
+                    await plane.until(lambda: letters.deliveries, 60)
+        assert "another client uses the same client id" in letters.bodies[0].reason

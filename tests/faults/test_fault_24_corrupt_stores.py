@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.control import SERVICES, control
+from tests.faults.control import Control
+from tests.faults.test_fault_28_stores_lost_while_running import removed
+from tests.integration.gm_world import SERVICES
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +25,7 @@ def truncated(store: Path) -> None:
 
 
 def wrong_schema(store: Path) -> None:
-    for part in store.parent.glob(f"{store.name}*"):
-        if not part.name.endswith(".lock"):
-            part.unlink()
+    removed(store)
     with sqlite3.connect(store) as db:
         db.execute("CREATE TABLE resources (id INTEGER PRIMARY KEY, title TEXT)")
         db.execute("CREATE TABLE meta (id INTEGER PRIMARY KEY)")
@@ -42,12 +42,11 @@ def hurt(store: Path, damage: Damage) -> None:
 
 
 @DAMAGES
-async def test_fault_24_a_damaged_store_of_an_lc_is_filled_again_by_gm(tmp_path: Path, damage: Damage) -> None:
-    async with control(tmp_path) as plane, plane.gm():
+async def test_fault_24_a_damaged_store_of_an_lc_is_filled_again_by_gm(plane: Control, damage: Damage) -> None:
+    async with plane.gm():
         store = plane.home / "nodes" / "edge0" / "store.db"
         async with plane.lc(killed=True):
-            await plane.apply(*plane.models(), plane.service("helmet"))
-            await plane.running("helmet")
+            await plane.start_services("helmet")
         before = plane.workers()
         hurt(store, damage)
         async with plane.lc():
@@ -63,12 +62,11 @@ async def test_fault_24_a_damaged_store_of_an_lc_is_filled_again_by_gm(tmp_path:
 
 
 @DAMAGES
-async def test_fault_24_gm_with_a_damaged_store_deletes_nothing_that_runs(tmp_path: Path, damage: Damage) -> None:
-    async with control(tmp_path) as plane, plane.lc():
+async def test_fault_24_gm_with_a_damaged_store_deletes_nothing_that_runs(plane: Control, damage: Damage) -> None:
+    async with plane.lc():
         store = plane.home / "gm" / "store.db"
         async with plane.gm():
-            await plane.apply(*plane.models(), plane.service("helmet"), plane.service("forgotten"))
-            await plane.running("helmet", "forgotten")
+            await plane.start_services("helmet", "forgotten")
         before = plane.workers()
         hurt(store, damage)
         async with plane.gm():
@@ -79,24 +77,8 @@ async def test_fault_24_gm_with_a_damaged_store_deletes_nothing_that_runs(tmp_pa
             await asyncio.sleep(2)
             assert plane.workers() == before
 
-            await plane.apply(*plane.models(), plane.service("helmet"))
-            await plane.running("helmet")
+            await plane.start_services("helmet")
             assert plane.workers("forgotten").items() <= before.items()
             reply = await plane.ask("delete", plural=SERVICES, namespace="default", name="forgotten")
             assert reply.outcome == "deleted"
             await plane.until(lambda: not plane.workers("forgotten"))
-
-
-async def test_fault_24_both_stores_damaged_at_once(tmp_path: Path) -> None:
-    async with control(tmp_path) as plane:
-        async with plane.gm(), plane.lc(killed=True):
-            await plane.apply(*plane.models(), plane.service("helmet"))
-            await plane.running("helmet")
-        before = plane.workers()
-        hurt(plane.home / "gm" / "store.db", garbage)
-        hurt(plane.home / "nodes" / "edge0" / "store.db", garbage)
-        async with plane.gm(), plane.lc():
-            await plane.until(lambda: plane.events("StoreQuarantined"))
-            await plane.apply(*plane.models(), plane.service("helmet"))
-            await plane.running("helmet")
-            assert set(plane.workers()) == set(before)

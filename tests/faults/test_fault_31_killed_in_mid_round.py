@@ -1,47 +1,36 @@
-"""Fault 31: kill -9 of the aggregator, a trainer, or the broker in mid-round. At most that round again, same result."""
+"""Fault 31: kill -9 of the aggregator, a trainer, the broker, GM or LCs in mid-round. At most that round again.
+
+The result is the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from examples.training import data as training_data
+from halimede.cli.manifests import load as load_manifests
 from halimede.messages import TrainingRound
 from services.broker import MosquittoProcess
+from tests.e2e.running import DIGITS, System, digits, running
+from tests.e2e.test_training_model import SLOW, dataset, file_model, gone, until
+from tests.e2e.test_training_model import training as training_model
 from tests.ports import free_port
-from tests.training_world import AGGREGATOR, TrainingWorld, begin, shares, training, write
+from tests.training_world import AGGREGATOR, TrainingWorld, begin, shares, slow_trainer, training, write
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 #: each step of training takes so many seconds: an update is under way when something is killed
 STEP_S = 1.0
-SLOW = f"""
-import time
-from halimede.training.trainers.perceptron import Perceptron
-
-class Slow(Perceptron):
-    def train(self, data, weights):
-        time.sleep({STEP_S})
-        return super().train(data, weights)
-"""
-SPEC = {"entry": "slow_trainer:Slow", "rounds": 3, "minClients": 3, "compression": {"dtype": "float16", "topK": 0.5}}
+SPEC = {"rounds": 3, "minClients": 3, "compression": {"dtype": "float16", "topK": 0.5}}
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Path]:
-    (tmp_path / "slow_trainer.py").write_text(SLOW)
     return {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(3, 150))}
-
-
-@contextlib.asynccontextmanager
-async def own_broker(folder: Path) -> AsyncIterator[MosquittoProcess]:
-    broker = MosquittoProcess(folder, port=free_port())
-    await broker.start()
-    yield broker
-    await broker.stop()
 
 
 def in_mid_round(world: TrainingWorld) -> Callable[[TrainingRound], bool]:
@@ -49,58 +38,70 @@ def in_mid_round(world: TrainingWorld) -> Callable[[TrainingRound], bool]:
     return lambda body: body.state == "open" and body.number == 2 and len(body.received) < len(world.trainers)
 
 
-async def interrupted(
-    folder: Path, job: str, data: dict[str, Path], kill: Callable[[TrainingWorld], Awaitable[None]]
-) -> TrainingRound:
+async def interrupted(folder: Path, job: str, data: dict[str, Path], killed: str) -> TrainingRound:
     """Return the result of a job on a broker of its own, in which something is killed in the second round."""
     folder.mkdir()
     async with (
-        own_broker(folder / "broker") as broker,
-        training(broker, job, folder, **SPEC, code=folder.parent) as world,
+        MosquittoProcess(folder / "broker", port=free_port()) as broker,
+        training(broker, job, folder, **SPEC, entry=slow_trainer(folder, STEP_S)) as world,
     ):
         begin(world, data)
         await world.until(in_mid_round(world))
         await asyncio.sleep(STEP_S / 2)
-        await kill(world)
+        workers = {"aggregator": [AGGREGATOR], "trainer": ["n1"], "all": list(world.processes)}.get(killed, [])
+        for worker in workers:
+            world.kill(worker)
+        if killed in {"broker", "all"}:
+            await world.broker.restart()
+        for worker in workers:
+            world.again(worker)
         return await world.done()
-
-
-async def nobody(world: TrainingWorld) -> None:
-    """Kill nobody."""
-
-
-async def kill_aggregator(world: TrainingWorld) -> None:
-    world.kill(AGGREGATOR)
-    world.again(AGGREGATOR)
-
-
-async def kill_trainer(world: TrainingWorld) -> None:
-    world.kill("n1")
-    world.again("n1")
-
-
-async def kill_broker(world: TrainingWorld) -> None:
-    await world.broker.restart()
-
-
-async def kill_all(world: TrainingWorld) -> None:
-    for worker in world.processes:
-        world.kill(worker)
-    await world.broker.restart()
-    for worker in world.processes:
-        world.again(worker)
 
 
 async def test_fault_31_kill_9_in_mid_round_changes_no_result(
     tmp_path: Path, unique: str, data: dict[str, Path]
 ) -> None:
-    expected = await interrupted(tmp_path / "nobody", unique, data, nobody)
+    expected = await interrupted(tmp_path / "nobody", unique, data, "nobody")
     assert expected.metrics["accuracy"] > 0.6
-    kills = {"aggregator": kill_aggregator, "trainer": kill_trainer, "broker": kill_broker, "all": kill_all}
-    for killed, kill in kills.items():
-        done = await interrupted(tmp_path / killed, unique, data, kill)
+    for killed in ("aggregator", "trainer", "broker", "all"):
+        done = await interrupted(tmp_path / killed, unique, data, killed)
         assert done.weights == expected.weights, killed
         assert done.change == expected.change is not None
         assert done.metrics == expected.metrics
         assert done.epoch == (2 if killed in {"aggregator", "all"} else 1)
         assert "RoundRepeated" not in done.dropped
+
+
+JOB = "killed"
+
+
+async def trained(system: System, *killed: str) -> str:
+    """Return the digest of the model of a training in whose second round processes are killed."""
+    trainer = {"entry": "slow.py:Slow", "archive": {"name": "slow"}}
+    await system.client.apply(training_model(JOB, trainer=trainer, rounds=3, compression=SPEC["compression"]))
+    if killed:
+        await until(system.client, JOB, lambda s: (s.get("training") or {}).get("round") == 2)
+        await asyncio.sleep(0.5)
+        for name in killed:
+            system.processes()[name].kill()
+    status = await until(system.client, JOB, lambda s: s.get("phase") == "Done")
+    model = await system.client.get("models", "digits-small")
+    assert model["spec"]["targetVersion"] == status["training"]["version"]
+    dropped: Sequence[dict[str, str]] = status["training"].get("dropped") or []
+    assert "RoundRepeated" not in {count["key"] for count in dropped}
+    await gone(system.client, JOB)
+    return str(status["training"]["digest"])
+
+
+async def test_fault_31_kill_9_of_gm_and_lc_in_mid_round_changes_no_model(tmp_path: Path) -> None:
+    digits()  # trains the models if they are not there
+    (tmp_path / "slow.py").write_text(SLOW)
+    async with running(tmp_path / "home", "edge0,edge1,edge2,cloud0") as system:
+        for manifest in load_manifests([str(DIGITS / "1-models.yaml")]):
+            await system.client.apply(manifest.resource.body)
+        for i, pictures in enumerate(training_data.write(tmp_path / "data", most=60)):
+            await system.client.apply(dataset(i, pictures))
+        await system.client.apply(file_model("slow", tmp_path / "slow.py"))
+        expected = await trained(system)
+        for killed in (["gm"], ["lc:cloud0"], ["lc:edge1"], ["gm", "lc:cloud0", "lc:edge1"]):
+            assert await trained(system, *killed) == expected, killed

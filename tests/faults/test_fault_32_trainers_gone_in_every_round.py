@@ -9,28 +9,17 @@ from pathlib import Path
 import pytest
 
 from services.broker import MosquittoProcess
-from tests.training_world import begin, shares, training, write
+from tests.training_world import begin, shares, slow_trainer, training, write
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
-
-SLOW = """
-import time
-from halimede.training.trainers.perceptron import Perceptron
-
-class Slow(Perceptron):
-    def train(self, data, weights):
-        time.sleep(0.7)
-        return super().train(data, weights)
-"""
 
 
 async def test_fault_32_a_round_ends_without_those_who_are_gone_or_late(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "slow_trainer.py").write_text(SLOW)
     data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(5, 150))}
-    spec = {"entry": "slow_trainer:Slow", "rounds": 3, "minClients": 3, "roundDeadlineS": 5}
-    async with training(mosquitto, unique, tmp_path, **spec, code=tmp_path) as world:
+    spec = {"entry": slow_trainer(tmp_path, 0.7), "rounds": 3, "minClients": 3, "roundDeadlineS": 5}
+    async with training(mosquitto, unique, tmp_path, **spec) as world:
         begin(world, data)
         for number in (1, 2, 3):
             await world.until(lambda body, n=number: body.state == "open" and body.number == n)

@@ -12,7 +12,7 @@ from services.broker import MosquittoProcess
 from tests.training_world import begin, shares, training, write
 from tests.waiting import patience
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_fault_33_the_rounds_go_on_without_a_dataset_that_cannot_be_used(

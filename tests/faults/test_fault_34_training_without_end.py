@@ -45,7 +45,11 @@ class Hostile(Perceptron):
 """
 #: p99 of frames on a machine that other tests use as well
 BUSY_S = 0.05
-KINDS = {"hangs": 101, "memory": 102, "disk": 103, "aborts": 104, "spins": 105}
+#: by what it does: the marker, and why it is ended
+KINDS = {
+    "hangs": (101, "TrainingTooSlow"), "memory": (102, "OutOfMemory"), "disk": (103, "TrainingFailed"),
+    "aborts": (104, "TrainingFailed"), "spins": (105, "TrainingTooSlow"),
+}  # fmt: skip
 
 
 async def test_fault_34_a_hostile_script_ends_and_the_rounds_go_on(
@@ -57,7 +61,7 @@ async def test_fault_34_a_hostile_script_ends_and_the_rounds_go_on(
         for name, (rows, classes) in zip(["good", *KINDS], shares(6, 120), strict=True):
             marked = rows.copy()
             if name in KINDS:
-                marked[:, 0] = KINDS[name]
+                marked[:, 0] = KINDS[name][0]
             data[name] = write(tmp_path / f"{name}.npz", marked, classes)
         limits = {"seconds": 2, "memoryMb": 512}
         spec = {"entry": "hostile_trainer:Hostile", "rounds": 4, "minClients": 1, "limits": limits}
@@ -66,22 +70,17 @@ async def test_fault_34_a_hostile_script_ends_and_the_rounds_go_on(
             await world.until(lambda body: body.number >= 2)
             assert world.rounds[-1].counted == [world.name("good")]
             done = await world.done(200)
-            expected = {
-                "hangs": "TrainingTooSlow", "memory": "OutOfMemory", "disk": "TrainingFailed",
-                "aborts": "TrainingFailed", "spins": "TrainingTooSlow",
-            }  # fmt: skip
             states = world.states
-            for name, reason in expected.items():
+            for name, (_, reason) in KINDS.items():
                 await eventually(lambda n=name: states[world.name(n)].reason == "TrainerFails", 60)
                 assert reason in states[world.name(name)].message
             assert list(Path(elsewhere).iterdir()) == []
             # a round is repeated where a slow machine makes the good trainer too slow as well
-            reasons = {"TrainingTooSlow", "OutOfMemory", "TrainingFailed", "TrainerFails", "RoundRepeated"}
-            assert set(done.dropped) <= reasons
-            policies = {body.metrics.get("policy") for body in world.states.values() if body.metrics}
-            assert policies <= {float(os.SCHED_IDLE), float(os.SCHED_BATCH)}, "they go after others"
-            refused = {body.metrics.get("refused") for body in world.states.values() if body.metrics}
-            assert refused <= {1.0}, "a large file while the module is imported"
+            assert set(done.dropped) <= {*(reason for _, reason in KINDS.values()), "TrainerFails", "RoundRepeated"}
+            metrics = [body.metrics for body in states.values() if body.metrics]
+            policies = {float(os.SCHED_IDLE), float(os.SCHED_BATCH)}
+            assert {values.get("policy") for values in metrics} <= policies, "they go after others"
+            assert {values.get("refused") for values in metrics} <= {1.0}, "a large file while the module is imported"
             for process in world.processes.values():
                 assert process.poll() is None
 

@@ -18,8 +18,9 @@ from halimede.worker.status_reporter import SESSION_LOST
 from tests.e2e.running import DIGITS, System, digits, running
 from tests.faults.test_fault_20_clocks_a_day_apart import DAY, off, shifted
 from tests.faults.test_fault_28_stores_lost_while_running import overwritten
-from tests.faults.timeline import BUSY_S, SERVICE, under_load
+from tests.faults.timeline import SERVICE, under_load
 from tests.small_disk import fill, small_disk
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -27,7 +28,7 @@ EDGE, CLOUD = f"worker:{SERVICE}-edge-edge0", f"worker:{SERVICE}-cloud-cloud0"
 #: that clocks are off
 DAYS = 3
 #: seconds: `halimede status` names a fault that lasts, and a service recovers from one that needs no operator
-NAMED_S, RECOVERED_S = 15 + BUSY_S, 30 + BUSY_S
+NAMED_S, RECOVERED_S = 15, 30
 #: seconds that frames flow after the fault, at least
 LOAD_S = 15.0
 
@@ -131,7 +132,7 @@ async def suffer(system: System, double: DoubleFault) -> None:
         await system.until("all processes again", replaced)
         replaced_s = timeline.now()
         if double.reason:
-            await system.until(double.reason, lambda: timeline.first(double.reason) < NAMED_S, NAMED_S)
+            await system.until(double.reason, lambda: timeline.first(double.reason) < float("inf"), NAMED_S)
         if double.named:
             await system.until("named", lambda: timeline.failed(*double.named) < float("inf"), NAMED_S)
         await double.mend(system)
@@ -144,7 +145,7 @@ async def suffer(system: System, double: DoubleFault) -> None:
         await system.until("status is well for good", lambda: timeline.is_well_since(ended_s))
     print(timeline.row(double.name, replaced=replaced_s))
     assert timeline.unnamed() == 0
-    assert timeline.failed(*double.named) < NAMED_S or not double.named, "`halimede status` names both"
+    assert timeline.failed(*double.named) < patience(NAMED_S) or not double.named, "`halimede status` names both"
     shown_s = LOST_SHOWN_S if timeline.first(SESSION_LOST) < float("inf") else 0.0
-    assert timeline.well() < mended_s + RECOVERED_S + shown_s
-    assert timeline.slowest_s < RECOVERED_S
+    assert timeline.well() < mended_s + patience(RECOVERED_S) + shown_s
+    assert timeline.slowest_s < patience(RECOVERED_S)

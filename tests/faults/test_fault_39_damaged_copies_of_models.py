@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from services.lc.models.preparer import InstalledModel
 from services.lc.planning.resource_state import RequiredFile
 from services.lc.supervisor.process import Process, Start
 from tests.integration.lc_world import EDGE, HELMET, SMALL, FakeLauncher, World, model, service
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.models.archives import FILES, tar
+
+pytestmark = pytest.mark.simulated
 
 CONTENT = FILES["model.onnx"]
 
@@ -56,12 +59,25 @@ async def bring(want: RequiredFile, cache: Cache, progress: Any) -> InstalledMod
     return InstalledModel(path, ModelFacts(digest=fetched.digest, size=fetched.size), fresh=fetched.fresh)
 
 
-def node_with(folder: Path, origin: bytes, *, has_digest: bool) -> tuple[World, dict[str, Any]]:
-    """Return a node, and a Model whose file is on it."""
-    file, node = folder / "small.onnx", World(folder)
+class Node(World):
+    """A node that reads models as it starts workers with them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.bring = bring
+        self.launcher: ReadingLauncher = ReadingLauncher()
+
+
+@asynccontextmanager
+async def node_with(folder: Path, origin: bytes, *, has_digest: bool) -> AsyncIterator[Node]:
+    """A node with a service, whose edge worker runs with a Model of a file on it."""
+    file, node = folder / "small.onnx", Node(folder)
     file.write_bytes(origin)
-    node.bring, node.launcher = bring, ReadingLauncher()
-    return node, model(url=file.as_uri(), sha256=hashlib.sha256(origin).hexdigest() if has_digest else "")
+    body = model(url=file.as_uri(), sha256=hashlib.sha256(origin).hexdigest() if has_digest else "")
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(body, service())
+        await eventually(lambda: node.launcher.alive)
+        yield node
 
 
 def copy_of(node: World) -> Path:
@@ -75,34 +91,25 @@ def copy_of(node: World) -> Path:
 @pytest.mark.parametrize("damage", [shorten, overwrite])
 @pytest.mark.parametrize("has_digest", [True, False], ids=["with sha256", "without"])
 @pytest.mark.parametrize("origin", [CONTENT, tar(FILES)], ids=["a file", "an archive"])
-@simulated
 async def test_fault_39_no_worker_starts_with_a_damaged_copy(
     tmp_path: Path, damage: Callable[[Path], None], has_digest: bool, origin: bytes
 ) -> None:
-    node, body = node_with(tmp_path, origin, has_digest=has_digest)
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(body, service())
-        await eventually(lambda: node.launcher.alive)
+    async with node_with(tmp_path, origin, has_digest=has_digest) as node:
         damage(copy_of(node))
         node.launcher.of(EDGE).end(-9)
         status = await node.gm.reaches(SMALL, "Pending", "ModelMissing")
         assert status.message == f"{copy_of(node)} was changed: LC downloads it again"
         await node.gm.reaches(SMALL, "Ready", "")
         await eventually(lambda: node.launcher.alive, 60)
-        assert isinstance(node.launcher, ReadingLauncher)
         assert node.launcher.contents == [CONTENT, CONTENT]
 
 
 @pytest.mark.parametrize("damage", [shorten, overwrite, Path.unlink])
 @pytest.mark.parametrize("has_digest", [True, False], ids=["with sha256", "without"])
-@simulated
 async def test_fault_39_a_damaged_copy_is_noticed_while_its_worker_runs(
     tmp_path: Path, damage: Callable[[Path], None], has_digest: bool
 ) -> None:
-    node, body = node_with(tmp_path, CONTENT, has_digest=has_digest)
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(body, service())
-        await eventually(lambda: node.launcher.alive)
+    async with node_with(tmp_path, CONTENT, has_digest=has_digest) as node:
         await node.gm.says(EDGE)
         await node.gm.reaches(HELMET, "Running")
         (process,), copy = node.launcher.alive, copy_of(node)
@@ -115,12 +122,8 @@ async def test_fault_39_a_damaged_copy_is_noticed_while_its_worker_runs(
         assert node.gm.statuses[HELMET].phase == "Running"
 
 
-@simulated
 async def test_fault_39_a_damaged_copy_whose_origin_is_gone_is_not_used(tmp_path: Path) -> None:
-    node, body = node_with(tmp_path, CONTENT, has_digest=True)
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(body, service())
-        await eventually(lambda: node.launcher.alive)
+    async with node_with(tmp_path, CONTENT, has_digest=True) as node:
         (tmp_path / "small.onnx").rename(tmp_path / "elsewhere.onnx")
         overwrite(copy_of(node))
         status = await node.gm.reaches(SMALL, "Failed", "NotFound")
@@ -131,5 +134,4 @@ async def test_fault_39_a_damaged_copy_whose_origin_is_gone_is_not_used(tmp_path
         assert not node.launcher.alive
         (tmp_path / "elsewhere.onnx").rename(tmp_path / "small.onnx")
         await eventually(lambda: node.launcher.alive, 120)
-        assert isinstance(node.launcher, ReadingLauncher)
         assert node.launcher.contents == [CONTENT, CONTENT]

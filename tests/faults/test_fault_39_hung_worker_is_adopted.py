@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running import digits, running
-from tests.faults.timeline import BUSY_S, SERVICE, under_load
+from tests.faults.timeline import SERVICE, under_load
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: seconds within which the next controller names the worker
-NAMED_S = 15 + BUSY_S
+NAMED_S = patience(15)
 
 
 @pytest.mark.parametrize(("role", "node"), [("edge", "edge0"), ("cloud", "cloud0")])

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from halimede import topics
@@ -22,7 +21,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.errors import BusError
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Result
-from tests.faults.control import CONVERGES, PATIENCE, Control, control
+from tests.faults.control import CONVERGES, PATIENCE, Control, control, readiness
 from tests.refusing_broker import RefusingBroker
 from tests.simulated import eventually
 
@@ -216,14 +215,7 @@ async def test_fault_40_components_that_stay_refused_are_problems_of_status_unti
 async def status_names(plane: Control, *words: str) -> None:
     """Wait until `halimede status` ends with 1 and has all words in one of its lines."""
 
-    async def is_named() -> bool:
-        ended = await plane.halimede("status")
-        return ended.returncode == 1 and any(all(word in line for word in words) for line in ended.stdout.splitlines())
+    def is_named(text: str) -> bool:
+        return any(all(word in line for word in words) for line in text.splitlines())
 
-    await eventually(is_named, CONVERGES + BUSY_S, 0.3)
-
-
-async def readiness(url: str) -> tuple[int, dict[str, str]]:
-    """Return the status and the checks of a process's ``/readyz``."""
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as response:
-        return response.status, (await response.json())["checks"]
+    await plane.status(1, is_named, CONVERGES + BUSY_S)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from services.broker import MosquittoProcess
 from tests.simulated import eventually
-from tests.training_world import begin, shares, training, write
+from tests.training_world import TrainingWorld, begin, shares, training, write
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -44,24 +46,25 @@ PROMISED, LEAST = 0.05, 0.035
 PATIENCE_S = 600.0
 
 
-def busy_code(folder: Path, seconds: float) -> tuple[str, str]:
-    """Write the trainer; return the command that runs a worker among endless loops."""
+@contextlib.asynccontextmanager
+async def busy_training(
+    broker: MosquittoProcess, job: str, folder: Path, seconds: float, **changes: int
+) -> AsyncIterator[tuple[TrainingWorld, str]]:
+    """Train for so many seconds of processor time on a node among endless loops; yield the trainer's name as well."""
     (folder / "spinning_trainer.py").write_text(SPINNING.replace("SECONDS", str(seconds)))
-    launcher = folder / "busy.py"
-    launcher.write_text(BUSY)
-    return sys.executable, str(launcher)
+    (folder / "busy.py").write_text(BUSY)
+    data = {"busy": write(folder / "busy.npz", *shares(1, 120)[0])}
+    spec = {"entry": "spinning_trainer:Spinning", "rounds": 1, "roundDeadlineS": PATIENCE_S, **changes}
+    async with training(broker, job, folder, **spec) as world:
+        world.launchers["busy"] = sys.executable, str(folder / "busy.py")
+        begin(world, data)
+        yield world, world.name("busy")
 
 
 async def test_fault_44_a_training_gets_its_share_of_a_core_or_says_that_it_does_not(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
-    launcher = busy_code(tmp_path, 2.0)
-    data = {"busy": write(tmp_path / "busy.npz", *shares(1, 120)[0])}
-    spec = {"entry": "spinning_trainer:Spinning", "rounds": 1, "roundDeadlineS": PATIENCE_S}
-    async with training(mosquitto, unique, tmp_path, **spec) as world:
-        world.launchers["busy"] = launcher
-        begin(world, data)
-        trainer = world.name("busy")
+    async with busy_training(mosquitto, unique, tmp_path, 2.0) as (world, trainer):
         reasons = set[str]()
 
         def trained() -> bool:
@@ -78,13 +81,7 @@ async def test_fault_44_a_training_gets_its_share_of_a_core_or_says_that_it_does
 async def test_fault_44_a_training_that_gets_less_is_starved(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
-    launcher = busy_code(tmp_path, 10_000.0)
-    data = {"busy": write(tmp_path / "busy.npz", *shares(1, 120)[0])}
-    spec = {"entry": "spinning_trainer:Spinning", "rounds": 1, "roundDeadlineS": PATIENCE_S, "cpuShare": 1}
-    async with training(mosquitto, unique, tmp_path, **spec) as world:
-        world.launchers["busy"] = launcher
-        begin(world, data)
-        trainer = world.name("busy")
+    async with busy_training(mosquitto, unique, tmp_path, 10_000.0, cpuShare=1) as (world, trainer):
         await eventually(lambda: trainer in world.infos and world.infos[trainer].reason == "Starved", PATIENCE_S)
         assert "% of a core in the last minute, 100 % are promised" in world.infos[trainer].message
         assert world.infos[trainer].status == "running"

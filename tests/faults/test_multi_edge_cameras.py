@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import psutil
@@ -14,11 +16,30 @@ import pytest
 from halimede.cameras.frame_rate import MOST_FPS
 from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, Seen, cameras
-from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of
+from tests.cameras import PASSWORD, USER, Camera, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of
 from tests.simulated import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 Output = pytest.CaptureFixture[str]
+
+
+Pair = Callable[..., AbstractAsyncContextManager[Seen]]
+
+
+@pytest.fixture
+def pair(mosquitto: MosquittoProcess, unique: str) -> Pair:
+    """Return what runs a bad camera beside a good one, with these settings."""
+
+    @contextlib.asynccontextmanager
+    async def run(bad: Camera, good: type[Camera] = MjpegCamera, **settings: float) -> AsyncIterator[Seen]:
+        async with (
+            bad,
+            good(counting()) as other,
+            cameras(mosquitto, unique, {"bad": bad.url(), "good": other.url()}, **settings) as seen,
+        ):
+            yield seen
+
+    return run
 
 
 async def goes_on(seen: Seen) -> None:
@@ -28,7 +49,7 @@ async def goes_on(seen: Seen) -> None:
     assert not [s for s in seen.said["good"] if s.state not in {"running", "connecting"} or s.reconnects]
 
 
-async def test_a_camera_that_stalls_is_opened_again(mosquitto: MosquittoProcess, unique: str) -> None:
+async def test_a_camera_that_stalls_is_opened_again(pair: Pair) -> None:
     stalled = asyncio.Event()
 
     async def stall_once(viewer: Viewer) -> None:
@@ -40,11 +61,7 @@ async def test_a_camera_that_stalls_is_opened_again(mosquitto: MosquittoProcess,
             await asyncio.sleep(3600)
         await counting()(viewer)
 
-    async with (
-        MjpegCamera(stall_once) as bad,
-        RtspCamera(counting()) as good,
-        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
-    ):
+    async with pair(MjpegCamera(stall_once), RtspCamera) as seen:
         said = await seen.says("bad", state="stalled")
         assert (said.reason, said.error) == ("Stalled", "nothing that can be used came from it in time")
         await goes_on(seen)
@@ -52,27 +69,34 @@ async def test_a_camera_that_stalls_is_opened_again(mosquitto: MosquittoProcess,
         assert (await seen.says("bad", state="running", reconnects=1)).error == ""
 
 
-@pytest.mark.parametrize("kind", ["parts", "stream"])
-async def test_a_camera_that_sends_garbage(mosquitto: MosquittoProcess, unique: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "settings", "error"),
+    [
+        ("parts of noise", {}, "jpeg"),
+        ("a stream of noise", {}, "video"),
+        ("too large frames", {"max_bytes": 4000}, "is more than 4000"),
+    ],
+)
+async def test_a_camera_that_sends_garbage(pair: Pair, kind: str, settings: dict[str, float], error: str) -> None:
+    large = jpeg(3, 1024, 768)
+
     async def garbage(viewer: Viewer) -> None:
         while True:
-            data = b"\xff\xd8\xff" + os.urandom(2000)
-            await (viewer.picture(data) if kind == "parts" else viewer.bytes(data))
+            noise = b"\xff\xd8\xff" + os.urandom(2000)
+            if kind == "a stream of noise":
+                await viewer.bytes(noise)
+            else:
+                await viewer.picture(noise if kind == "parts of noise" else large)
             await asyncio.sleep(0.01)
 
-    async with (
-        MjpegCamera(garbage) as bad,
-        MjpegCamera(counting()) as good,
-        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
-    ):
-        said = await seen.says("bad", state="failed", reason="Garbage")
-        assert "jpeg" in said.error if kind == "parts" else "video" in said.error
+    async with pair(MjpegCamera(garbage), **settings) as seen:
+        assert error in (await seen.says("bad", state="failed", reason="Garbage")).error
         await goes_on(seen)
         await eventually(lambda: seen.last("bad").reconnects > 0, PATIENCE_S)
     assert not seen.frames["bad"]
 
 
-async def test_a_camera_that_changes_its_resolution(mosquitto: MosquittoProcess, unique: str) -> None:
+async def test_a_camera_that_changes_its_resolution(pair: Pair) -> None:
     small = asyncio.Event()
 
     async def grow(viewer: Viewer) -> None:
@@ -81,11 +105,7 @@ async def test_a_camera_that_changes_its_resolution(mosquitto: MosquittoProcess,
             await asyncio.sleep(0.05)
         await counting(size=(128, 96))(viewer)
 
-    async with (
-        RtspCamera(grow) as bad,
-        RtspCamera(counting()) as good,
-        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
-    ):
+    async with pair(RtspCamera(grow), RtspCamera) as seen:
         await seen.says("bad", width=64, height=48)
         small.set()
         said = await seen.says("bad", state="running", width=128, height=96)
@@ -126,7 +146,7 @@ async def test_a_camera_that_wants_another_password_and_nothing_shows_ours(
     assert not [secret for secret in ("Wr0ng-Passw0rd", PASSWORD, f"{USER}:") if secret in everything]
 
 
-async def test_a_camera_that_floods_is_held_back(mosquitto: MosquittoProcess, unique: str) -> None:
+async def test_a_camera_that_floods_is_held_back(pair: Pair) -> None:
     pictures = [jpeg(number, 640, 480) for number in range(16)]
     sent = 0
 
@@ -142,11 +162,7 @@ async def test_a_camera_that_floods_is_held_back(mosquitto: MosquittoProcess, un
             sent += 1
             await asyncio.sleep(0)
 
-    async with (
-        MjpegCamera(flood) as bad,
-        MjpegCamera(counting()) as good,
-        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}, fps=30.0) as seen,
-    ):
+    async with pair(MjpegCamera(flood), fps=30.0) as seen:
         said = await seen.says("bad", state="running", reason="Flood")
         assert "lower its rate" in said.error
         await goes_on(seen)
@@ -155,28 +171,8 @@ async def test_a_camera_that_floods_is_held_back(mosquitto: MosquittoProcess, un
         await eventually(held_back, PATIENCE_S)
 
 
-async def test_a_camera_whose_frames_are_too_large(mosquitto: MosquittoProcess, unique: str) -> None:
-    async def large(viewer: Viewer) -> None:
-        while True:
-            await viewer.picture(jpeg(3, 1024, 768))
-            await asyncio.sleep(0.05)
-
-    async with (
-        MjpegCamera(large) as bad,
-        MjpegCamera(counting()) as good,
-        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}, max_bytes=4000) as seen,
-    ):
-        said = await seen.says("bad", state="failed", reason="Garbage")
-        assert "is more than 4000" in said.error
-        await goes_on(seen)
-
-
-async def test_a_reader_that_dies_takes_nobody_along(mosquitto: MosquittoProcess, unique: str) -> None:
-    async with (
-        MjpegCamera(counting()) as bad,
-        MjpegCamera(counting()) as good,
-        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
-    ):
+async def test_a_reader_that_dies_takes_nobody_along(pair: Pair) -> None:
+    async with pair(bad := MjpegCamera(counting())) as seen:
         await seen.more("bad")
         await seen.more("good")
         doomed, _ = sorted(

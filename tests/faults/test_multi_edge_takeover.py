@@ -16,9 +16,8 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Peer, Result
-from services.broker import MosquittoProcess
 from tests.digits import picture
-from tests.integration.workers import Site, Worker, site
+from tests.integration.workers import Site, Worker
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -106,46 +105,43 @@ class Members:
 
 
 @pytest.mark.parametrize("share", ["false", "true"])
-async def test_a_member_that_is_killed_under_load_loses_nothing_and_gets_its_frames_back(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, share: str
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        m = Members(s, picture(10))
-        await m.listen()
-        a = m.names[0]
-        first, *others = await asyncio.gather(*(m.start(name, share) for name in m.names))
-        stop, clock = asyncio.Event(), asyncio.get_running_loop()
-        filming = asyncio.create_task(m.film(stop))
-        await eventually(lambda: len(m.results) > 50, 30)
+async def test_a_member_that_is_killed_under_load_loses_nothing_and_gets_its_frames_back(s: Site, share: str) -> None:
+    m = Members(s, picture(10))
+    await m.listen()
+    a = m.names[0]
+    first, *others = await asyncio.gather(*(m.start(name, share) for name in m.names))
+    stop, clock = asyncio.Event(), asyncio.get_running_loop()
+    filming = asyncio.create_task(m.film(stop))
+    await eventually(lambda: len(m.results) > 50, 30)
 
-        killed = clock.time()
-        first.kill()
-        await eventually(lambda: any(r.worker != a and t > killed for t, r in m.answered_of(a)), 30)
-        if share == "false":
-            taken = min(t for t, r in m.answered_of(a) if r.worker != a)
-            delay = m.delay(a, killed, taken)
-            print(f"taken over after {taken - killed:.2f} s; other frames waited {delay:.2f} s")
-            assert taken - killed < patience(TAKES_OVER_S) + delay
-        await eventually(m.held, 30)
-        await asyncio.sleep(1)
+    killed = clock.time()
+    first.kill()
+    await eventually(lambda: any(r.worker != a and t > killed for t, r in m.answered_of(a)), 30)
+    if share == "false":
+        taken = min(t for t, r in m.answered_of(a) if r.worker != a)
+        delay = m.delay(a, killed, taken)
+        print(f"taken over after {taken - killed:.2f} s; other frames waited {delay:.2f} s")
+        assert taken - killed < patience(TAKES_OVER_S) + delay
+    await eventually(m.held, 30)
+    await asyncio.sleep(1)
 
-        back = await m.start(a, share)
-        await eventually(lambda: not m.held(), 30)
-        returned = clock.time()
-        await eventually(lambda: any(r.worker == a and t > returned for t, r in m.answered_of(a)), 30)
-        stop.set()
-        await filming
-        await m.all_answered()
-        assert m.unheard == 0
-        # what was answered but not acknowledged when it was killed is answered again, under the same id
-        repeated = sum(count > 1 for count in m.copies.values())
-        print(f"{len(m.sent)} frames, {repeated} answered twice")
-        assert repeated <= 64
-        assert await asyncio.gather(*(worker.terminate() for worker in (back, *others))) == [0, 0, 0]
-        for name in m.names:
-            assert s.counts(name).lost == 0
-        assert sum(s.counts(name).inference_number for name in m.names) >= len(m.sent) - 64
-        # they stopped in order: no session is left behind that would hear this
-        m.unheard = 0
-        await m.send(a)
-        assert m.unheard == 1
+    back = await m.start(a, share)
+    await eventually(lambda: not m.held(), 30)
+    returned = clock.time()
+    await eventually(lambda: any(r.worker == a and t > returned for t, r in m.answered_of(a)), 30)
+    stop.set()
+    await filming
+    await m.all_answered()
+    assert m.unheard == 0
+    # what was answered but not acknowledged when it was killed is answered again, under the same id
+    repeated = sum(count > 1 for count in m.copies.values())
+    print(f"{len(m.sent)} frames, {repeated} answered twice")
+    assert repeated <= 64
+    assert await asyncio.gather(*(worker.terminate() for worker in (back, *others))) == [0, 0, 0]
+    for name in m.names:
+        assert s.counts(name).lost == 0
+    assert sum(s.counts(name).inference_number for name in m.names) >= len(m.sent) - 64
+    # they stopped in order: no session is left behind that would hear this
+    m.unheard = 0
+    await m.send(a)
+    assert m.unheard == 1

@@ -22,8 +22,6 @@ from tests.e2e.running import DIGITS, ROOT, System
 SERVICE = "digits"
 #: cameras of the service, and frames a second of each
 CAMERAS, FPS = ("cam0", "cam1"), 10
-#: seconds that a busy machine may add to what an idle one takes
-BUSY_S = 8
 
 
 class StatusRun(NamedTuple):

@@ -14,10 +14,7 @@ from tests.jpeg_kinds import kinds
 MODULES = modules(buffers, decoder, encoder, image_headers)
 #: the target that decodes JPEG files, and the bytes of its longest input
 PICTURE, LONGEST_PICTURE = "picture", 4096
-PROPERTIES = (
-    user("epoch", "7") + user("", ""),
-    b"\x01\0\x23\0\1\x03\0\1c\x0b\x80\1\x02\0\0\0\7\x08\0\1r\x09\0\1x",
-)
+PROPERTIES = (user("epoch", "7") + user("", ""), b"\x01\0\x23\0\1\x03\0\1c\x0b\x80\1\x02\0\0\0\7\x08\0\1r\x09\0\1x")
 PACKETS = (
     publish("a/b", b"body"),
     *(publish("a/b", b"body", qos=1, retain=True, beside=beside, mid=258) for beside in PROPERTIES),

@@ -98,7 +98,7 @@ def _pieces(into: ReceiveBuffer, data: bytes, sizes: list[int]) -> Iterator[tupl
         assert 0 < len(room) <= max(buffers.SHARED_BYTES, LIMIT * buffers.LARGE, len(data))
         count = min(sizes[turn % len(sizes)], len(room), len(data) - at)
         room[:count] = data[at : at + count]
-        packets, malformed = into.filled(count)
+        packets, malformed = into.take_packets(count)
         yield from packets
         if malformed:
             raise malformed

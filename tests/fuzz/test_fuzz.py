@@ -40,7 +40,7 @@ def test_the_decoder_stands_spoiled_pictures_at_each_scale() -> None:
     [
         ("import os; os.abort()", f"code {-signal.SIGABRT}"),
         ("import os; os.read(0, 4); raise ValueError('spoiled')", "code 1 ValueError: spoiled"),
-        ("import time; time.sleep(600)", "it hangs: code -9"),
+        pytest.param("import time; time.sleep(600)", "it hangs: code -9", marks=pytest.mark.slow),
     ],
 )
 def test_a_decoder_that_crashes_or_hangs_is_seen(code: str, text: str) -> None:

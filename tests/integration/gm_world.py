@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -30,12 +30,14 @@ from halimede.messages import (
     NodeStatus,
     Output,
     Presence,
+    Status,
     StatusDocument,
     Sync,
     TaskInfo,
     WorkerReport,
 )
 from halimede.names import Key
+from halimede.topic import Address
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.simulated import eventually
@@ -45,65 +47,54 @@ SERVICES, MODELS, DATASETS = "jointinferenceservices", "models", "datasets"
 SERVED, MULTI_EDGE = "inferencemodels", "multiedgeinferenceservices"
 
 
+def resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 def model(name: str, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": name},
-        "spec": {"url": f"/models/{name}.onnx", "format": "onnx", **spec},
-    }
+    return resource("Model", name, **{"url": f"/models/{name}.onnx", "format": "onnx", **spec})
 
 
 def dataset(name: str, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Dataset",
-        "metadata": {"name": name},
-        "spec": {"url": f"/data/{name}", "format": "txt", **spec},
-    }
+    return resource("Dataset", name, **{"url": f"/data/{name}", "format": "txt", **spec})
 
 
-def service(name: str = "helmet", *, edge: Any = "edge0", cloud: Any = "cloud0", **spec: Any) -> dict[str, Any]:
-    """``edge`` and ``cloud`` are a node's name or a nodeSelector."""
+def template(where: Any) -> dict[str, Any]:
+    """Return a worker's template for a node's name or a nodeSelector."""
+    place = {"nodeName": where} if isinstance(where, str) else {"nodeSelector": where}
+    return {"spec": {**place, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
 
-    def template(where: Any) -> dict[str, Any]:
-        place = {"nodeName": where} if isinstance(where, str) else {"nodeSelector": where}
-        return {"spec": {**place, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
 
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "JointInferenceService",
-        "metadata": {"name": name},
-        "spec": {
-            "edgeWorker": {
-                "model": {"name": "small"},
-                "hardExampleMining": {"name": "Margin"},
-                "template": template(edge),
-            },
-            "cloudWorker": {"model": {"name": "big"}, "template": template(cloud)},
-            **spec,
-        },
-    }
+def service(
+    name: str = "helmet", *, edge: Any = "edge0", cloud: Any = "cloud0", edge_worker: Any = None, **spec: Any
+) -> dict[str, Any]:
+    """``edge`` and ``cloud`` are a node's name or a nodeSelector; ``edge_worker`` has more of the edge worker."""
+    rule = {"name": "Margin"}
+    small = {"model": {"name": "small"}, "hardExampleMining": rule, "template": template(edge), **(edge_worker or {})}
+    big = {"model": {"name": "big"}, "template": template(cloud)}
+    return resource("JointInferenceService", name, **{"edgeWorker": small, "cloudWorker": big, **spec})
 
 
 def multi_edge(name: str = "crossing", *, cloud: str | None = None, **workers: Any) -> dict[str, Any]:
     """Several edges; ``workers`` are called by where they are (a node's name, or what the resource says of them)."""
 
-    def template(where: str) -> dict[str, Any]:
-        return {"spec": {"nodeName": where, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
-
     def worker(called: str, said: Any) -> dict[str, Any]:
         given = {"template": template(said)} if isinstance(said, str) else said
         return {"name": called, "model": {"name": "small"}, **given}
 
-    spec: dict[str, Any] = {
-        "application": {"name": "balance"},
-        "edgeWorkers": [worker(called, said) for called, said in workers.items()],
-    }
-    if cloud:
-        spec["cloudWorker"] = {"template": template(cloud)}
-    kind = {"apiVersion": "sedna.io/v1alpha1", "kind": "MultiEdgeInferenceService"}
-    return {**kind, "metadata": {"name": name}, "spec": spec}
+    edges = [worker(called, said) for called, said in workers.items()]
+    more = {"cloudWorker": {"template": template(cloud)}} if cloud else {}
+    return resource("MultiEdgeInferenceService", name, application={"name": "balance"}, edgeWorkers=edges, **more)
+
+
+def key_of(names: Mapping[str, str]) -> Key:
+    return Key(names["plural"], names["ns"], names["name"])
+
+
+def announcement(address: Address[Any], birth: Any, will: Any) -> Announcement:
+    """Return a retained birth and will."""
+    packets = (Packet(address.text, codec.encode(address.topic, body), retain=True) for body in (birth, will))
+    return Announcement(*packets)
 
 
 class FakeNode:
@@ -201,9 +192,8 @@ class FakeNode:
             Held(plural=k.plural, namespace=k.namespace, name=k.name, uid=uid, generation=generation)
             for k, (uid, generation, _) in self.holds.items()
         ]
-        await self.bus.publish(
-            topics.SYNC.at(node=self.name), Sync(epoch=self.epoch, holds=held, deleted=list(self.tombstones))
-        )
+        sync = Sync(epoch=self.epoch, holds=held, deleted=list(self.tombstones))
+        await self.bus.publish(topics.SYNC.at(node=self.name), sync)
 
     async def _send_report(self, key: Key) -> None:
         uid, generation, body = self.holds[key]
@@ -244,17 +234,10 @@ class FakeNode:
     def _announce(self) -> Announcement:
         self.epoch += 1
         birth, will = (
-            Packet(
-                topic=str(topics.PRESENCE.at(node=self.name)),
-                payload=codec.encode(
-                    topics.PRESENCE,
-                    Presence(node=self.name, epoch=self.epoch, online=online, labels=self.labels if online else {}),
-                ),
-                retain=True,
-            )
+            Presence(node=self.name, epoch=self.epoch, online=online, labels=self.labels if online else {})
             for online in (True, False)
         )
-        return Announcement(birth, will)
+        return announcement(topics.PRESENCE.at(node=self.name), birth, will)
 
     async def _connected(self) -> None:
         self.sync()
@@ -276,8 +259,7 @@ class FakeNode:
         return int(delivery.properties["epoch"]) >= self.gm_epoch
 
     async def _insert(self, delivery: Delivery[Any]) -> None:
-        meta, names = delivery.body["metadata"], delivery.names
-        key = Key(names["plural"], names["ns"], names["name"])
+        meta, key = delivery.body["metadata"], key_of(delivery.names)
         if not self._heard(delivery, "insert", f"{key.plural}/{key.name}", meta["generation"]):
             return
         if meta["generation"] <= self.tombstones.get(meta["uid"], -1):
@@ -288,8 +270,7 @@ class FakeNode:
         self.report(key)
 
     async def _delete(self, delivery: Delivery[Any]) -> None:
-        names = delivery.names
-        key = Key(names["plural"], names["ns"], names["name"])
+        key = key_of(delivery.names)
         if not self._heard(delivery, "delete", f"{key.plural}/{key.name}", delivery.body.generation):
             return
         self.tombstones[delivery.body.uid] = delivery.body.generation
@@ -313,6 +294,9 @@ class World:
         self.store = folder / "gm" / "store.db"
         self.bus = MemoryBus("gm", self.broker)
         self.operator = MemoryBus("operator", self.broker)
+        #: nodes that the fixture ``w`` has
+        self.edge: FakeNode
+        self.cloud: FakeNode
         self.statuses: list[tuple[float, StatusDocument]] = []
         self._api: RpcClient[ApiReply] = RpcClient(self.operator, topics.API_REPLY.at(client="operator"))
 
@@ -356,9 +340,15 @@ class World:
             reply = await self.ask("apply", object=body)
             assert reply.error is None, reply.error
 
+    async def deploy(self, body: dict[str, Any] | None = None) -> Status:
+        """Apply a service and its Models, and return its status once it runs."""
+        body = body or service()
+        await self.apply(model("small"), model("big"), body)
+        return await self.reaches("Running", name=body["metadata"]["name"])
+
     def status(self, name: str = "helmet", plural: str = SERVICES) -> StatusDocument | None:
         """The document as a monitoring tool finds it."""
-        payload = self.broker.retained(f"default/sedna/status/{plural}/{name}")
+        payload = self.broker.retained_payload(f"default/sedna/status/{plural}/{name}")
         return msgspec.json.decode(payload, type=StatusDocument) if payload else None
 
     async def reaches(

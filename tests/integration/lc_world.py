@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from halimede import codec, topics
-from halimede.bus import Announcement, Bus, Delivery, Packet
+from halimede import topics
+from halimede.bus import Announcement, Bus, Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.datasets import Counted, count
 from halimede.datasets.count_process import CountJob
@@ -21,10 +21,13 @@ from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Sy
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.names import Key
 from services.lc.app import Config, LocalController
-from services.lc.models.preparer import Install, plain
+from services.lc.models.preparer import Install, InstalledModel, plain
 from services.lc.paths import Worker
+from services.lc.planning.resource_state import RequiredFile
 from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import Process, Start, StartError
+from tests.integration import gm_world
+from tests.integration.gm_world import announcement, key_of
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -33,13 +36,14 @@ HELMET, SMALL, BIG = Key(SERVICES, "default", "helmet"), Key(MODELS, "default", 
 EDGE, CLOUD = Worker("default", "helmet-edge-edge0"), Worker("default", "helmet-cloud-edge0")
 
 
+def stored(body: dict[str, Any], uid: str, generation: int) -> dict[str, Any]:
+    """Return a resource with what GM's store adds to it."""
+    body["metadata"] |= {"namespace": "default", "uid": uid, "generation": generation}
+    return body
+
+
 def model(name: str = "small", *, uid: str = "", generation: int = 1, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "generation": generation},
-        "spec": {"url": f"/models/{name}.onnx", "format": "onnx", **spec},
-    }
+    return stored(gm_world.model(name, **spec), uid or f"uid-{name}", generation)
 
 
 def service(
@@ -59,20 +63,9 @@ def service(
         return {"spec": {"nodeName": node, "containers": [{"image": "halimede/worker", **(container or {})}]}}
 
     mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.2"}]}
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "JointInferenceService",
-        "metadata": {"name": name, "namespace": "default", "uid": uid, "generation": generation},
-        "spec": {
-            "edgeWorker": {
-                "model": {"name": "small"},
-                "hardExampleMining": mining,
-                "template": template(edge_node, edge),
-                **spec,
-            },
-            "cloudWorker": {"model": {"name": "big"}, "template": template(cloud_node, cloud)},
-        },
-    }
+    more = {"hardExampleMining": mining, "template": template(edge_node, edge), **spec}
+    big = {"model": {"name": "big"}, "template": template(cloud_node, cloud)}
+    return stored(gm_world.service(name, edge_worker=more, cloudWorker=big), uid, generation)
 
 
 class FakeProcess:
@@ -152,6 +145,12 @@ class FakeLauncher:
         assert len(found) == 1, found
         return found[0]
 
+    def make_stubborn(self, worker: Worker = EDGE) -> FakeProcess:
+        """Have the process of a worker ignore SIGTERM, and return it."""
+        process = self.of(worker)
+        process.stubborn = True
+        return process
+
 
 async def fetch_at_once(url: str, sha256: str, cache: Cache, progress: Any = None) -> Fetched:
     """A fetcher whose models are always there; their digest is that of the URL."""
@@ -194,9 +193,8 @@ class FakeGm:
         for body in bodies:
             meta = body["metadata"]
             names = {"ns": meta["namespace"], "plural": plurals[body["kind"]], "name": meta["name"]}
-            await self.bus.publish(
-                topics.INSERT.at(node=self.node, **names), body, properties={"epoch": str(epoch or self.epoch)}
-            )
+            address = topics.INSERT.at(node=self.node, **names)
+            await self.bus.publish(address, body, properties={"epoch": str(epoch or self.epoch)})
 
     async def delete(self, key: Key, uid: str, generation: int = 1, *, epoch: int | None = None) -> None:
         address = topics.DELETE.at(node=self.node, ns=key.namespace, plural=key.plural, name=key.name)
@@ -236,35 +234,24 @@ class FakeGm:
         return {(held.name, held.uid, held.generation) for held in self.syncs[-1].holds}
 
     def _announce(self) -> Announcement:
-        birth, will = (
-            Packet(
-                topics.GM_PRESENCE.at().text,
-                codec.encode(topics.GM_PRESENCE, GmPresence(epoch=self.epoch, online=online)),
-                retain=True,
-            )
-            for online in (True, False)
-        )
-        return Announcement(birth, will)
+        birth, will = (GmPresence(epoch=self.epoch, online=online) for online in (True, False))
+        return announcement(topics.GM_PRESENCE.at(), birth, will)
 
     async def _on_sync(self, delivery: Delivery[Sync]) -> None:
         self.syncs.append(delivery.body)
 
     async def _on_status(self, delivery: Delivery[NodeStatus]) -> None:
-        key = _key(delivery.names)
+        key = key_of(delivery.names)
         self.statuses[key] = delivery.body
         self.history.append((asyncio.get_running_loop().time(), key, delivery.body))
         self.reports[key] += 1
 
     async def _on_cleared(self, names: Any) -> None:
-        self.statuses.pop(_key(names), None)
-        self.history.append((asyncio.get_running_loop().time(), _key(names), None))
+        self.statuses.pop(key_of(names), None)
+        self.history.append((asyncio.get_running_loop().time(), key_of(names), None))
 
     async def _on_presence(self, delivery: Delivery[Presence]) -> None:
         self.presences.append(delivery.body)
-
-
-def _key(names: Any) -> Key:
-    return Key(names["plural"], names["ns"], names["name"])
 
 
 async def count_at_once(job: CountJob, told: Callable[[Progress], None]) -> Counted:
@@ -290,17 +277,37 @@ class World:
         self.bring: Install | None = None
         self.bus = MemoryBus(f"lc.{node}", self.broker)
 
+    async def starts(self, *bodies: dict[str, Any]) -> None:
+        """Send the service and its Model, or other resources, and wait for the first process."""
+        await self.gm.insert(*(bodies or (model(), service())))
+        await eventually(lambda: self.launcher.alive)
+
+    async def works(self, reason: str | None = None) -> NodeStatus:
+        """Speak for the edge worker, and wait until its service runs."""
+        await self.gm.says(EDGE)
+        return await self.gm.reaches(HELMET, "Running", reason)
+
+    async def loses(self, key: Key = HELMET, uid: str = "u1", generation: int = 1) -> None:
+        """Delete a resource, and wait until the node has forgotten it."""
+        await self.gm.delete(key, uid, generation)
+        await self.gm.forgotten(key)
+
+    async def _install(self, required: RequiredFile, cache: Cache, progress: Any) -> InstalledModel:
+        return await (self.bring or plain(self.fetch))(required, cache, progress)
+
+    async def connect_again(self) -> None:
+        """Break the connection, and wait until the node has said anew what it holds."""
+        before = len(self.gm.syncs)
+        self.bus.cut()
+        self.bus.heal()
+        await eventually(lambda: len(self.gm.syncs) > before)
+
     @asynccontextmanager
     async def lc(self, *, killed: bool = False) -> AsyncIterator[LocalController]:
         """Run the LC inside the block; leaving it is a clean stop, or as if it had been killed."""
         self.bus = MemoryBus(f"lc.{self.config.node}", self.broker)
         controller = LocalController(
-            self.config,
-            self.bus,
-            launcher=self.launcher,
-            install=self.bring or plain(self.fetch),
-            count=count_at_once,
-            probe=no_network,
+            self.config, self.bus, launcher=self.launcher, install=self._install, count=count_at_once, probe=no_network
         )
         stopping = asyncio.Event()
         task = asyncio.create_task(controller.run(stopping))

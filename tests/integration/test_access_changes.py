@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,18 @@ from halimede.errors import DisconnectedError, NotAllowedError
 from halimede.topic import Role
 from halimede.topics import PRESENCE, RESULT, SYNC
 from services.broker import MosquittoProcess, find_mosquitto
-from tests.access_world import PATIENCE, until
+from tests.access_world import PATIENCE
 from tests.ports import free_port
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 SITE = Site(nodes=["edge0", "edge1"], consumers=["viewer"])
 FEWER = Site(nodes=["edge0"], consumers=["viewer"])
 LC1, WORKER = Principal(Role.LC, "edge1"), Principal(Role.EDGE, "edge0")
+
+
+def guarded(folder: Path, *, tls: bool) -> MosquittoProcess:
+    access = listener_lines(folder, tls=tls)
+    return MosquittoProcess(folder / "run", port=free_port(), access=access, secure=tls)
 
 
 def reload(broker: MosquittoProcess) -> None:
@@ -52,8 +57,7 @@ async def test_a_removed_node_loses_its_rights_at_the_brokers_next_reload(tmp_pa
     make(SITE, tmp_path)
     kept = tmp_path / "kept"
     shutil.copytree(tmp_path / LC1.folder, kept)
-    access = listener_lines(tmp_path, tls=tls)
-    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=tls) as broker:
+    async with guarded(tmp_path, tls=tls) as broker:
         stolen = MqttSettings.from_url(broker.url, credentials=kept)
         sync = Packet(SYNC.at(node="edge1").text, b"{}")
         heard: list[Packet] = []
@@ -61,19 +65,14 @@ async def test_a_removed_node_loses_its_rights_at_the_brokers_next_reload(tmp_pa
         async def hear(packet: Packet) -> None:
             heard.append(packet)
 
-        async with (
-            MqttBus("lc", stolen) as lc,
-            MqttBus("gm", settings(broker, tmp_path, Principal(Role.GM))) as gm,
-        ):
+        async with MqttBus("lc", stolen) as lc, MqttBus("gm", settings(broker, tmp_path, Principal(Role.GM))) as gm:
             await lc.wait_connected(patience(PATIENCE))
             await gm.wait_connected(patience(PATIENCE))
             await lc.listen(PRESENCE.filter(node="edge1").text, 1, hear, 10)
             assert await lc.send(sync) in {0, 0x10}
             make(FEWER, tmp_path)
             reload(broker)
-            async with asyncio.timeout(patience(PATIENCE)):
-                while not await _refused(lc, sync):
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: _refused(lc, sync), PATIENCE)
             heard.clear()
             assert await gm.send(Packet(PRESENCE.at(node="edge1").text, b"x")) in {0, 0x10}
             await check_reachable(broker, tmp_path, FEWER)
@@ -92,22 +91,23 @@ async def _refused(bus: MqttBus, packet: Packet) -> bool:
 
 async def test_a_node_that_is_added_gets_in_after_a_reload(tmp_path: Path) -> None:
     make_passwords(FEWER, tmp_path)
-    access = listener_lines(tmp_path, tls=False)
-    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access) as broker:
+    async with guarded(tmp_path, tls=False) as broker:
         make_passwords(SITE, tmp_path)
         reload(broker)
-        await until(lambda: "Reloading config" in broker.log.read_text())
+        await eventually(lambda: "Reloading config" in broker.log.read_text())
         await check_reachable(broker, tmp_path)
 
 
+@pytest.mark.usefixtures("each_client")
 async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
-    access = listener_lines(tmp_path, tls=True)
     async with (
-        MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker,
+        guarded(tmp_path, tls=True) as broker,
         MqttBus("worker", settings(broker, tmp_path, WORKER)) as worker,
     ):
         await worker.wait_connected(patience(PATIENCE))
+        first_end = worker.certificate_end
+        assert first_end > time.time()
         make_certificates(SITE, tmp_path, rotate=True)
         reload(broker)
         await check_reachable(broker, tmp_path)
@@ -116,13 +116,13 @@ async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
         assert await worker.send(packet) == 0x10
         connects = worker.stats.connects
         worker.renew()
-        await until(lambda: worker.stats.connects > connects)
+        await eventually(lambda: worker.stats.connects > connects)
+        assert worker.certificate_end >= first_end
 
 
 async def test_a_new_authority_locks_nobody_out_at_any_step(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
-    access = listener_lines(tmp_path, tls=True)
-    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker:
+    async with guarded(tmp_path, tls=True) as broker:
         rotate_authority(SITE, tmp_path)
         await check_reachable(broker, tmp_path)  # it has the old one alone
         await broker.restart()
@@ -143,13 +143,11 @@ async def test_the_written_configuration_runs_as_it_is(tmp_path: Path) -> None:
     port, conf = free_port(), tmp_path / "broker" / "mosquitto.conf"
     text = configuration(SITE, tmp_path).replace("listener 8883", f"listener {port} 127.0.0.1")
     conf.write_text(text + ("user root\n" if os.geteuid() == 0 else ""))
-    process = subprocess.Popen(
-        [find_mosquitto(), "-c", str(conf)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [find_mosquitto(), "-c", str(conf)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        url = f"mqtts://127.0.0.1:{port}"
-        bus = MqttBus("gm", MqttSettings.from_url(url, credentials=tmp_path / "gm"))
-        async with bus:
+        gm = MqttSettings.from_url(f"mqtts://127.0.0.1:{port}", credentials=tmp_path / "gm")
+        async with MqttBus("gm", gm) as bus:
             await bus.wait_connected(patience(PATIENCE))
             assert bus.max_packet == 16 * 1024 * 1024 + 64 * 1024
     finally:

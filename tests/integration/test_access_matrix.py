@@ -21,7 +21,8 @@ from halimede.bus.topic_filter import matches, split_shared
 from halimede.contract.examples import NAMES
 from halimede.topic import Role, Topic
 from halimede.topics import CONTRACT, TRAINER_STATE
-from tests.access_world import AUDITOR, SITE, Client, access_world, until
+from tests.access_world import AUDITOR, SITE, Client, access_world
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +110,7 @@ async def _publish(clients: list[Client], auditor: Client, counts: Counter[str])
 
     await asyncio.gather(*(all_of(client) for client in clients))
     await auditor.publish("sentinel", "end")
-    await until(lambda: ("sentinel", "end") in auditor.heard)
+    await eventually(lambda: ("sentinel", "end") in auditor.heard)
     await auditor.unlisten(["#"])
     assert wrong == []
     assert {heard for heard in auditor.heard if heard[1].endswith(" says")} == expected
@@ -145,7 +146,7 @@ async def _round(
         wanted = may[user] if kind != "wide" else {text for text in may[user] if _takes(filters[user][0], text)}
         if kind == "wide" and filters[user][0] in client.refused:
             wanted = set()
-        await until(lambda client=client, wanted=wanted: wanted <= {topic for topic, _ in client.heard})
+        await eventually(lambda client=client, wanted=wanted: wanted <= {topic for topic, _ in client.heard})
         await client.settle()
         heard = {topic for topic, _ in client.heard}
         assert heard == wanted, f"{user} with {filters[user][:3]}: {heard ^ wanted}"

@@ -78,4 +78,4 @@ async def test_a_bad_candidate_is_refused_with_its_reason(
     loop = await judged(trainer(hidden="32", epochs="20"), folder, tmp_path)
     assert (loop.state, loop.reason) == ("Withdrawn", reason)
     assert part in loop.message
-    assert states.desired(loop, LoopSettings()).canary == ""
+    assert states.desired_loop(loop, LoopSettings()).canary == ""

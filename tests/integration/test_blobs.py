@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +19,14 @@ from halimede.bus.mqtt import MqttBus
 from halimede.messages import BlobChunk, BlobOrder, BlobQuery, BlobRequest
 from halimede.models import Cache, FetchError, fetch
 from halimede.models.source_types import TransferLimits
-from halimede.topic import Role
+from halimede.topic import Address, Role
 from services.broker import MosquittoProcess
 from services.gm.app import BlobServing
 from services.lc.app import NodeBlobs
 from tests.access_world import AUDITOR, AccessWorld, access_world
 from tests.blob_process import process
 from tests.bridged import Bridged, bridged
-from tests.ports import free_port
+from tests.integration.conftest import serving
 from tests.unit.blobs.world import digest_of, keep, some_bytes
 from tests.waiting import patience
 
@@ -38,31 +38,6 @@ DIGEST = digest_of(FILE)
 SMALL = some_bytes(300_000, seed=1)
 LC0, LC1 = Principal(Role.LC, "edge0"), Principal(Role.LC, "edge1")
 GM = Principal(Role.GM)
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
-    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as running:
-        yield running
-
-
-@contextlib.asynccontextmanager
-async def running(*peers: BlobNode) -> AsyncIterator[None]:
-    """Run peers until the block ends."""
-    work = [asyncio.create_task(peer.run()) for peer in peers]
-    try:
-        await asyncio.gather(*(connected(peer) for peer in peers))
-        yield
-    finally:
-        for task in work:
-            task.cancel()
-        await asyncio.wait(work)
-
-
-async def connected(peer: BlobNode) -> None:
-    await asyncio.sleep(0)
-    await peer.bus.wait_connected(patience(PATIENCE))
-    await asyncio.sleep(0.2)  # its subscriptions
 
 
 async def fetched(peer: BlobNode, cache: Cache, source: str, file: bytes = SMALL) -> None:
@@ -80,13 +55,15 @@ async def lines(process: asyncio.subprocess.Process, past: int) -> int:
     raise AssertionError("it ended")
 
 
-async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(broker: MosquittoProcess, tmp_path: Path) -> None:
+async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(
+    own_broker: MosquittoProcess, tmp_path: Path
+) -> None:
     for name in ("a", "b"):
         keep(Cache(tmp_path / name), FILE)
     async with (
-        process("give", broker.url, "edge0", tmp_path / "a") as first,
-        process("give", broker.url, "edge1", tmp_path / "b"),
-        process("take", broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST)) as taker,
+        process("give", own_broker.url, "edge0", tmp_path / "a") as first,
+        process("give", own_broker.url, "edge1", tmp_path / "b"),
+        process("take", own_broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST)) as taker,
     ):
         assert await lines(taker, len(FILE) // 3) < len(FILE)
         first.kill()
@@ -96,11 +73,11 @@ async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(broker: Mo
 
 @pytest.mark.slow
 async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(
-    broker: MosquittoProcess, tmp_path: Path
+    own_broker: MosquittoProcess, tmp_path: Path
 ) -> None:
     keep(Cache(tmp_path / "a"), FILE)
-    taking = ("take", broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST))
-    async with process("give", broker.url, "edge0", tmp_path / "a"):
+    taking = ("take", own_broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST))
+    async with process("give", own_broker.url, "edge0", tmp_path / "a"):
         async with process(*taking) as taker:
             here = await lines(taker, len(FILE) // 2)
             taker.kill()
@@ -110,14 +87,16 @@ async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(
     assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
 
 
-async def test_a_broker_that_is_killed_in_mid_way_costs_time_alone(broker: MosquittoProcess, tmp_path: Path) -> None:
+async def test_a_broker_that_is_killed_in_mid_way_costs_time_alone(
+    own_broker: MosquittoProcess, tmp_path: Path
+) -> None:
     keep(Cache(tmp_path / "a"), FILE)
     async with (
-        process("give", broker.url, "edge0", tmp_path / "a"),
-        process("take", broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST)) as taker,
+        process("give", own_broker.url, "edge0", tmp_path / "a"),
+        process("take", own_broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST)) as taker,
     ):
         await lines(taker, len(FILE) // 3)
-        await broker.restart()
+        await own_broker.restart()
         assert await lines(taker, len(FILE)) == len(FILE)
     assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
 
@@ -126,7 +105,7 @@ async def test_the_rules_of_a_guarded_broker_let_peers_work(tmp_path: Path) -> N
     async with access_world(tmp_path / "site") as world:
         gm, one, two = (peer_of(world, user, tmp_path / user.username) for user in (GM, LC0, LC1))
         keep(Cache(tmp_path / LC0.username), SMALL)
-        async with running(gm, one, two):
+        async with serving(gm, one, two):
             await fetched(two, Cache(tmp_path / "x"), "edge0")
             await fetched(two, Cache(tmp_path / "y"), "any")
             await fetched(gm, Cache(tmp_path / "z"), "edge0")
@@ -146,7 +125,7 @@ async def test_a_node_speaks_and_hears_for_itself_alone(tmp_path: Path) -> None:
     async with access_world(tmp_path / "site") as world:
         thief, auditor = await world.client(LC1), await world.client(AUDITOR)
         await thief.listen(["sedna/blobs/#"])
-        denied = [
+        denied: list[tuple[Address[Any], bytes]] = [
             (topics.BLOB_REQUEST.at(source="gm", asker="lc.edge0"), request),
             (topics.BLOB_CHUNK.at(asker="lc.edge0", source="gm"), chunk),
             (topics.BLOB_CHUNK.at(asker="lc.edge1", source="lc.edge0"), chunk),
@@ -171,7 +150,7 @@ async def test_a_place_behind_a_bridge_gives_and_takes(tmp_path: Path) -> None:
         other = some_bytes(300_000, seed=2)
         keep(Cache(tmp_path / "cloud0"), SMALL)
         keep(Cache(tmp_path / "edge0"), other)
-        async with running(here, beyond, gm):
+        async with serving(here, beyond, gm):
             await patiently(here, Cache(tmp_path / "x"), "cloud0", SMALL)
             await patiently(beyond, Cache(tmp_path / "y"), "edge0", other)
             await patiently(gm, Cache(tmp_path / "z"), "any", other)

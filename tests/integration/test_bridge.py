@@ -209,7 +209,8 @@ def test_each_topic_goes_where_its_readers_are() -> None:
     assert {id_: "".join(way) for id_, way in ways.items()} == {
         "insert": "in", "delete": "in", "synced": "in", "node-status": "both", "sync": "out", "presence": "both",
         "worker-info": "", "camera-frame": "", "request": "out", "request-to": "out", "reply": "in", "load": "in",
-        "result": "out", "hard-sample": "out", "status": "", "gm-presence": "in", "api-request": "", "api-reply": "",
+        "result": "out", "hard-sample": "out", "occupancy": "both", "status": "", "gm-presence": "in",
+        "api-request": "", "api-reply": "",
         "logs-request": "in", "logs-reply": "out", "trace-request": "in", "trace-reply": "out", "dead-letter": "out",
         "blob-request": "out", "blob-chunk": "in", "blob-query": "outin", "blob-order": "", "blob-answer": "in",
         "edge-peer": "out", "peer": "both", "hop-request": "out", "hop-reply": "in", "multi-result": "out",

@@ -31,9 +31,7 @@ from tests.waiting import patience
 @pytest.fixture
 def taken() -> Iterator[int]:
     """A port on which somebody else listens."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         yield other.getsockname()[1]
 
 
@@ -43,19 +41,13 @@ async def test_clients_find_it_at_its_url_as_soon_as_it_has_started(tmp_path: Pa
         assert bus.max_packet == MAX_PACKET
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["taken before", "lost between looking and starting"])
 async def test_without_a_port_it_takes_the_next_free_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, is_lost: bool
 ) -> None:
     monkeypatch.setattr(module, "DEFAULT_PORT", taken)
-    async with MosquittoProcess(tmp_path) as broker:
-        assert broker.port > taken
-
-
-async def test_a_port_lost_between_looking_and_starting_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
-) -> None:
-    monkeypatch.setattr(module, "DEFAULT_PORT", taken)
-    monkeypatch.setattr(module, "_is_free", lambda port: True)
+    if is_lost:
+        monkeypatch.setattr(MosquittoProcess, "_can_use", lambda _, port: True)
     async with MosquittoProcess(tmp_path) as broker:
         assert broker.port > taken
 
@@ -64,9 +56,7 @@ async def test_a_broker_that_starts_again_has_the_port_that_its_clients_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = MosquittoProcess(tmp_path)
-    with socket.socket() as other:
-        other.bind((module.HOST, 0))
-        other.listen()
+    with socket.create_server((module.HOST, 0)) as other:
         monkeypatch.setattr(module, "DEFAULT_PORT", other.getsockname()[1])
         await broker.start()
         port = broker.port
@@ -81,7 +71,7 @@ async def test_a_given_port_in_use_is_a_clear_error(tmp_path: Path, taken: int) 
 
 
 async def test_a_missing_mosquitto_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr("services.broker.shutil.which", lambda *_, **__: None)
     with pytest.raises(HalimedeError, match="apt install mosquitto"):
         await MosquittoProcess(tmp_path).start()
 
@@ -120,11 +110,9 @@ async def test_its_log_is_kept_over_a_restart_and_an_old_line_is_no_sign_that_it
         assert " running" in before
         await broker.restart()
         assert broker.log.read_text().startswith(before)
-        broker_lines = broker.log.read_text().removeprefix(before)
-        assert " running" in broker_lines
-    again = MosquittoProcess(tmp_path, access=["nonsense true"])
+        assert " running" in broker.log.read_text().removeprefix(before)
     with pytest.raises(HalimedeError, match=r"did not start"):
-        await again.start()
+        await MosquittoProcess(tmp_path, access=["nonsense true"]).start()
 
 
 async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
@@ -236,7 +224,7 @@ async def test_a_broker_that_dies_again_and_again_is_started_ever_more_slowly(
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 
-def newer_mosquitto(folder: Path, start: str) -> None:
+def newer_mosquitto(folder: Path, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a ``mosquitto`` that logs as version 2.1 does: as root one of its first entries has the word running."""
     program = f"""\
         #!/bin/sh
@@ -248,13 +236,13 @@ def newer_mosquitto(folder: Path, start: str) -> None:
     folder.mkdir()
     (folder / "mosquitto").write_text(textwrap.dedent(program))
     (folder / "mosquitto").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
 async def test_it_has_started_when_it_accepts_connections_and_not_when_its_log_has_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: str
 ) -> None:
-    newer_mosquitto(tmp_path / "bin", start="sleep 0.5; exec")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    newer_mosquitto(tmp_path / "bin", "sleep 0.5; exec", monkeypatch)
     async with MosquittoProcess(tmp_path / "broker") as broker, MqttBus(unique, broker.url) as bus:
         await bus.wait_connected(patience(5))
 
@@ -262,8 +250,7 @@ async def test_it_has_started_when_it_accepts_connections_and_not_when_its_log_h
 async def test_the_error_of_a_failed_start_is_its_cause_and_not_the_last_entry_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer_mosquitto(tmp_path / "bin", start="")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    newer_mosquitto(tmp_path / "bin", "", monkeypatch)
     broker = MosquittoProcess(tmp_path / "broker", access=[f"acl_file {tmp_path / 'missing'}"])
     with pytest.raises(HalimedeError, match=r"did not start: Error: Unable to open acl_file .*missing") as failure:
         await broker.start()

@@ -23,6 +23,7 @@ from halimede.cli.doctor.broker_features import (
     recognize,
     try_features,
 )
+from halimede.health_checks.check import Check
 from services.broker import ANONYMOUS, MosquittoProcess
 from tests import refusing_broker as double
 from tests.ports import free_port
@@ -38,20 +39,20 @@ async def front(mosquitto: MosquittoProcess) -> AsyncIterator[RefusingBroker]:
         yield front
 
 
-async def tried(port: int) -> tuple[Trials, Grants]:
+async def tried(port: int, software: Software = Software.UNKNOWN) -> tuple[Trials, Check]:
+    """Try the features of a broker; return what was found, and the one check that it gives."""
     settings = MqttSettings("127.0.0.1", port)
     async with MqttBus(f"grants-{port}", settings) as bus:
         await bus.wait_connected(patience(PATIENCE))
         grants = bus.grants
-    return await try_features(settings, grants), grants
+    trials = await try_features(settings, grants)
+    (check,) = judge(trials, grants, software)
+    return trials, check
 
 
 async def test_mosquitto_has_everything(mosquitto: MosquittoProcess) -> None:
-    trials, grants = await tried(mosquitto.port)
-    assert trials.missing == frozenset()
-    assert (trials.in_flight, trials.queued) == (RECEIVE_MAXIMUM, QUEUED)
-    assert trials.lost == 0
-    (check,) = judge(trials, grants, Software.MOSQUITTO)
+    trials, check = await tried(mosquitto.port, Software.MOSQUITTO)
+    assert (trials.missing, trials.in_flight, trials.queued, trials.lost) == (frozenset(), RECEIVE_MAXIMUM, QUEUED, 0)
     assert check.level == "ok"
 
 
@@ -69,10 +70,9 @@ async def test_a_missing_feature_is_found_alone(
 ) -> None:
     front.lacks = frozenset({lacks})
     began = time.monotonic()
-    trials, grants = await tried(front.port)
+    trials, check = await tried(front.port)
     assert time.monotonic() - began < patience(PATIENCE)
     assert trials.missing == {feature}
-    (check,) = judge(trials, grants, Software.UNKNOWN)
     assert check.level == level
     assert follows in check.found
     assert "enable" not in check.do
@@ -80,9 +80,8 @@ async def test_a_missing_feature_is_found_alone(
 
 async def test_a_message_that_is_acknowledged_and_dropped_is_found(front: RefusingBroker) -> None:
     front.largest = 2_000_000
-    trials, grants = await tried(front.port)
+    trials, check = await tried(front.port, Software.MOSQUITTO)
     assert (trials.largest, trials.lost) == (1024 * 1024, 4 * 1024 * 1024)
-    (check,) = judge(trials, grants, Software.MOSQUITTO)
     assert check.level == "warning"
     assert "max_packet_size" in check.do
 
@@ -91,9 +90,8 @@ async def test_a_broker_that_sends_few_messages_before_the_first_acknowledgement
     front: RefusingBroker,
 ) -> None:
     front.in_flight = 1
-    trials, grants = await tried(front.port)
+    trials, check = await tried(front.port)
     assert trials.in_flight == 1
-    (check,) = judge(trials, grants, Software.UNKNOWN)
     assert "sends 1 messages" in check.found
 
 
@@ -104,9 +102,8 @@ async def test_a_broker_that_acknowledges_and_drops_messages_for_a_client_that_i
     # FlashMQ drops what is above 64 KiB, or above what may be in flight: a Mosquitto with a short queue does the same
     access = [*ANONYMOUS, f"max_queued_bytes {QUEUED // 4 * QUEUED_BYTES}"]
     async with MosquittoProcess(tmp_path, port=free_port(), access=access) as broker:
-        trials, grants = await tried(broker.port)
+        trials, check = await tried(broker.port, software)
     assert 0 < trials.queued < QUEUED
-    (check,) = judge(trials, grants, software)
     assert check.level == "problem"
     assert f"drops {QUEUED - trials.queued}" in check.found
     assert do in check.do

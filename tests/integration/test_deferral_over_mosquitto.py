@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
-import aiohttp
 import numpy as np
 import pytest
 
 from halimede.frames import encode_image
 from halimede.stats.agreement import agreement_of
-from services.broker import MosquittoProcess
-from tests.integration.workers import site
-from tests.scraping import scrape, value
+from tests.integration.workers import Site
 from tests.simulated import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -46,45 +42,38 @@ BIG = """
 """
 
 
-async def test_the_budget_is_held_and_audits_are_counted(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
-) -> None:
+async def test_the_budget_is_held_and_audits_are_counted(s: Site) -> None:
     chance = random.Random(1)
     shades = [chance.randrange(250) for _ in range(800)]
     pictures = [encode_image(np.full((4, 4), shade, np.uint8)) for shade in shades]
     options = {"TARGET_UPLOAD_RATIO": str(TARGET), "AUDIT_SHARE": str(AUDITS), "HALIMEDE_HTTP": "127.0.0.1:0"}
     options["UPLOAD_ENCODING"] = "raw"  # the camera's PNGs are written anew
     options["DEADLINE_MS"] = "60000"  # no audit is given up
-    async with site(mosquitto, unique, tmp_path) as s:
-        edge = f"{unique}-e"
-        s.start_script("cloud", f"{unique}-c", BIG)
-        # a threshold that would send nearly everything up
-        threshold = '[{"key": "threshold_margin", "value": "0.99"}]'
-        s.start_script("edge", edge, SMALL, **options, HEM_PARAMETERS=threshold)
-        await s.running(f"{unique}-c", edge)
-        await s.send(pictures, fps=400)
-        await s.answered()
-        assert set(s.copies.values()) == {1}
-        audited = [result for result in s.results.values() if result.audit]
-        await eventually(lambda: s.counts(edge).inference_number == 800 and s.counts(edge).audited == len(audited), 30)
-        told = s.counts(edge)
-        assert told.upload_cloud_ratio == pytest.approx(TARGET, abs=0.02)
-        assert len(audited) > 10
-        assert {(result.by, result.degraded) for result in audited} == {("edge", False)}
-        assert told.audit_agreed == sum(shades[s.sent[result.id]] % 10 != 0 for result in audited)
-        assert told.uploaded_bytes == 16 * round(told.upload_cloud_ratio * 800)
-        async with aiohttp.ClientSession() as session:
-            families = await scrape(session, s.infos[edge].http)
-        assert value(families, "halimede_worker_upload_target_ratio") == TARGET
-        assert abs(value(families, "halimede_worker_upload_error_ratio")) < 0.02
-        written = value(families, "halimede_worker_upload_ready_samples_total", encoding="raw", changed="encoding")
-        assert written == value(families, "halimede_worker_upload_writing_seconds_count")
-        assert 16 * written == told.uploaded_bytes
-        assert value(families, "halimede_worker_upload_written_bytes_total", when="after") == told.uploaded_bytes
-        assert value(families, "halimede_worker_upload_written_bytes_total", when="before") > 60 * written
-        estimate = agreement_of(told)
-        assert estimate
-        for bound in ("low", "value", "high"):
-            shown = value(families, "halimede_worker_agreement_ratio", bound=bound)
-            assert shown == pytest.approx(getattr(estimate, bound))
-        assert 0 < estimate.low < estimate.value <= estimate.high <= 1
+    s.start_script("cloud", s.cloud, BIG)
+    # a threshold that would send nearly everything up
+    threshold = '[{"key": "threshold_margin", "value": "0.99"}]'
+    s.start_script("edge", s.edge, SMALL, **options, HEM_PARAMETERS=threshold)
+    await s.running(s.cloud, s.edge)
+    await s.send_all(pictures, fps=400)
+    assert set(s.copies.values()) == {1}
+    audited = [result for result in s.results.values() if result.audit]
+    await eventually(lambda: s.counts(s.edge).inference_number == 800 and s.counts(s.edge).audited == len(audited), 30)
+    told = s.counts(s.edge)
+    assert told.upload_cloud_ratio == pytest.approx(TARGET, abs=0.02)
+    assert len(audited) > 10
+    assert {(result.by, result.degraded) for result in audited} == {("edge", False)}
+    assert told.audit_agreed == sum(shades[s.sent[result.id]] % 10 != 0 for result in audited)
+    assert told.uploaded_bytes == 16 * round(told.upload_cloud_ratio * 800)
+    assert await s.metric(s.edge, "upload_target_ratio") == TARGET
+    assert abs(await s.metric(s.edge, "upload_error_ratio")) < 0.02
+    written = await s.metric(s.edge, "upload_ready_samples_total", encoding="raw", changed="encoding")
+    assert written == await s.metric(s.edge, "upload_writing_seconds_count")
+    assert 16 * written == told.uploaded_bytes
+    assert await s.metric(s.edge, "upload_written_bytes_total", when="after") == told.uploaded_bytes
+    assert await s.metric(s.edge, "upload_written_bytes_total", when="before") > 60 * written
+    estimate = agreement_of(told)
+    assert estimate
+    for bound in ("low", "value", "high"):
+        shown = await s.metric(s.edge, "agreement_ratio", bound=bound)
+        assert shown == pytest.approx(getattr(estimate, bound))
+    assert 0 < estimate.low < estimate.value <= estimate.high <= 1

@@ -42,7 +42,13 @@ def processes_of(home: Path) -> Iterator[psutil.Process]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ignored", [[], [signal.SIGINT]], ids=["in the foreground", "in the background of a shell"])
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        pytest.param([], id="in the foreground", marks=pytest.mark.slow),
+        pytest.param([signal.SIGINT], id="in the background of a shell"),
+    ],
+)
 async def test_a_demo_that_is_ended_by_sigterm_leaves_no_process_of_its_system(
     ignored: list[signal.Signals], tmp_path: Path
 ) -> None:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from halimede.access.emqx import users_file
+from halimede.access.emqx import users_csv
 from halimede.access.site import Site
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, NotAllowedError
 from services.broker import MosquittoProcess
+from services.gm.workloads import pod_settings
 from services.lc.credentials import NodeCredentials
 from tests import typed
 from tests.ports import free_port
-from tests.rendering import DEPLOY, copy, documents
-from tests.waiting import patience
+from tests.programs import run_program, run_python
+from tests.rendering import DEPLOY, ROOT, documents
+from tests.unit.deploy.test_rendering import objects, one, pod_of
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
 MODES = pytest.mark.parametrize("overlay", ["mosquitto", "tls"])
 CONF = "/etc/halimede/broker"
@@ -67,31 +67,18 @@ def make(folder: Path, overlay: str) -> Made:
 
 
 def conf(overlay: str) -> list[str]:
-    (data,) = (
-        body["data"]
-        for body in documents(copy(overlay).read_text())
-        if body["kind"] == "ConfigMap" and body["metadata"]["name"].startswith("halimede-broker-")
-    )
-    return str(data["mosquitto.conf"]).splitlines()
+    return str(one(objects(overlay), "ConfigMap", "halimede-broker-")["data"]["mosquitto.conf"]).splitlines()
 
 
-def pod_of(kind: str, overlay: str = "mosquitto") -> Any:
-    (body,) = (
-        body
-        for body in documents(copy(overlay).read_text())
-        if body["kind"] == kind and body["metadata"]["name"] in {"halimede-gm", "halimede-lc"}
-    )
-    return body["spec"]["template"]["spec"]
+GM, LC = pod_of(objects("mosquitto"), "halimede-gm"), pod_of(objects("mosquitto"), "halimede-lc", "DaemonSet")
 
 
 def take_credentials(made: Made, node: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run what the init container of the DaemonSet runs, with other paths."""
-    (container,) = (each for each in pod_of("DaemonSet")["initContainers"] if each["name"] == "credentials")
+    (container,) = (each for each in LC["initContainers"] if each["name"] == "credentials")
     (script,) = container["args"]
     script = script.replace("/secrets", str(made.mounts["halimede-lc"])).replace(CONF, str(folder))
-    environment = {"PATH": os.environ["PATH"], "NODE_NAME": node}
-    command = [*container["command"], script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(30), check=False)
+    return run_program(*container["command"], script, env={"PATH": os.environ["PATH"], "NODE_NAME": node})
 
 
 @MODES
@@ -108,10 +95,9 @@ async def test_everyone_whose_secret_is_mounted_is_let_in_and_nobody_else(tmp_pa
         with pytest.raises(NotAllowedError if not made.secure else HalimedeError):
             await MqttBus("t", MqttSettings.from_url(broker.url)).check_reachable()
         other = make(tmp_path / "other", overlay)
+        stranger = MqttSettings.from_url(broker.url, credentials=other.mounts["halimede-gm"])
         with pytest.raises(HalimedeError):
-            await MqttBus(
-                "t", MqttSettings.from_url(broker.url, credentials=other.mounts["halimede-gm"])
-            ).check_reachable()
+            await MqttBus("t", stranger).check_reachable()
 
 
 @MODES
@@ -145,13 +131,9 @@ def test_printing_secrets_again_prints_the_same(tmp_path: Path, overlay: str) ->
 
 def test_certificates_of_a_site_carry_the_services_name(tmp_path: Path) -> None:
     """The names that docs/deploy.md gives to --broker are those by which the manifests reach it."""
-    (data,) = (
-        b["data"] for b in documents(copy("tls").read_text())
-        if b["kind"] == "ConfigMap" and "broker" in b["data"]
-    )  # fmt: skip
-    assert {address for name, address in data.items() if name.endswith("broker")} == {
-        "mqtts://halimede-broker.halimede.svc:8883"
-    }
+    (data,) = (b["data"] for b in objects("tls") if b["kind"] == "ConfigMap" and "broker" in b["data"])
+    addresses = {address for name, address in data.items() if name.endswith("broker")}
+    assert addresses == {"mqtts://halimede-broker.halimede.svc:8883"}
     assert "--broker halimede-broker.halimede.svc" in (ROOT / "docs" / "deploy.md").read_text()
 
 
@@ -167,36 +149,27 @@ def test_secrets_need_users_for_pods_and_a_site_that_is_whole(tmp_path: Path) ->
 
 
 def test_the_options_that_manifests_give_exist() -> None:
-    for kind, program in (("Deployment", "gm"), ("DaemonSet", "lc")):
-        (container,) = pod_of(kind)["containers"]
-        shown = subprocess.run(
-            [sys.executable, "-m", "halimede", program, "--help"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=patience(30),
-        ).stdout
+    for pod, program in ((GM, "gm"), (LC, "lc")):
+        (container,) = pod["containers"]
+        shown = run_python("-m", "halimede", program, "--help", cwd=ROOT, check=True).stdout
         options = [word for word in container["args"] if word.startswith("--")]
         assert options
         assert all(option in shown for option in options), (options, shown)
 
 
 def test_the_settings_of_pods_are_read_by_gm() -> None:
-    from services.gm.workloads import pod_settings
-
-    (container,) = pod_of("Deployment")["containers"]
+    (container,) = GM["containers"]
     names = {each["name"] for each in container["env"]}
     assert {"HALIMEDE_PODS_BROKER", "POD_NAME", "POD_NAMESPACE"} <= names
     broker = {"HALIMEDE_PODS_BROKER": "mqtt://broker:1883"}
     read = pod_settings.read(DEPLOY / "base" / "pods.json", broker)
     defaults = pod_settings.parse({}, broker)
-    assert read.worker_image.split(":")[0] == defaults.worker_image.split(":")[0]
-    assert read.fetcher_image.split(":")[0] == defaults.fetcher_image.split(":")[0]
+    for image, default in ((read.worker_image, defaults.worker_image), (read.fetcher_image, defaults.fetcher_image)):
+        assert image.split(":")[0] == default.split(":")[0]
     assert (read.host_paths, read.privileged, read.credentials) == ((), False, True)
     assert (read.edge_secret, read.cloud_secret) == ("halimede-edge-worker", "halimede-cloud-worker")
     # where LCs keep models is where pods look for them
-    (home,) = (v["hostPath"]["path"] for v in pod_of("DaemonSet")["volumes"] if "hostPath" in v)
+    (home,) = (v["hostPath"]["path"] for v in LC["volumes"] if "hostPath" in v)
     assert read.node_cache == f"{home}/nodes"
 
 
@@ -206,13 +179,9 @@ def test_the_overlay_for_scripts_opens_one_folder_and_names_one_image_and_change
 
 
 async def test_emqx_gets_the_hashes_of_the_same_passwords(tmp_path: Path) -> None:
-    import hashlib
-
     made = await asyncio.to_thread(make, tmp_path, "mosquitto")
-    (broker,) = (
-        found["data"] for found in documents(halimede("certs", "secrets", "--for", "emqx", made.site))
-        if found["metadata"]["name"] == "halimede-broker"
-    )  # fmt: skip
+    secrets = list(documents(halimede("certs", "secrets", "--for", "emqx", made.site)))
+    broker = one(secrets, "Secret", "halimede-broker")["data"]
     assert set(broker) == {"users.csv", "acl.conf", "cookie"}
     rows = base64.b64decode(broker["users.csv"]).decode().splitlines()
     assert rows[0] == "user_id,password_hash,salt,is_superuser"
@@ -223,7 +192,7 @@ async def test_emqx_gets_the_hashes_of_the_same_passwords(tmp_path: Path) -> Non
     assert root == "false"
     assert password not in json.dumps(rows)
     assert {"lc.edge0", "edge-worker", "cloud-worker"} <= set(known)
-    assert users_file(Site(nodes=["edge0", "cloud0"], pools=True), made.site).splitlines() == rows
+    assert users_csv(Site(nodes=["edge0", "cloud0"], pools=True), made.site).splitlines() == rows
 
 
 def test_the_brokers_of_deploy_keep_the_limits_of_the_embedded_one() -> None:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
@@ -17,8 +19,10 @@ from services.lc.models.preparer import plain
 from services.lc.paths import Worker
 from tests.integration.gm_world import World, model, service, world
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.waiting import patience
+
+pytestmark = pytest.mark.simulated
 
 EDGE = {"site": "edge"}
 
@@ -81,7 +85,6 @@ async def info(w: World, name: str) -> NodeInfo:
     return found
 
 
-@simulated
 async def test_a_drained_node_lets_its_workers_finish_and_a_pinned_service_waits_for_it(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), nodes(w, tmp_path, "edge0", "edge1", "cloud0") as (edge0, edge1, _):
         await w.apply(model("small"), model("big"), service("chosen", edge=EDGE), service("pinned"))
@@ -116,7 +119,6 @@ async def test_a_drained_node_lets_its_workers_finish_and_a_pinned_service_waits
         assert reasons.count("NodeDrained") == reasons.count("NodeUncordoned") == 1
 
 
-@simulated
 async def test_the_mark_survives_gm_and_the_nodes_return_and_ends_with_the_node(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         async with w.gm():
@@ -141,7 +143,6 @@ async def test_the_mark_survives_gm_and_the_nodes_return_and_ends_with_the_node(
             assert not w.manager._plane.nodes.is_drained("edge0")
 
 
-@simulated
 async def test_a_node_that_is_away_is_emptied_when_it_comes_back(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), nodes(w, tmp_path, "edge1", "cloud0"):
         await w.apply(model("small"), model("big"), service("chosen", edge=EDGE))
@@ -156,7 +157,6 @@ async def test_a_node_that_is_away_is_emptied_when_it_comes_back(tmp_path: Path)
             assert edge0.workers == []
 
 
-@simulated
 async def test_only_a_node_that_is_known_can_be_drained(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         for op in ("drain", "uncordon"):

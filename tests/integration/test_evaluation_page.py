@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.evaluate import evaluate
 from halimede.evaluation.report import page
 from halimede.evaluation.service import read_chain
@@ -17,7 +17,7 @@ from tests.unit.evaluation.worlds import joint, model, write
 async def test_values_show_under_the_pointer_and_rules_can_be_switched_off(tmp_path: Path) -> None:
     chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), model(tmp_path, "big", -1.0))])
     rows = [np.array([i / 10, 0, -1], np.float32) for i in range(20)]
-    data = LabelledPicture(images=rows, names=[str(i) for i in range(20)], sizes=[12] * 20, truths=["a"] * 20)
+    data = LabelledSamples(images=rows, names=[str(i) for i in range(20)], sizes=[12] * 20, truths=["a"] * 20)
     (tmp_path / "page.html").write_text(page(evaluate(chain, data, rules=["Margin", "Entropy"])))
     async with browser(tmp_path / "browser") as tab:
         await tab.open((tmp_path / "page.html").as_uri())

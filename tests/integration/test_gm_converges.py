@@ -12,7 +12,7 @@ import pytest
 
 from halimede.names import Key
 from tests.integration.gm_world import MODELS, SERVICES, FakeNode, World, model, service, world
-from tests.simulated import SimulatedLoop, eventually
+from tests.simulated import eventually, simulate
 
 NODES = ("n0", "n1", "n2")
 SITES = ("north", "south")
@@ -36,9 +36,8 @@ class Script:
 
     async def apply(self) -> None:
         name = self.chance.choice(("s0", "s1"))
-        body = service(name, edge=self._place(), cloud=self._place(), dataset=None)
-        del body["spec"]["dataset"]
-        body["spec"]["edgeWorker"]["deadlineMs"] = self.chance.randrange(1, 1000)
+        more = {"deadlineMs": self.chance.randrange(1, 1000)}
+        body = service(name, edge=self._place(), cloud=self._place(), edge_worker=more)
         reply = await self.w.ask("apply", object=body)
         if reply.error is None:
             self.services[name] = reply.object
@@ -85,17 +84,15 @@ class Script:
             complete, placed = True, False
             for role, reference in (("edgeWorker", "small"), ("cloudWorker", "big")):
                 pod = body["spec"][role]["template"]["spec"]
-                if pod.get("nodeName") == node.name or pod.get("nodeSelector", {}).get("site") == node.labels.get(
-                    "site", "-"
-                ):
+                site = pod.get("nodeSelector", {}).get("site")
+                if pod.get("nodeName") == node.name or site == node.labels.get("site", "-"):
                     placed = True
                     complete = complete and reference in self.models
                     if reference in self.models:
                         wanted[Key(MODELS, "default", reference)] = ("", 0)
             if placed:
                 meta = body["metadata"]
-                key = Key(SERVICES, "default", name)
-                wanted[key] = (meta["uid"], meta["generation"] if complete else -1)
+                wanted[Key(SERVICES, "default", name)] = (meta["uid"], meta["generation"] if complete else -1)
         return wanted
 
     def settled(self) -> bool:
@@ -137,9 +134,8 @@ async def run(seed: int, folder: Path) -> None:
             try:
                 await eventually(script.settled, 60)
             except AssertionError:
-                said = {
-                    n.name: (n.labels, script.wanted(n), {k: h[:2] for k, h in n.holds.items()}) for n in nodes.values()
-                }
+                held = {n.name: {k: h[:2] for k, h in n.holds.items()} for n in nodes.values()}
+                said = {n.name: (n.labels, script.wanted(n), held[n.name]) for n in nodes.values()}
                 raise AssertionError(f"seed {seed}: not as wanted: {said}") from None
             await asyncio.sleep(60)
             assert script.settled(), "and stays so"
@@ -152,5 +148,4 @@ async def run(seed: int, folder: Path) -> None:
 def test_after_loss_duplicates_reordering_cuts_and_restarts_all_nodes_hold_what_they_should(
     seed: int, tmp_path: Path
 ) -> None:
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        runner.run(run(seed, tmp_path))
+    simulate(run(seed, tmp_path))

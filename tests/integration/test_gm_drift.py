@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from halimede.api.base import kind_of
 from halimede.cli.commands.describe import render
 from halimede.messages import TaskInfo
 from halimede.names import Key
-from tests.integration.gm_world import SERVICES, World, model, service, world
-from tests.simulated import eventually, simulated
+from tests.integration.gm_world import SERVICES, World
+from tests.simulated import eventually
 
 HELMET = Key(SERVICES, "default", "helmet")
 
@@ -37,42 +37,33 @@ def counted(agreed: int, *, drifting: int = 0) -> TaskInfo:
     )  # fmt: skip
 
 
-@simulated
-async def test_drift_is_a_condition_beside_the_phase_with_figures_and_heals(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
-        await w.apply(model("small"), model("big"), service())
-        status = await w.reaches("Running")
-        assert [c.type for c in status.conditions if c.type == "Drift"] == []
+@pytest.mark.simulated
+async def test_drift_is_a_condition_beside_the_phase_with_figures_and_heals(w: World) -> None:
+    assert [c.type for c in (await w.reaches("Running")).conditions if c.type == "Drift"] == []
 
-        edge.counts[HELMET] = counted(95, drifting=1)
-        edge.report(HELMET)
-        condition = await drift(w, "True")
-        assert condition.reason == "SamplesChanged"
-        assert condition.message == (
-            "the samples of 1 worker differ from the calibration; 96.0 % of answers agree with the cloud (91.1 to 98.3,"
-            " by audits): calibrate again (`halimede calibrate`)"
-        )
-        document = w.status()
-        assert document
-        status = document.status
-        assert (status.phase, status.conditions[-1].type, status.conditions[-1].status) == (
-            "Running",
-            "Running",
-            "True",
-        )
-        shown = {metric.key: metric.value for metric in status.metrics}
-        assert (shown["drifting"], shown["audited"], shown["jointAccuracy"]) == ("1", "100", "0.96")
-        assert float(shown["jointAccuracyLow"]) < 0.96 < float(shown["jointAccuracyHigh"])
-        body = (await w.ask("get", plural=SERVICES, name="helmet")).object
-        out = Console(record=True, width=240)
-        assert body
-        render(out, kind_of("ji"), body, [])
-        assert re.search(r"Drift +True .* SamplesChanged +the samples of 1 worker", out.export_text())
+    w.edge.counts[HELMET] = counted(95, drifting=1)
+    w.edge.report(HELMET)
+    condition = await drift(w, "True")
+    assert condition.reason == "SamplesChanged"
+    assert condition.message == (
+        "the samples of 1 worker differ from the calibration; 96.0 % of answers agree with the cloud (91.1 to 98.3,"
+        " by audits): calibrate again (`halimede calibrate`)"
+    )
+    status = await w.reaches("Running")
+    assert (status.conditions[-1].type, status.conditions[-1].status) == ("Running", "True")
+    shown = {metric.key: metric.value for metric in status.metrics}
+    assert (shown["drifting"], shown["audited"], shown["jointAccuracy"]) == ("1", "100", "0.96")
+    assert float(shown["jointAccuracyLow"]) < 0.96 < float(shown["jointAccuracyHigh"])
+    body = (await w.ask("get", plural=SERVICES, name="helmet")).object
+    out = Console(record=True, width=240)
+    assert body
+    render(out, kind_of("ji"), body, [])
+    assert re.search(r"Drift +True .* SamplesChanged +the samples of 1 worker", out.export_text())
 
-        began = condition.last_transition_time
-        edge.counts[HELMET] = counted(96)
-        edge.report(HELMET)
-        condition = await drift(w, "False")
-        assert condition.reason == "SamplesAsCalibrated"
-        assert condition.last_transition_time >= began
-        assert (await w.reaches("Running")).conditions[-1].type == "Running"
+    began = condition.last_transition_time
+    w.edge.counts[HELMET] = counted(96)
+    w.edge.report(HELMET)
+    condition = await drift(w, "False")
+    assert condition.reason == "SamplesAsCalibrated"
+    assert condition.last_transition_time >= began
+    assert (await w.reaches("Running")).conditions[-1].type == "Running"

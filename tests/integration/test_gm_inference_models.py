@@ -11,7 +11,9 @@ from halimede.messages import ModelInUse, WorkerReport
 from halimede.names import Key
 from tests.integration.gm_world import world
 from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.simulated
 
 FACES = Key(PLURAL, "default", "faces")
 LABEL = "node-role.kubernetes.io/cloud"
@@ -20,7 +22,6 @@ EDGE = {"node-role.kubernetes.io__edge": ""}
 
 
 @pytest.mark.parametrize("sample", [SEDNA, KUBEEDGE], ids=["sedna.io", "ai.kubeedge.io"])
-@simulated
 async def test_the_seeds_samples_reach_their_node_in_one_form(tmp_path: Path, sample: str) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("precision-5820") as node:
         await w.apply(read(sample))
@@ -31,7 +32,6 @@ async def test_the_seeds_samples_reach_their_node_in_one_form(tmp_path: Path, sa
         assert [(each.version, each.digest) for each in status.versions] == [("4", "d" * 64)]
 
 
-@simulated
 async def test_a_framework_that_no_node_can_serve_is_sent_to_none_and_says_so(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("precision-5820") as node:
         await w.apply(read(SEDNA, frameworkType="pytorch"))
@@ -41,7 +41,6 @@ async def test_a_framework_that_no_node_can_serve_is_sent_to_none_and_says_so(tm
         assert not node.sent("insert")
 
 
-@simulated
 async def test_an_edit_that_cannot_be_served_leaves_the_node_what_it_runs(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD) as node:
         await w.apply(inference_model())
@@ -58,7 +57,6 @@ async def test_an_edit_that_cannot_be_served_leaves_the_node_what_it_runs(tmp_pa
         assert [each.version for each in status.versions] == ["1", "2"]
 
 
-@simulated
 async def test_without_a_node_of_its_own_it_goes_to_those_of_its_layer(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         await w.apply(inference_model())
@@ -70,7 +68,6 @@ async def test_without_a_node_of_its_own_it_goes_to_those_of_its_layer(tmp_path:
             assert FACES not in edge.holds
 
 
-@simulated
 async def test_a_version_that_a_server_did_not_take_is_told_while_the_one_before_goes_on(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD) as node:
         await w.apply(inference_model(targetVersion="1"))
@@ -87,7 +84,6 @@ async def test_a_version_that_a_server_did_not_take_is_told_while_the_one_before
         assert [each.version for each in status.versions] == ["1"]
 
 
-@simulated
 async def test_no_replicas_are_taken_from_the_node_and_come_again(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD) as node:
         await w.apply(inference_model())
@@ -100,7 +96,6 @@ async def test_no_replicas_are_taken_from_the_node_and_come_again(tmp_path: Path
         await w.reaches("Running", name="faces", plural=PLURAL)
 
 
-@simulated
 async def test_at_the_edge_one_node_that_matches_serves_it_until_it_is_drained(tmp_path: Path) -> None:
     body = inference_model(deployToLayer="edge", nodeSelector={"site": "north"})
     async with world(tmp_path) as w, w.node("edge1", site="north", **EDGE) as one:
@@ -122,7 +117,6 @@ async def test_at_the_edge_one_node_that_matches_serves_it_until_it_is_drained(t
                 assert status.url == "http://edge0:8501"
 
 
-@simulated
 async def test_a_selector_that_matches_both_layers_takes_a_node_of_the_models_layer(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("a", site="north", **CLOUD) as cloud:
         await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}))
@@ -134,7 +128,6 @@ async def test_a_selector_that_matches_both_layers_takes_a_node_of_the_models_la
             assert FACES not in cloud.holds
 
 
-@simulated
 async def test_a_selector_that_the_named_node_does_not_match_is_a_condition(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("cloud0", site="north", **CLOUD):
         await w.apply(inference_model(nodeName="cloud0", nodeSelector={"site": "south"}))
@@ -144,7 +137,6 @@ async def test_a_selector_that_the_named_node_does_not_match_is_a_condition(tmp_
         await w.reaches("Running", name="faces", plural=PLURAL)
 
 
-@simulated
 async def test_replicas_are_as_many_nodes_and_too_few_nodes_are_a_condition_that_heals(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD), w.node("cloud1", **CLOUD):
         await w.apply(inference_model(replicas=3))
@@ -159,7 +151,6 @@ async def test_replicas_are_as_many_nodes_and_too_few_nodes_are_a_condition_that
             assert [node.node for node in status.nodes] == ["cloud0"]
 
 
-@simulated
 async def test_more_replicas_at_the_edge_are_a_condition_and_one_of_them_serves(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0", **EDGE):
         await w.apply(inference_model(deployToLayer="edge", replicas=2))
@@ -168,7 +159,6 @@ async def test_more_replicas_at_the_edge_are_a_condition_and_one_of_them_serves(
         assert "set 1, or deployToLayer: cloud" in status.conditions[-1].message
 
 
-@simulated
 async def test_fields_that_need_kubernetes_are_named_in_the_condition(tmp_path: Path) -> None:
     limits = {"limits": {"memory": "1Gi"}}
     async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD):
@@ -183,7 +173,6 @@ async def test_fields_that_need_kubernetes_are_named_in_the_condition(tmp_path: 
             assert field in status.conditions[-1].message
 
 
-@simulated
 async def test_one_name_in_two_groups_is_refused_by_name(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         await w.apply(inference_model())

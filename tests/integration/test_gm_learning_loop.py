@@ -14,32 +14,20 @@ from halimede.messages import ModelInUse, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import NotAcceptedError
 from services.gm.controllers.base import Edit
-from services.gm.reconciler import TROUBLE_PATIENCE, _Work
-from tests.integration.gm_world import MODELS, model, service, world
+from services.gm.reconciler import TROUBLE_PATIENCE, _Outcome
+from tests.integration.gm_world import MODELS, model, resource, service, template, world
 from tests.integration.test_observed_gm import shown
 from tests.scraping import scrape, value
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 
 PLURAL = "trainingmodels"
+USING = WorkerReport(name="helmet", role="edge", phase="Running", model=ModelInUse(digest="a" * 64, version="first"))
 
 
-def training() -> dict[str, Any]:
-    def template(node: str) -> dict[str, Any]:
-        return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
-
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "TrainingModel",
-        "metadata": {"name": "again"},
-        "spec": {
-            "model": {"name": "small"},
-            "aggregator": {"template": template("cloud0")},
-            "trainers": [
-                {"name": "edge0", "hardSamples": {"service": "helmet"}, "template": template("edge0")},
-            ],
-            "loop": {"service": {"name": "helmet"}},
-        },
-    }
+def training(**loop: Any) -> dict[str, Any]:
+    trainers = [{"name": "edge0", "hardSamples": {"service": "helmet"}, "template": template("edge0")}]
+    spec = {"model": {"name": "small"}, "aggregator": {"template": template("cloud0")}, "trainers": trainers}
+    return resource("TrainingModel", "again", **spec, loop={"service": {"name": "helmet"}, **loop})
 
 
 class Listing:
@@ -76,33 +64,25 @@ async def test_a_state_survives_a_restart_of_gm(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.node("edge0"), w.node("cloud0"):
         async with w.gm():
             await w.apply(model("small"), model("big"), service(), training())
-            await w.reaches("Collecting", name="again", plural=PLURAL)
-            document = w.status("again", PLURAL)
-            assert document is not None
-            since = (document.status.loop or {})["sinceS"]
+            before = await w.reaches("Collecting", name="again", plural=PLURAL)
         async with w.gm():
             await eventually(lambda: w.status("again", PLURAL) is not None)
-            await w.reaches("Collecting", name="again", plural=PLURAL)
-            document = w.status("again", PLURAL)
-            assert document is not None
-            assert (document.status.loop or {})["sinceS"] == since
+            status = await w.reaches("Collecting", name="again", plural=PLURAL)
+            assert status.loop["sinceS"] == before.loop["sinceS"]
 
 
-@simulated
+@pytest.mark.simulated
 async def test_an_edit_of_the_model_that_is_refused_is_in_the_status_and_the_loop_can_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: object) -> None:
         raise NotAcceptedError("a policy forbids it")
 
-    body = training()
-    body["spec"]["loop"]["command"] = 1
     async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge, w.node("cloud0"):
-        used = ModelInUse(digest="a" * 64, version="first")
-        edge.overrides["edge"] = WorkerReport(name="helmet", role="edge", phase="Running", model=used)
+        edge.overrides["edge"] = USING
         edit = cluster.edit
         monkeypatch.setattr(cluster, "edit", refuse)
-        await w.apply(model("small"), model("big"), service(), body)
+        await w.apply(model("small"), model("big"), service(), training(command=1))
         status = await w.reaches("Pending", "EditNotAccepted", name="again", plural=PLURAL)
         assert "models/small cannot be edited: a policy forbids it" in status.conditions[-1].message
         monkeypatch.setattr(cluster, "edit", edit)
@@ -115,7 +95,7 @@ async def test_an_edit_of_the_model_that_is_refused_is_in_the_status_and_the_loo
         assert "EditNotAccepted" in {event.reason for event in events.events if event.type == "Warning"}
 
 
-@simulated
+@pytest.mark.simulated
 async def test_an_edit_of_the_model_that_is_refused_waits_however_often_nodes_report_but_not_for_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,13 +114,10 @@ async def test_an_edit_of_the_model_that_is_refused_waits_however_often_nodes_re
             edge.counts[key] = TaskInfo(labelled=len(tried) + int(now()))
             edge.report(key)
 
-    body = training()
-    body["spec"]["loop"]["command"] = 1
     async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge, w.node("cloud0"):
-        used = ModelInUse(digest="a" * 64, version="first")
-        edge.overrides["edge"] = WorkerReport(name="helmet", role="edge", phase="Running", model=used)
+        edge.overrides["edge"] = USING
         monkeypatch.setattr(cluster, "edit", refuse)
-        await w.apply(model("small"), model("big"), service(), body)
+        await w.apply(model("small"), model("big"), service(), training(command=1))
         await w.reaches("Pending", "EditNotAccepted", name="again", plural=PLURAL)
         del tried[:]
         await report_for(60)
@@ -154,7 +131,7 @@ async def test_an_edit_of_the_model_that_is_refused_waits_however_often_nodes_re
         assert "a policy forbids it" in status.conditions[-1].message
 
 
-@simulated
+@pytest.mark.simulated
 async def test_the_file_of_a_candidate_that_leaves_the_model_leaves_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,5 +150,5 @@ async def test_the_file_of_a_candidate_that_leaves_the_model_leaves_the_store(
         await w.apply(model("other", versions=versions[2:]))
         small = cluster.get(Key(MODELS, "default", "small"))
         assert small is not None
-        await w.manager._plane.reconciler._edit(Edit(small, {"versions": versions[:1]}), small.key, _Work())
+        await w.manager._plane.reconciler._edit(Edit(small, {"versions": versions[:1]}), small.key, _Outcome())
         assert dropped == ["b" * 64]  # another Model has the other one

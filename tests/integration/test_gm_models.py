@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from halimede.messages import ModelFacts, TensorInfo
 from halimede.names import Key
-from tests.integration.gm_world import MODELS, SERVICES, model, service, world
-from tests.simulated import eventually, simulated
+from tests.integration.gm_world import MODELS, SERVICES, FakeNode, model, service, world
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.simulated
 
 SMALL, HELMET = Key(MODELS, "default", "small"), Key(SERVICES, "default", "helmet")
 VERSIONS = [{"version": "1", "url": "/models/one.onnx"}, {"version": "2", "url": "https://u:secret@h.example/2?k=v"}]
@@ -27,33 +31,31 @@ def measured(name: str, accuracy: str, **spec: Any) -> dict[str, Any]:
 
 
 def selecting(**selector: Any) -> dict[str, Any]:
-    body = service()
-    body["spec"]["edgeWorker"]["model"] = {"selector": selector or {"task": "classification", "labels": ["dog"]}}
-    return body
+    chosen = {"selector": selector or {"task": "classification", "labels": ["dog"]}}
+    return service(edge_worker={"model": chosen})
 
 
-@simulated
-async def test_a_model_that_a_node_has_and_cannot_run_says_what_to_install_there(tmp_path: Path) -> None:
+def model_of(node: FakeNode) -> Any:
+    """The edge worker's model in the service that a node has."""
+    return node.holds[HELMET][2]["spec"]["edgeWorker"]["model"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("NotInstalled", "run pip install 'halimede[tflite]'"), ("InputNotScaled", "add {op: normalize}")],
+    ids=["it cannot run there", "it gets pictures unscaled"],
+)
+async def test_a_model_that_is_ready_and_lacks_something_says_what(tmp_path: Path, reason: str, message: str) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
-        edge.reasons[SMALL] = "NotInstalled", "run pip install 'halimede[tflite]'"
+        edge.reasons[SMALL] = reason, message
         await w.apply(model("small", format="tflite"), model("big"), service())
-        status = await w.reaches("Ready", "NotInstalled", name="small", plural=MODELS)
-        assert status.conditions[-1].message == "node edge0: run pip install 'halimede[tflite]'"
+        status = await w.reaches("Ready", reason, name="small", plural=MODELS)
+        assert status.conditions[-1].message == f"node edge0: {message}"
         del edge.reasons[SMALL]
         edge.report(SMALL)
         await w.reaches("Ready", "OnAllNodes", name="small", plural=MODELS)
 
 
-@simulated
-async def test_a_model_that_gets_pictures_unscaled_is_ready_and_says_so(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
-        edge.reasons[SMALL] = "InputNotScaled", "add {op: normalize}"
-        await w.apply(model("small"), model("big"), service())
-        status = await w.reaches("Ready", "InputNotScaled", name="small", plural=MODELS)
-        assert status.conditions[-1].message == "node edge0: add {op: normalize}"
-
-
-@simulated
 async def test_nodes_get_the_version_in_force_and_the_status_remembers_what_they_had(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         edge.facts[SMALL] = facts("a")
@@ -78,7 +80,6 @@ async def test_nodes_get_the_version_in_force_and_the_status_remembers_what_they
         assert [v.version for v in status.versions] == ["1", "2"]
 
 
-@simulated
 async def test_nodes_that_have_different_content_under_one_address_are_told_of(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as one, w.node("edge1") as two, w.node("cloud0"):
         one.facts[SMALL], two.facts[SMALL] = facts("a"), facts("b")
@@ -91,16 +92,15 @@ async def test_nodes_that_have_different_content_under_one_address_are_told_of(t
         assert status.model.digest == "a" * 64
 
 
-@simulated
 async def test_a_service_gets_the_best_model_that_fits_and_another_once_that_is_better(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0") as cloud:
         await w.apply(model("big"), measured("good", "0.8"), measured("poor", "0.7"), model("unmeasured"), selecting())
         status = await w.reaches("Running")
-        assert edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "good"}
+        assert model_of(edge) == {"name": "good"}
         assert [(c.worker, c.model) for c in status.chosen] == [("edge", "good")]
         await w.apply(measured("equal", "0.8"))  # as good: no reason to change
         await w.apply(measured("better", "0.85"))
-        await eventually(lambda: edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "better"})
+        await eventually(lambda: model_of(edge) == {"name": "better"})
         status = await w.reaches("Running")
         # nodes know it as an edit, the user's generation is what it was
         assert (edge.holds[HELMET][1], cloud.holds[HELMET][1], status.observed_generation) == (2, 2, 1)
@@ -109,14 +109,11 @@ async def test_a_service_gets_the_best_model_that_fits_and_another_once_that_is_
         edited["spec"]["edgeWorker"]["deadlineMs"] = 500
         await w.apply(edited)
         await eventually(lambda: edge.holds[HELMET][1] == 3)
-        named = service()
-        named["spec"]["edgeWorker"]["model"] = {"name": "poor"}
-        await w.apply(named)
-        await eventually(lambda: edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "poor"})
+        await w.apply(service(edge_worker={"model": {"name": "poor"}}))
+        await eventually(lambda: model_of(edge) == {"name": "poor"})
         await w.reaches("Running", generation=3)
 
 
-@simulated
 async def test_a_selector_that_nothing_fits_says_so_and_heals_when_something_does(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         await w.apply(model("big"), model("small"), selecting(task="detection", labels=["helmet"]))
@@ -127,10 +124,9 @@ async def test_a_selector_that_nothing_fits_says_so_and_heals_when_something_doe
         await w.reaches("Running")
         assert (await w.ask("delete", plural=MODELS, name="finder")).error is None
         await w.reaches("Degraded", "ModelNotFound")
-        assert edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "finder"}  # it keeps what it runs
+        assert model_of(edge) == {"name": "finder"}  # it keeps what it runs
 
 
-@simulated
 async def test_a_models_metadata_selects_it_and_its_edit_moves_the_choice(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         await w.apply(model("big"), model("a", metadata={"site": "south"}), selecting(metadata={"site": "north"}))
@@ -138,10 +134,9 @@ async def test_a_models_metadata_selects_it_and_its_edit_moves_the_choice(tmp_pa
         assert "metadata site=north" in status.conditions[-1].message
         await w.apply(model("a", metadata={"site": "north"}))
         await w.reaches("Running")
-        assert edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "a"}
+        assert model_of(edge) == {"name": "a"}
 
 
-@simulated
 async def test_a_choice_outlives_gm_and_is_not_older_for_a_node_than_before(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"):
         async with w.gm():
@@ -155,10 +150,9 @@ async def test_a_choice_outlives_gm_and_is_not_older_for_a_node_than_before(tmp_
             assert edge.holds[HELMET][1] == 2
             await w.apply(measured("c", "0.7"))
             await eventually(lambda: edge.holds[HELMET][1] == 3)
-            assert edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "c"}
+            assert model_of(edge) == {"name": "c"}
 
 
-@simulated
 async def test_nodes_that_a_model_names_have_it_before_any_service(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0", site="north") as edge, w.node("cloud0") as cloud:
         await w.apply(model("small", nodeName="edge7"))

@@ -27,9 +27,9 @@ from halimede.cli.follow import follow
 from halimede.errors import NotAllowedError, RefusedError
 from halimede.topics import GM_PRESENCE
 from services.broker import MosquittoProcess
-from services.gm.app import GlobalManager
-from services.gm.cluster.local import LocalCluster
 from services.site import LocalSite, Security
+from tests.integration.cli.conftest import manager
+from tests.integration.gm_world import model
 from tests.ports import free_port
 from tests.simulated import eventually
 from tests.typed import halimede
@@ -73,11 +73,8 @@ async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
         other = LocalSite(tmp_path / "b", ["edge0"], security)
         other.make()
         for folder in (None, other.operator):
-            settings = MqttSettings(
-                "127.0.0.1", a.broker.port, secure=a.site.secure, credentials=a.settings(folder).credentials
-            )
             with pytest.raises(NotAllowedError):
-                await MqttBus(unique, settings).check_reachable()
+                await MqttBus(unique, a.settings(folder)).check_reachable()
 
 
 @pytest.mark.slow
@@ -86,18 +83,16 @@ async def test_a_command_says_at_once_why_it_is_not_let_in_and_what_to_do(tmp_pa
     async with guarded(tmp_path / "a", security) as a:
         (other := LocalSite(tmp_path / "b", ["edge0"], security)).make()
         for words in (["nodes"], ["results", "digits"], ["get", "ji", "-w"]):
-            nobody = await asyncio.to_thread(command, *words, "--broker", a.broker.url)
-            stranger = await asyncio.to_thread(
-                command, *words, HALIMEDE_BROKER=a.broker.url, HALIMEDE_CREDENTIALS=str(other.operator)
-            )
-            assert (nobody.returncode, stranger.returncode) == (1, 1)
-            assert "give a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS" in nobody.stderr
-            assert (
-                f"check that {other.operator} is the current folder of a user of this broker's site" in stranger.stderr
-            )
-            for error in (nobody.stderr, stranger.stderr):
-                assert "no MQTT broker answers" not in error
-                assert len(error.splitlines()) == 1, error
+            for credentials, advice in (
+                ("", "give a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS"),
+                (str(other.operator), f"check that {other.operator} is the current folder of a user of this broker's"),
+            ):
+                environment = {"HALIMEDE_BROKER": a.broker.url, "HALIMEDE_CREDENTIALS": credentials}
+                said = await asyncio.to_thread(command, *words, **environment)
+                assert said.returncode == 1
+                assert advice in said.stderr
+                assert "no MQTT broker answers" not in said.stderr
+                assert len(said.stderr.splitlines()) == 1, said.stderr
         right = await asyncio.to_thread(
             command, "--credentials", str(a.site.operator), "--broker", a.broker.url, "nodes"
         )
@@ -172,39 +167,27 @@ async def test_a_prefix_parts_systems_on_one_guarded_broker(tmp_path: Path) -> N
     site = LocalSite(tmp_path, ["edge0"], Security.PASSWORDS)
     site.make()
     make_passwords(Site(nodes=["edge0"], prefix="site1"), site.folder)
-    async with (
-        MosquittoProcess(tmp_path, port=free_port(), access=site.access) as broker,
-        LocalCluster(tmp_path / "gm" / "store.db") as cluster,
-    ):
-        settings = MqttSettings.from_url(f"{broker.url}/site1", credentials=site.gm)
-        manager = asyncio.create_task(GlobalManager(MqttBus("gm", settings), cluster, cluster).run())
-        try:
-            address = find(f"{broker.url}/site1", {}, credentials=str(site.operator))
-            body = {
-                "apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "m"},
-                "spec": {"url": "/m.onnx", "format": "onnx"},
-            }  # fmt: skip
+    operator = str(site.operator)
+    async with MosquittoProcess(tmp_path, port=free_port(), access=site.access) as broker:
+        url = f"{broker.url}/site1"
+        async with manager(MqttSettings.from_url(url, credentials=site.gm), tmp_path / "gm" / "store.db"):
+            address = find(url, {}, credentials=operator)
             async with Client.to(address) as client:
-                assert (await client.apply(body))[0] == "created"
+                assert (await client.apply(model("m")))[0] == "created"
             async with asyncio.timeout(patience(20)):
                 async for _, presence in follow(address, GM_PRESENCE.filter()):
                     assert presence
                     assert presence.online
                     break
-            shown = await asyncio.to_thread(
-                command, "get", "models", "--broker", f"{broker.url}/site1", "--credentials", str(site.operator)
-            )
+            shown = await asyncio.to_thread(command, "get", "models", "--broker", url, "--credentials", operator)
             assert (shown.returncode, "m" in shown.stdout.split()) == (0, True), shown.stderr
             with pytest.raises(NotLetInError, match="use the credentials of an operator"):
-                async with Client.to(find(broker.url, {}, credentials=str(site.operator))) as beside:
+                async with Client.to(find(broker.url, {}, credentials=operator)) as beside:
                     await beside.nodes()
             async with MqttBus("plain", MqttSettings.from_url(broker.url, credentials=site.gm)) as bus:
                 await bus.wait_connected(patience(10))
                 with pytest.raises(RefusedError):
                     await bus.clear(GM_PRESENCE.at())
-        finally:
-            manager.cancel()
-            await asyncio.wait([manager])
 
 
 @pytest.mark.slow
@@ -281,8 +264,7 @@ async def test_a_name_that_the_certificate_does_not_have_is_not_blamed_on_creden
         assert "its certificate has other names" in status.stdout
         assert "credentials" not in status.stdout
         doctor = await asyncio.to_thread(command, "doctor", "--broker", by_address, "--credentials", admin)
-        assert "does not have the name 127.0.0.1; it has broker.example.com, localhost" in " ".join(
-            doctor.stdout.split()
-        )
+        names = "does not have the name 127.0.0.1; it has broker.example.com, localhost"
+        assert names in " ".join(doctor.stdout.split())
         right = await asyncio.to_thread(command, "nodes", "--broker", by_name, "--credentials", admin)
         assert "no global manager is connected" in right.stderr

@@ -88,7 +88,7 @@ async def ends(reader: asyncio.StreamReader, within_s: float = patience(30)) -> 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 async def test_who_connects_and_asks_nothing_is_let_go(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "ASKING_S", 0.3)
+    monkeypatch.setattr(http, "FIRST_REQUEST_S", 0.3)
     async with server() as shown:
         reader, writer = await connect(shown)
         writer.write(begun)
@@ -97,12 +97,11 @@ async def test_who_connects_and_asks_nothing_is_let_go(begun: bytes, monkeypatch
 
 
 async def test_who_has_asked_may_stay_and_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "ASKING_S", 0.2)
+    monkeypatch.setattr(http, "FIRST_REQUEST_S", 0.2)
     async with server() as shown:
         reader, writer = await connect(shown)
         for _ in range(2):
-            writer.write(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await requests(reader, writer)
             await asyncio.sleep(0.5)
         writer.close()
 
@@ -117,7 +116,7 @@ async def requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def test_for_one_connection_too_many_the_longest_idle_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     async with server() as shown:
         held = [await connect(shown) for _ in range(3)]
         for reader, writer in held:
@@ -125,7 +124,7 @@ async def test_for_one_connection_too_many_the_longest_idle_one_is_closed(monkey
         assert await requests(*held[0])  # now the second one has been idle for longest
         newcomer = await connect(shown)
         assert await requests(*newcomer)
-        assert await ends(held[1][0], http.ASKING_S / 2)
+        assert await ends(held[1][0], http.FIRST_REQUEST_S / 2)
         for each in (held[0], held[2], newcomer):
             assert await requests(*each)
         for _, writer in (*held, newcomer):
@@ -135,7 +134,7 @@ async def test_for_one_connection_too_many_the_longest_idle_one_is_closed(monkey
 async def test_where_every_connection_waits_for_its_answer_the_new_one_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     answer, arrived = asyncio.Event(), asyncio.Semaphore(0)
 
     async def slow(_: web.Request) -> web.StreamResponse:
@@ -149,7 +148,7 @@ async def test_where_every_connection_waits_for_its_answer_the_new_one_is_closed
             writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await arrived.acquire()
         reader, writer = await connect(shown)
-        assert await ends(reader, http.ASKING_S / 2)  # at once, not because it asks nothing
+        assert await ends(reader, http.FIRST_REQUEST_S / 2)  # at once, not because it asks nothing
         writer.close()
         answer.set()
         for reader, writer in held:

@@ -16,47 +16,39 @@ from halimede import JointModel
 from halimede.access.site import Principal
 from halimede.errors import HalimedeError
 from halimede.topic import Role
-from services.broker import MosquittoProcess
 from tests.access_world import access_world
 from tests.digits import Digits
-from tests.integration.workers import PREPROCESS, ROOT, site
+from tests.integration.gm_world import model, service
+from tests.integration.workers import PREPROCESS, ROOT, Site
 from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(180)
 
 FORM: dict[str, Any] = {
-    "labels": list("0123456789"),
-    "preprocess": PREPROCESS,
-    "postprocess": {"output": "probabilities"},
-}
+    "labels": list("0123456789"), "preprocess": PREPROCESS, "postprocess": {"output": "probabilities"},
+}  # fmt: skip
 
 
-async def test_the_small_model_is_here_and_the_cloud_over_the_bus(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        worker = s.start("cloud", f"{unique}-c", digits.big)
-        await s.running(f"{unique}-c")
-        rule: dict[str, Any] = {"mining": "Margin", "parameters": {"threshold_margin": 0.19}, "deadline_ms": 3000}
-        async with JointModel.connect(unique, edge=digits.small, broker=mosquitto.url, **FORM, **rule) as model:
-            answers = await model.apredict_batch(digits.pictures[:200])
-            asked = [answer for answer in answers if answer.hard]
-            assert 5 < len(asked) < 100
-            assert {(answer.by, answer.worker, answer.degraded) for answer in asked} == {
-                ("cloud", f"{unique}-c", False)
-            }
-            assert {answer.by for answer in answers if not answer.hard} == {"edge"}
-            assert not s.results, "its results are its caller's alone"
-            worker.kill()
-            with JointModel(digits.small, **FORM) as alone:
-                expected = [answer.label for answer in alone.predict_batch(digits.pictures[:200])]
-            answers = await model.apredict_batch(digits.pictures[:200])
-            assert [answer.label for answer in answers] == expected
-            assert {answer.by for answer in answers} == {"edge"}
-            hard = [answer for answer in answers if answer.hard]
-            assert len(hard) == len(asked)
-            assert all(answer.degraded and answer.detail for answer in hard)
-            assert {answer.reason for answer in hard} <= {"no-cloud", "deadline", "circuit-open", "error"}
+async def test_the_small_model_is_here_and_the_cloud_over_the_bus(s: Site, digits: Digits) -> None:
+    worker = s.start("cloud", s.cloud, digits.big)
+    await s.running(s.cloud)
+    rule: dict[str, Any] = {"mining": "Margin", "parameters": {"threshold_margin": 0.19}, "deadline_ms": 3000}
+    async with JointModel.connect(s.service, edge=digits.small, broker=s.broker.url, **FORM, **rule) as model:
+        answers = await model.apredict_batch(digits.pictures[:200])
+        asked = [answer for answer in answers if answer.hard]
+        assert 5 < len(asked) < 100
+        assert {(answer.by, answer.worker, answer.degraded) for answer in asked} == {("cloud", s.cloud, False)}
+        assert {answer.by for answer in answers if not answer.hard} == {"edge"}
+        assert not s.results, "its results are its caller's alone"
+        worker.kill()
+        with JointModel(digits.small, **FORM) as alone:
+            expected = [answer.label for answer in alone.predict_batch(digits.pictures[:200])]
+        answers = await model.apredict_batch(digits.pictures[:200])
+        assert [(answer.label, answer.by) for answer in answers] == [(label, "edge") for label in expected]
+        hard = [answer for answer in answers if answer.hard]
+        assert len(hard) == len(asked)
+        assert all(answer.degraded and answer.detail for answer in hard)
+        assert {answer.reason for answer in hard} <= {"no-cloud", "deadline", "circuit-open", "error"}
 
 
 async def test_without_a_broker_the_small_model_answers(unique: str, digits: Digits) -> None:
@@ -90,46 +82,32 @@ async def test_a_broker_that_does_not_let_it_in_or_ask_says_what_to_do(tmp_path:
 
 
 async def test_the_python_of_the_documentation(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    s: Site, tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HALIMEDE_BROKER", mosquitto.url)
+    monkeypatch.setenv("HALIMEDE_BROKER", s.broker.url)
     for name, source in (("small.onnx", digits.small), ("big.onnx", digits.big)):
         (tmp_path / name).write_bytes(source.read_bytes())
     (tmp_path / "digit.png").write_bytes(digits.pictures[0])
-    (tmp_path / "service.yaml").write_text(manifests(tmp_path))
+    (tmp_path / "service.yaml").write_text(manifests())
     text = (ROOT / "docs" / "joint-model.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 6
     names: dict[str, Any] = {"__name__": "documentation"}
-    async with site(mosquitto, unique, tmp_path) as s:
-        s.start("cloud", f"{unique}-c", digits.big)
-        await s.running(f"{unique}-c")
-        for block in blocks:
-            code = compile(block.replace('connect("digits"', f'connect("{unique}"'), "joint-model.md", "exec")
-            with threadpool_limits(1):  # scikit-learn's threads are in one another's way on a busy machine
-                await asyncio.to_thread(exec, code, names)
+    s.start("cloud", s.cloud, digits.big)
+    await s.running(s.cloud)
+    for block in blocks:
+        code = compile(block.replace('connect("digits"', f'connect("{s.service}"'), "joint-model.md", "exec")
+        with threadpool_limits(1):  # scikit-learn's threads are in one another's way on a busy machine
+            await asyncio.to_thread(exec, code, names)
     async with TestClient(TestServer(names["app"])) as client:
         answer = await client.post("/", data=digits.pictures[0])
         assert (await answer.json())["by"] in {"edge", "cloud"}
 
 
-def manifests(folder: Path) -> str:
+def manifests() -> str:
     """Return a service and its two models as a manifest (JSON is YAML)."""
-    form = {**FORM, "format": "onnx"}
-    template = {"spec": {"nodeName": "n", "containers": [{"name": "w", "image": "halimede-worker"}]}}
-    bodies: list[dict[str, Any]] = [
-        {
-            "apiVersion": "sedna.io/v1alpha1",
-            "kind": "Model",
-            "metadata": {"name": name},
-            "spec": {"url": f"{name}.onnx", **form},
-        }
-        for name in ("small", "big")
-    ]
+    models = [model(name, url=f"{name}.onnx", **FORM) for name in ("small", "big")]
     mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.19"}]}
-    edge = {"model": {"name": "small"}, "hardExampleMining": mining, "template": template, "deadlineMs": 5000}
-    spec = {"edgeWorker": edge, "cloudWorker": {"model": {"name": "big"}, "template": template}}
-    meta = {"name": "digits"}
-    service = {"apiVersion": "sedna.io/v1alpha1", "kind": "JointInferenceService", "metadata": meta, "spec": spec}
-    return "\n---\n".join(json.dumps(body) for body in [*bodies, service])
+    body = service("digits", edge_worker={"hardExampleMining": mining, "deadlineMs": 5000})
+    return "\n---\n".join(json.dumps(body) for body in [*models, body])

@@ -13,33 +13,26 @@ from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
 from halimede.bus.ordering import SequenceNumber
 from halimede.cli.client import Client
-from halimede.errors import InvalidFieldError
 from halimede.messages import ApiReply, Delete, Held, Sync
 from halimede.names import Key
 from tests.integration import lc_world
-from tests.integration.gm_world import MODELS, SERVICES, FakeNode, World, model, service, world
-from tests.simulated import eventually, simulated
+from tests.integration.gm_world import MODELS, SERVICES, World, model, service, world
+from tests.simulated import eventually
 from tests.stateful.parts import Broker
 from tests.waiting import patience
 
+pytestmark = pytest.mark.simulated
+
 HELMET = Key(SERVICES, "default", "helmet")
+SMALL_ON_EDGE = {"node": "edge0", "ns": "default", "plural": MODELS, "name": "small"}
 
 
 async def _gone(w: World, plural: str, name: str) -> bool:
     return (await w.ask("get", plural=plural, name=name)).error is not None
 
 
-async def _both(w: World) -> tuple[FakeNode, FakeNode]:
-    edge, cloud = w.node("edge0"), w.node("cloud0")
-    await edge.__aenter__()
-    await cloud.__aenter__()
-    return edge, cloud
-
-
-@simulated
 async def test_what_was_deleted_while_its_node_was_away_is_never_sent_there(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm():
-        edge, _ = await _both(w)
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         edge.bus.cut()
         await w.apply(model("small"), model("big"), service())
         await w.reaches("Pending")
@@ -52,10 +45,8 @@ async def test_what_was_deleted_while_its_node_was_away_is_never_sent_there(tmp_
         assert [entry for entry in edge.log if entry[:2] == ("insert", "jointinferenceservices/helmet")] == []
 
 
-@simulated
 async def test_a_deletion_ends_when_the_node_that_it_waits_for_says_it_holds_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm():
-        edge, _ = await _both(w)
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         edge.deaf = 1_000_000
         await w.apply(model("small"), model("big"), service())
         await asyncio.sleep(2)
@@ -65,20 +56,17 @@ async def test_a_deletion_ends_when_the_node_that_it_waits_for_says_it_holds_not
         await eventually(lambda: _gone(w, MODELS, "small"))
 
 
-@simulated
 async def test_an_insert_of_a_deleted_uid_that_comes_late_is_taken_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm() as cluster:
-        edge, _ = await _both(w)
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge:
         late = model("small")
         late["metadata"] |= {"namespace": "default", "uid": "gone", "generation": 1}
         cluster._database.lost = False  # this store knows all that ever was
-        address = topics.INSERT.at(node="edge0", ns="default", plural=MODELS, name="small")
+        address = topics.INSERT.at(**SMALL_ON_EDGE)
         await w.operator.publish(address, late, properties=SequenceNumber(cluster.epoch, 1).properties)
         await eventually(lambda: edge.sent("insert"))
         await eventually(lambda: edge.sent("delete") and not edge.holds)
 
 
-@simulated
 async def test_a_status_on_its_way_does_not_come_after_its_removal(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         await w.apply(model("small"))
@@ -100,33 +88,27 @@ async def test_a_status_on_its_way_does_not_come_after_its_removal(tmp_path: Pat
         assert w.status("small", MODELS) is None
 
 
-@simulated
-async def test_a_sync_that_was_overtaken_by_a_later_one_is_ignored(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm():
-        edge, _ = await _both(w)
-        await w.apply(model("small"), model("big"), service())
-        await w.reaches("Running")
-        uid, generation, _ = edge.holds[HELMET]
-        held = Held(plural=SERVICES, namespace="default", name="helmet", uid=uid, generation=generation)
-        address = topics.SYNC.at(node="edge0")
+async def test_a_sync_that_was_overtaken_by_a_later_one_is_ignored(w: World) -> None:
+    uid, generation, _ = w.edge.holds[HELMET]
+    held = Held(plural=SERVICES, namespace="default", name="helmet", uid=uid, generation=generation)
+    address = topics.SYNC.at(node="edge0")
 
-        async def sync(number: int, holds: list[Held]) -> None:
-            stamp = SequenceNumber(edge.epoch, number)
-            await edge.bus.publish(address, Sync(epoch=edge.epoch, holds=holds), properties=stamp.properties)
+    async def sync(number: int, holds: list[Held]) -> None:
+        stamp = SequenceNumber(w.edge.epoch, number)
+        await w.edge.bus.publish(address, Sync(epoch=w.edge.epoch, holds=holds), properties=stamp.properties)
 
-        edge.holds.clear()
-        await sync(2, [])
-        edge.deaf = 1  # what GM sends of the service's first Model is lost
-        await sync(1, [held])
-        await eventually(lambda: HELMET in edge.holds, 20)
+    w.edge.holds.clear()
+    await sync(2, [])
+    w.edge.deaf = 1  # what GM sends of the service's first Model is lost
+    await sync(1, [held])
+    await eventually(lambda: HELMET in w.edge.holds, 20)
 
 
-@simulated
 async def test_an_older_insert_does_not_bury_what_has_taken_its_place(tmp_path: Path) -> None:
     async with lc_world.world(tmp_path) as node:
 
         async def tell(number: int, body: dict[str, Any]) -> None:
-            address = topics.INSERT.at(node="edge0", ns="default", plural=MODELS, name="small")
+            address = topics.INSERT.at(**SMALL_ON_EDGE)
             await node.gm.bus.publish(address, body, properties=SequenceNumber(1, number).properties)
             await asyncio.sleep(1)
 
@@ -138,13 +120,12 @@ async def test_an_older_insert_does_not_bury_what_has_taken_its_place(tmp_path: 
         await eventually(lambda: node.gm.syncs and node.gm.held() == {("small", "new", 1)})
 
 
-@simulated
 async def test_an_older_message_is_known_as_such_after_a_restart_too(tmp_path: Path) -> None:
     node = lc_world.World(tmp_path)
-    address = topics.DELETE.at(node="edge0", ns="default", plural=MODELS, name="small")
+    address = topics.DELETE.at(**SMALL_ON_EDGE)
     async with node.gm.running():
         async with node.lc(killed=True):
-            insert = topics.INSERT.at(node="edge0", ns="default", plural=MODELS, name="small")
+            insert = topics.INSERT.at(**SMALL_ON_EDGE)
             await node.gm.bus.publish(insert, lc_world.model(), properties=SequenceNumber(1, 5).properties)
             await node.gm.reaches(lc_world.SMALL, "Ready")
         async with node.lc():
@@ -156,7 +137,6 @@ async def test_an_older_message_is_known_as_such_after_a_restart_too(tmp_path: P
             await node.gm.forgotten(lc_world.SMALL)
 
 
-@simulated
 async def test_what_was_dropped_while_a_sync_was_under_way_is_said_again(tmp_path: Path) -> None:
     async with lc_world.world(tmp_path, inserted=True) as node:
         await node.gm.synced()
@@ -173,7 +153,6 @@ async def test_what_was_dropped_while_a_sync_was_under_way_is_said_again(tmp_pat
         assert "small" not in {name for name, _, _ in node.gm.held()}
 
 
-@simulated
 async def test_a_request_that_a_client_repeats_can_be_told_from_a_new_one() -> None:
     broker, asked = Broker(0), []
 
@@ -197,15 +176,6 @@ async def test_a_request_that_a_client_repeats_can_be_told_from_a_new_one() -> N
     assert asked[0] == asked[1] != asked[2]
 
 
-def test_a_stamp_is_read_from_user_properties() -> None:
-    assert SequenceNumber.read(SequenceNumber(7, 3).properties) == SequenceNumber(7, 3)
-    assert SequenceNumber.read({}) == SequenceNumber()
-    for bad in ("", "-1", "x", "9" * 20, "²"):
-        with pytest.raises(InvalidFieldError, match="number"):
-            SequenceNumber.read({"number": bad})
-
-
-@simulated
 async def test_a_node_asks_again_for_a_model_that_gm_thinks_it_has(tmp_path: Path) -> None:
     async with lc_world.world(tmp_path) as node:
 

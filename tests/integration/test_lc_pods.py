@@ -18,12 +18,12 @@ from aiohttp import ClientSession, web
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.rpc import RpcClient
-from halimede.messages import LogsReply, LogsRequest
+from halimede.messages import LogsReply, LogsRequest, NodeStatus
 from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.integration.lc_world import HELMET, FakeGm, model, service
 from tests.integration.workers import Site, site
-from tests.ports import free_port
+from tests.ports import serve_app
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -37,8 +37,8 @@ POD, ITS_SUCCESSOR = "helmet-deployment-edge-7d9f8-abcde", "helmet-deployment-ed
 class Kubelet:
     """One node: its LC as a DaemonSet would run it, and the pods of one service."""
 
-    def __init__(self, folder: Path, gm: FakeGm, pods: Site, url: str) -> None:
-        self.home, self.gm, self.pods, self.url = folder / "home", gm, pods, url
+    def __init__(self, folder: Path, gm: FakeGm, pods: Site, url: str, sha256: str) -> None:
+        self.home, self.gm, self.pods, self.url, self.sha256 = folder / "home", gm, pods, url, sha256
         self.log = folder / "lc.log"
         self.lc: subprocess.Popen[bytes] | None = None
 
@@ -46,27 +46,37 @@ class Kubelet:
     def cache(self) -> Path:
         return self.home / "nodes" / "edge0" / "models"
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Start its LC, and wait for its sync."""
         command = [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(self.home)]
         command += ["--fetch-allow", "loopback"]
         environ = {**os.environ, "HALIMEDE_PODS": "1", "HALIMEDE_BROKER": self.pods.broker.url}
         with self.log.open("ab") as log:
             self.lc = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log)
+        syncs = len(self.gm.syncs)
+        await eventually(lambda: len(self.gm.syncs) > syncs, PATIENCE)
 
     def end(self, number: int) -> int:
         assert self.lc
         self.lc.send_signal(number)
         return self.lc.wait(PATIENCE)
 
-    async def pod(self, name: str, sha256: str) -> None:
+    async def pod(self, name: str) -> None:
         """Run a pod: its init container, then its worker."""
         out = self.home.parent / name / "downloads" / "small.onnx"
-        command = [sys.executable, "-m", "halimede.models", "--url", self.url, "--sha256", sha256]
+        command = [sys.executable, "-m", "halimede.models", "--url", self.url, "--sha256", self.sha256]
         command += ["--cache", str(self.cache), "--out", str(out), "--allow", "loopback"]
         await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, timeout=PATIENCE)
         told = {"NODE_NAME": "edge0", "SERVICE_UID": "u1", "DEADLINE_MS": "200"}
         self.pods.start("edge", name, out, **told)
         await self.pods.running(name)
+        await self.gm.reaches(HELMET, "Running")
+        assert self.named() == {name}
+
+    async def insert(self) -> NodeStatus:
+        """Send the Model and the service, which no pod runs yet; return what the node reports."""
+        await self.gm.insert(model(url=self.url, sha256=self.sha256), service())
+        return await self.gm.reaches(HELMET, "Pending", "NoWorkerHere")
 
     def counted(self) -> int | None:
         status = self.gm.statuses.get(HELMET)
@@ -74,12 +84,10 @@ class Kubelet:
         return info.inference_number if info else None
 
     async def counts(self, number: int) -> None:
-        try:
-            await eventually(lambda: self.counted() == number, PATIENCE)
-        except AssertionError as error:
-            raise AssertionError(
-                f"{self.counted()} is counted, not {number}: {self.gm.statuses.get(HELMET)}"
-            ) from error
+        def shown() -> str:
+            return f"{self.counted()} is counted, not {number}: {self.gm.statuses.get(HELMET)}"
+
+        await eventually(lambda: self.counted() == number, PATIENCE, shown=shown)
 
     def named(self) -> set[str]:
         return {worker.name for worker in self.gm.statuses[HELMET].workers}
@@ -96,80 +104,63 @@ async def downloads(digits: Digits) -> AsyncIterator[tuple[str, list[str]]]:
 
     app = web.Application()
     app.router.add_get("/small.onnx", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    yield f"http://127.0.0.1:{port}/small.onnx", asked
-    await runner.cleanup()
+    async with serve_app(app) as address:
+        yield f"http://{address}/small.onnx", asked
 
 
 @pytest.fixture
-async def node(tmp_path: Path, downloads: tuple[str, list[str]]) -> AsyncIterator[Kubelet]:
+async def node(
+    tmp_path: Path, own_broker: MosquittoProcess, digits: Digits, downloads: tuple[str, list[str]]
+) -> AsyncIterator[Kubelet]:
+    sha256 = hashlib.sha256(digits.small.read_bytes()).hexdigest()
     async with (
-        MosquittoProcess(tmp_path / "broker", port=free_port()) as broker,
-        site(broker, "helmet", tmp_path) as pods,
+        site(own_broker, "helmet", tmp_path) as pods,
+        FakeGm(MqttBus("gm", own_broker.url)).running() as gm,
     ):
-        gm = FakeGm(MqttBus("gm", broker.url))
-        async with gm.running():
-            made = Kubelet(tmp_path, gm, pods, downloads[0])
-            made.start()
-            try:
-                await eventually(lambda: gm.syncs, PATIENCE)
-                yield made
-            finally:
-                if made.lc and made.lc.poll() is None:
-                    made.lc.kill()
-                    made.lc.wait()
+        made = Kubelet(tmp_path, gm, pods, downloads[0], sha256)
+        try:
+            await made.start()
+            yield made
+        finally:
+            if made.lc and made.lc.poll() is None:
+                made.lc.kill()
+                made.lc.wait()
 
 
 async def test_pods_come_and_go_and_their_counts_stay(
     node: Kubelet, digits: Digits, downloads: tuple[str, list[str]]
 ) -> None:
-    sha256 = hashlib.sha256(digits.small.read_bytes()).hexdigest()
-    await node.gm.insert(model(url=node.url, sha256=sha256), service())
-    status = await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+    status = await node.insert()
     assert (status.uid, status.observed_generation) == ("u1", 1)
-    assert (node.cache / "sha256" / sha256).exists()
+    assert (node.cache / "sha256" / node.sha256).exists()
 
-    await node.pod(POD, sha256)
-    await node.gm.reaches(HELMET, "Running")
-    assert node.named() == {POD}
-    await node.pods.send(digits.pictures[:40])
-    await node.pods.answered()
+    await node.pod(POD)
+    await node.pods.send_all(digits.pictures[:40])
     await node.counts(40)
 
     # the pod is deleted, another one takes its place
     await node.pods.workers[0].terminate()
     await eventually(lambda: node.named() == set(), PATIENCE)
     await node.counts(40)
-    await node.pod(ITS_SUCCESSOR, sha256)
-    await node.gm.reaches(HELMET, "Running")
-    assert node.named() == {ITS_SUCCESSOR}
-    await node.pods.send(digits.pictures[40:60])
-    await node.pods.answered()
+    await node.pod(ITS_SUCCESSOR)
+    await node.pods.send_all(digits.pictures[40:60])
     await node.counts(60)
     assert downloads[1] == ["/small.onnx"]  # LC has brought it ahead of time, for all of them
 
     # the controller is updated; nobody who runs is stopped
-    syncs = len(node.gm.syncs)
     assert node.end(signal.SIGTERM) == 0
     assert node.pods.workers[1].process.poll() is None
     node.gm.statuses.clear()
-    node.start()
-    await eventually(lambda: len(node.gm.syncs) > syncs, PATIENCE)
+    await node.start()
     await node.gm.reaches(HELMET, "Running")
     await node.counts(60)
 
     # and killed: what was on disk and what the pod tells again is all there is
     await asyncio.sleep(6)
-    syncs = len(node.gm.syncs)
     node.end(signal.SIGKILL)
     node.gm.statuses.clear()
-    node.start()
-    await eventually(lambda: len(node.gm.syncs) > syncs, PATIENCE)
-    await node.pods.send(digits.pictures[60:70])
-    await node.pods.answered()
+    await node.start()
+    await node.pods.send_all(digits.pictures[60:70])
     await node.counts(70)
 
     assert node.lc
@@ -180,13 +171,9 @@ async def test_pods_come_and_go_and_their_counts_stay(
 
 
 async def test_a_worker_that_is_killed_is_gone_once_it_is_silent(node: Kubelet, digits: Digits) -> None:
-    sha256 = hashlib.sha256(digits.small.read_bytes()).hexdigest()
-    await node.gm.insert(model(url=node.url, sha256=sha256), service())
-    await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
-    await node.pod(POD, sha256)
-    await node.gm.reaches(HELMET, "Running")
-    await node.pods.send(digits.pictures[:5])
-    await node.pods.answered()
+    await node.insert()
+    await node.pod(POD)
+    await node.pods.send_all(digits.pictures[:5])
     await node.counts(5)
     node.pods.workers[0].kill()
     await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")

@@ -22,7 +22,6 @@ from halimede.bus.rpc import RpcClient
 from halimede.messages import LogsReply, LogsRequest
 from services.broker import MosquittoProcess
 from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service
-from tests.ports import free_port
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -73,10 +72,8 @@ class Node:
         (folder / "model.onnx").write_bytes(b"a model")
 
     def command(self) -> list[str]:
-        return [
-            sys.executable, "-m", "halimede", "lc",
-            "--node", "edge0", "--home", str(self.home), "--broker", self.broker.url,
-        ]  # fmt: skip
+        options = ["--node", "edge0", "--home", str(self.home), "--broker", self.broker.url]
+        return [sys.executable, "-m", "halimede", "lc", *options]
 
     def start(self) -> None:
         env = {**os.environ, "HALIMEDE_TEST_HOME": str(self.home)}
@@ -123,43 +120,55 @@ class Node:
                     found.append(process.pid)
         return found
 
+    def runs(self, *command: str, **container: Any) -> dict[str, Any]:
+        """Return the container of an edge worker in this node's folder."""
+        return {"image": "any", "command": [*command], "workingDir": str(self.folder), **container}
+
+    async def insert(self, *services: dict[str, Any]) -> None:
+        """Send the Model, and services."""
+        await self.gm.insert(model(url=str(self.folder / "model.onnx")), *services)
+
     async def apply(self, script: str, *, generation: int = 1, **container: Any) -> None:
         """Send the Model and a service whose edge worker is that script."""
-        body = service(
-            generation=generation,
-            edge={"command": ["python3", f"{script}.py"], "workingDir": str(self.folder), **container},
-        )
-        await self.gm.insert(model(url=str(self.folder / "model.onnx")), body)
+        await self.insert(service(generation=generation, edge=self.runs("python3", f"{script}.py", **container)))
 
-    async def has_worker(self) -> int:
-        seen: list[int] = []
+    async def has_worker(self, *, other_than: int = 0) -> int:
+        """Wait until exactly one worker runs, which is not that one; return its process."""
 
-        def one() -> bool:
-            seen[:] = self.workers()
-            return len(seen) == 1
+        def one() -> list[int]:
+            pids = self.workers()
+            return pids if len(pids) == 1 and pids != [other_than] else []
 
-        await eventually(one, PATIENCE)
-        return seen[0]
+        return (await eventually(one, PATIENCE))[0]
+
+    async def follows(self, syncs: int) -> None:
+        """Start the controller again, and wait until GM has had more syncs than these."""
+        self.start()
+        await eventually(lambda: len(self.gm.syncs) > syncs, PATIENCE)
+
+    def damage_store(self) -> None:
+        """Its log has all pages, and would repair it."""
+        store = self.home / "nodes" / "edge0" / "store.db"
+        for part in store.parent.glob("store.db*"):
+            part.unlink()
+        store.write_bytes(b"a damaged store" * 1000)
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as broker:
-        gm = FakeGm(MqttBus("gm", broker.url))
-        async with gm.running():
-            made = Node(tmp_path, broker, gm)
-            made.start()
-            await eventually(lambda: gm.syncs, PATIENCE)
-            try:
-                yield made
-            finally:
-                if made.process and made.process.poll() is None:
-                    made.process.kill()
-                    made.process.wait()
-                made.process = None
-                for process in made.leftovers():
-                    with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself just now
-                        process.kill()
+async def node(tmp_path: Path, own_broker: MosquittoProcess) -> AsyncIterator[Node]:
+    async with FakeGm(MqttBus("gm", own_broker.url)).running() as gm:
+        made = Node(tmp_path, own_broker, gm)
+        await made.follows(0)
+        try:
+            yield made
+        finally:
+            if made.process and made.process.poll() is None:
+                made.process.kill()
+                made.process.wait()
+            made.process = None
+            for process in made.leftovers():
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself just now
+                    process.kill()
 
 
 @pytest.mark.slow
@@ -171,8 +180,7 @@ async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -
     before = await node.killed()
     assert node.workers() == [pid]
 
-    node.start()
-    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    await node.follows(before)
     assert node.gm.presences[-1].online
     assert node.gm.presences[-1].epoch > node.gm.presences[0].epoch
     assert node.gm.held() == {("small", "uid-small", 1), ("helmet", "u1", 1)}
@@ -180,7 +188,7 @@ async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -
     assert node.workers() == [pid]
 
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: len(node.workers()) == 1 and node.workers() != [pid], PATIENCE)
+    await node.has_worker(other_than=pid)
 
     assert node.stop() == 0
     assert node.leftovers() == []
@@ -191,11 +199,9 @@ async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -
     await node.apply("steady")
     pid = await node.has_worker()
     before = await node.killed()
-    node.start()
-    # one of the new controller: what is said before it listens is lost, and this GM says nothing twice
-    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    await node.follows(before)  # what is said before it listens is lost, and this GM says nothing twice
     await node.apply("steady", generation=2, args=["--new"])
-    await eventually(lambda: len(node.workers()) == 1 and node.workers() != [pid], PATIENCE)
+    await node.has_worker(other_than=pid)
     await node.gm.reaches(HELMET, "Running", generation=2)
 
 
@@ -204,12 +210,8 @@ async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node)
     await node.apply("steady")
     pid = await node.has_worker()
     before = await node.killed()
-    store = node.home / "nodes" / "edge0" / "store.db"
-    for part in store.parent.glob("store.db*"):
-        part.unlink()
-    store.write_bytes(b"a damaged store" * 1000)
-    node.start()
-    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    node.damage_store()
+    await node.follows(before)
     assert node.gm.held() == {("helmet", "u1", 0)}
     assert node.workers() == [pid]
     await node.apply("steady")
@@ -223,12 +225,8 @@ async def test_a_worker_whose_service_is_lost_on_both_sides_runs_until_it_is_del
     await node.apply("steady")
     pid = await node.has_worker()
     before = await node.killed()
-    store = node.home / "nodes" / "edge0" / "store.db"
-    for part in store.parent.glob("store.db*"):  # its log has all pages, and would repair it
-        part.unlink()
-    store.write_bytes(b"a damaged store" * 1000)
-    node.start()
-    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    node.damage_store()
+    await node.follows(before)
     await node.gm.synced(unknown=1)
     await asyncio.sleep(2)
     assert node.workers() == [pid]
@@ -252,14 +250,9 @@ async def test_a_deleted_service_leaves_neither_process_nor_report(node: Node) -
 
 @pytest.mark.slow
 async def test_a_clean_stop_leaves_no_process_whatever_the_workers_are(node: Node) -> None:
-    family = service(edge={"image": "any", "command": ["sh", "-c", FAMILY], "workingDir": str(node.folder)})
-    stubborn = service(
-        "stubborn",
-        uid="u2",
-        edge={"command": ["python3", "stubborn.py"], "workingDir": str(node.folder)},
-    )
+    stubborn = service("stubborn", uid="u2", edge=node.runs("python3", "stubborn.py"))
     stubborn["spec"]["edgeWorker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
-    await node.gm.insert(model(url=str(node.folder / "model.onnx")), family, stubborn)
+    await node.insert(service(edge=node.runs("sh", "-c", FAMILY)), stubborn)
     await eventually(lambda: len(node.leftovers()) == 4, PATIENCE)
     log = node.home / "nodes/edge0/workers/default/stubborn-edge-edge0/worker.log"
     await eventually(lambda: "steady" in log.read_text(), PATIENCE)
@@ -269,10 +262,7 @@ async def test_a_clean_stop_leaves_no_process_whatever_the_workers_are(node: Nod
 
 
 async def test_a_worker_that_dies_takes_its_family_with_it_before_the_next_one(node: Node) -> None:
-    await node.gm.insert(
-        model(url=str(node.folder / "model.onnx")),
-        service(edge={"image": "any", "command": ["sh", "-c", FAMILY], "workingDir": str(node.folder)}),
-    )
+    await node.insert(service(edge=node.runs("sh", "-c", FAMILY)))
     log = node.home / "nodes/edge0/workers/default/helmet-edge-edge0/worker.log"
     await eventually(lambda: log.exists() and "steady" in log.read_text(), PATIENCE)  # all three are there
     first = {p.pid for p in node.leftovers()}
@@ -296,8 +286,7 @@ async def test_a_mistake_of_the_users_shows_what_the_worker_said(node: Node) -> 
 
 @pytest.mark.slow
 async def test_a_script_folder_that_is_missing_heals_when_it_appears(node: Node) -> None:
-    body = service(edge={"command": ["python3", "../steady.py"], "workingDir": str(node.folder / "code")})
-    await node.gm.insert(model(url=str(node.folder / "model.onnx")), body)
+    await node.insert(service(edge=node.runs("python3", "../steady.py", workingDir=str(node.folder / "code"))))
     status = await node.gm.reaches(HELMET, "Failed", "WorkingDirMissing")
     assert str(node.folder / "code") in status.message
     (node.folder / "code").mkdir()
@@ -332,10 +321,12 @@ async def test_the_log_of_a_worker_is_read_over_the_bus(node: Node) -> None:
     asking: RpcClient[LogsReply] = RpcClient(node.gm.bus, topics.LOGS_REPLY.at(client="operator"))
     await asking.start()
     to = topics.LOGS_REQUEST.at(node="edge0", client="operator")
-    reply = (await asking.ask(to, LogsRequest(namespace="default", worker=EDGE.name), timeout_s=10)).body
+    reply, other = [
+        (await asking.ask(to, LogsRequest(namespace=namespace, worker=EDGE.name), timeout_s=10)).body
+        for namespace in ("default", "other")
+    ]
     assert (reply.error, reply.text, reply.offset) == ("", "steady\n", 7)
-    reply = (await asking.ask(to, LogsRequest(namespace="other", worker=EDGE.name), timeout_s=10)).body
-    assert "has run on node edge0" in reply.error
+    assert "has run on node edge0" in other.error
 
 
 async def test_a_worker_inherits_no_secret_and_holds_no_file_of_the_controller(node: Node) -> None:

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
-from PIL import Image
 
 from examples.digits import data
 from halimede.models.desired_state import DesiredModel
 from halimede.worker.model_reload import ModelOpener
-from services.broker import MosquittoProcess
-from tests.integration.workers import ROOT, Site, site, train
+from tests.digits import Digits, picture
+from tests.integration.workers import ROOT, Site
 from tests.serving_world import Server, server
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(180)
 
 #: the digits' processing, and what goes wrong for pictures of some sizes
+NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SCRIPT = """
 import sys
 import numpy as np
 from PIL import Image
 
-NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+NAMES = {names}
 
 def preprocess(image):
     if image.shape[:2] == (20, 20):
@@ -61,61 +62,44 @@ SPEC: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
-    return train(tmp_path_factory.mktemp("models"))
-
-
 @pytest.fixture
-def precious(tmp_path: Path, models: tuple[Path, Path, Any]) -> Path:
-    """Return a file that the scripts of the models must not write."""
+def precious(tmp_path: Path) -> Path:
+    """Return a file that the scripts of the model must not write."""
     file = tmp_path / "precious.txt"
     file.write_text("all of it")
-    (models[0].parent / "processing.py").write_text(SCRIPT.replace("{precious}", str(file)))
     return file
 
 
-def picture(size: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (size, size), 128).save(file, "PNG")
-    return file.getvalue()
-
-
-def start_edge(s: Site, small: Path, **changes: str) -> None:
-    s.start("edge", "edge0", small, MODEL_SPEC=json.dumps(SPEC), **changes)
+@pytest.fixture
+def scripted(tmp_path: Path, digits: Digits, precious: Path) -> Path:
+    """Return the small model beside its scripts."""
+    (tmp_path / "processing.py").write_text(SCRIPT.replace("{precious}", str(precious)).replace("{names}", repr(NAMES)))
+    return Path(shutil.copy(digits.small, tmp_path / "scripted.onnx"))
 
 
 async def test_scripts_make_the_input_and_the_answer_and_their_faults_are_those_of_one_sample(
-    mosquitto: MosquittoProcess, tmp_path: Path, models: tuple[Path, Path, Any], precious: Path
+    s: Site, digits: Digits, scripted: Path, precious: Path
 ) -> None:
-    small, big, split = models
-    async with site(mosquitto, "scripted", tmp_path) as s:
-        start_edge(s, small)
-        s.start("cloud", "cloud0", big)
-        await s.running("edge0", "cloud0")
-        pictures = [data.to_png(image) for image in split.test_x[:150]]
-        await s.send([*pictures, picture(20), picture(21), picture(22)])
-        await s.answered()
-        found = {s.sent[id_]: result for id_, result in s.results.items()}
-        names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-        own = [(number, each) for number, each in found.items() if each.by == "edge" and number < 150]
-        assert len(own) > 75, "the probabilities of the script are mined"
-        assert np.mean([names[split.test_y[number]] == each.prediction.label for number, each in own]) > 0.95
-        # the model failed on them, so the next tier answered
-        assert [(found[i].by, found[i].prediction.label in list("0123456789")) for i in (150, 151, 152)] == [
-            ("cloud", True)
-        ] * 3
-        assert s.counts("edge0").hard_example_number >= 3
-        assert precious.read_text() == "all of it"
-        assert all(worker.process.poll() is None for worker in s.workers)
+    await s.run_both(replace(digits, small=scripted), MODEL_SPEC=json.dumps(SPEC))
+    await s.send_all([*digits.pictures[:150], *(picture(128, side) for side in (20, 21, 22))])
+    found = {s.sent[id_]: result for id_, result in s.results.items()}
+    truth = data.load().test_y
+    own = [(number, each) for number, each in found.items() if each.by == "edge" and number < 150]
+    assert len(own) > 75, "the probabilities of the script are mined"
+    assert np.mean([NAMES[truth[number]] == each.prediction.label for number, each in own]) > 0.95
+    # the model failed on them, so the next tier answered
+    failed = [found[number] for number in (150, 151, 152)]
+    assert {result.by for result in failed} == {"cloud"}
+    assert {result.prediction.label for result in failed} <= set("0123456789")
+    assert s.counts(s.edge).hard_example_number >= 3
+    assert precious.read_text() == "all of it"
+    assert all(worker.process.poll() is None for worker in s.workers)
 
 
-async def test_a_pod_finds_the_script_in_the_folder_of_its_init_container(
-    tmp_path: Path, models: tuple[Path, Path, Any], precious: Path
-) -> None:
+async def test_a_pod_finds_the_script_in_the_folder_of_its_init_container(tmp_path: Path, scripted: Path) -> None:
     with tarfile.open(tmp_path / "small.tar.gz", "w:gz") as packed:
-        packed.add(models[0], "digits/model.onnx")
-        packed.add(models[0].parent / "processing.py", "digits/processing.py")
+        packed.add(scripted, "digits/model.onnx")
+        packed.add(scripted.parent / "processing.py", "digits/processing.py")
     out = tmp_path / "downloads" / "small.tar.gz"
     given_to = ["--cache", str(tmp_path / "cache"), "--out", str(out), "--unpack"]
     command = [sys.executable, "-m", "halimede.models", "--url", str(tmp_path / "small.tar.gz"), *given_to]
@@ -126,31 +110,30 @@ async def test_a_pod_finds_the_script_in_the_folder_of_its_init_container(
     (found,) = await loaded.thread.call(
         lambda: loaded.model.predict([loaded.model.prepare(np.zeros((9, 9), np.uint8))])
     )
-    assert found.label in SCRIPT
+    assert found.label in NAMES
     await loaded.close()
 
 
 async def ask(made: Server, size: int) -> dict[str, Any]:
     """Request a prediction for a picture of a size; return the server's answer."""
-    data64 = base64.b64encode(picture(size)).decode()
+    data64 = base64.b64encode(picture(128, size)).decode()
     tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [data64]}
-    url = f"{made.http}/v2/models/small/infer"
+    url = f"{made.http}/v2/models/scripted/infer"
     async with aiohttp.ClientSession() as session, session.post(url, json={"inputs": [tensor]}) as answer:
         found: dict[str, Any] = await answer.json()
     return found
 
 
-async def test_a_server_has_the_same_limits(tmp_path: Path, models: tuple[Path, Path, Any], precious: Path) -> None:
+async def test_a_server_has_the_same_limits(tmp_path: Path, scripted: Path, precious: Path) -> None:
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(SPEC))
-    arguments = [str(models[0]), "--spec", str(spec), "--instances", "2"]
+    arguments = [str(scripted), "--spec", str(spec), "--instances", "2"]
     async with server(tmp_path / "s", *arguments, MODEL_TIMEOUT_S="2") as made:
         await made.ready()
         found = await ask(made, 19)
-        assert json.loads(found["outputs"][0]["data"][0])["label"] in SCRIPT
-        assert "raised ValueError: twenty" in (await ask(made, 20))["error"]
-        assert "raised SystemExit" in (await ask(made, 21))["error"]
-        assert "raised PermissionError" in (await ask(made, 22))["error"]
+        assert json.loads(found["outputs"][0]["data"][0])["label"] in NAMES
+        for size, error in ((20, "ValueError: twenty"), (21, "SystemExit"), (22, "PermissionError")):
+            assert f"raised {error}" in (await ask(made, size))["error"]
         assert precious.read_text() == "all of it"
         with pytest.raises(aiohttp.ClientError):
             await ask(made, 23)
@@ -159,19 +142,16 @@ async def test_a_server_has_the_same_limits(tmp_path: Path, models: tuple[Path, 
 
 
 async def test_a_script_that_hangs_does_not_hang_the_worker_and_the_watchdog_ends_it(
-    mosquitto: MosquittoProcess, tmp_path: Path, models: tuple[Path, Path, Any], precious: Path
+    s: Site, scripted: Path, precious: Path
 ) -> None:
-    async with site(mosquitto, "hanging", tmp_path) as s:
-        start_edge(s, models[0], MODEL_TIMEOUT_S="3")
-        await s.running("edge0")
-        await s.send([picture(23)])
-        began, worker = time.monotonic(), s.workers[0]
-        scraped = 0
-        while worker.process.poll() is None and time.monotonic() - began < 2:
-            await s.metric("edge0", "accepted")  # its loop answers while the script runs
-            scraped += 1
-        assert scraped >= 2
-        await eventually(lambda: worker.process.poll() is not None, 30)
-        assert worker.process.returncode != 0
-        assert "the model has not answered for 3 s" in worker.log.read_text()
-        assert precious.read_text() == "all of it"
+    worker = await s.run_edge(scripted, MODEL_SPEC=json.dumps(SPEC), MODEL_TIMEOUT_S="3")
+    await s.send([picture(128, 23)])
+    began, scraped = time.monotonic(), 0
+    while worker.process.poll() is None and time.monotonic() - began < 2:
+        await s.metric(s.edge, "accepted")  # its loop answers while the script runs
+        scraped += 1
+    assert scraped >= 2
+    await eventually(lambda: worker.process.poll() is not None, 30)
+    assert worker.process.returncode != 0
+    assert "the model has not answered for 3 s" in worker.log.read_text()
+    assert precious.read_text() == "all of it"

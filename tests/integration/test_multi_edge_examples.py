@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import time
 from pathlib import Path
@@ -11,16 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from PIL import Image
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.cli.manifests import load
-from halimede.frames import new_id, pack
+from halimede.frames import encode_image, new_id, pack
 from halimede.messages import Frame, Fused, Result
-from services.broker import MosquittoProcess
 from tests.graphs import write_weigher
-from tests.integration.workers import ROOT, Site, site
+from tests.inbox import Inbox
+from tests.integration.workers import ROOT, Site
 from tests.simulated import eventually
 from tests.staged import FLAT, a_picture
 
@@ -53,42 +50,29 @@ def start(s: Site, manifest: str, model: Path) -> None:
 
 
 async def film(s: Site, camera: str, picture: np.ndarray) -> str:
-    data = io.BytesIO()
-    Image.fromarray(picture).save(data, format="PNG")
-    frame = Frame(id=new_id(), encoding="png", captured_ns=time.time_ns(), data=memoryview(data.getvalue()))
+    frame = Frame(id=new_id(), encoding="png", captured_ns=time.time_ns(), data=memoryview(encode_image(picture)))
     await s.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame), qos=1)
     return frame.id.hex()
 
 
-async def test_what_two_cameras_see_is_counted_together(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
-) -> None:
-    told: list[Fused] = []
-    results: dict[str, Result] = {}
-
-    async def fused(delivery: Delivery[Fused]) -> None:
-        told.append(delivery.body)
-
-    async def result(delivery: Delivery[Result]) -> None:
-        results[delivery.body.id] = delivery.body
-
-    async with site(mosquitto, unique, tmp_path) as s:
-        await s.bus.subscribe(topics.FUSED.filter(ns="default", service=unique), fused)
-        await s.bus.subscribe(topics.MULTI_RESULT.filter(ns="default", service=unique), result)
-        start(s, "count.yaml", write_weigher(tmp_path / "weigher.onnx", 16))
-        await s.running(f"{unique}-west", f"{unique}-east")
-        sent = []
-        for i in range(30):
-            things = [(4 * i - 40, 10, 4 * i - 20, 40)] if i >= 10 else []
-            sent += [await film(s, camera, a_picture(*things, size=(60, 128))) for camera in CAMERAS]
-            await asyncio.sleep(0.1)
-        await eventually(lambda: set(sent) <= set(results), 30)
-        await eventually(lambda: any(each.value == {"bright": 2} for each in told), 30)
-    joint = [each for each in results.values() if each.by == "joint"]
-    assert all(each.by == "joint" or each.degraded for each in results.values())
-    assert {"bright": 2} in [each.prediction.value["total"] for each in joint]
-    counted = next(each for each in told if each.value == {"bright": 2})
-    assert [(each.camera, each.worker, each.label) for each in counted.sources] == [
-        ("cam0", f"{unique}-west", "1"),
-        ("cam1", f"{unique}-east", "1"),
-    ]
+async def test_what_two_cameras_see_is_counted_together(s: Site) -> None:
+    fused: Inbox[Fused] = Inbox()
+    results: Inbox[Result] = Inbox()
+    await s.bus.subscribe(topics.FUSED.filter(ns="default", service=s.service), fused)
+    await s.bus.subscribe(topics.MULTI_RESULT.filter(ns="default", service=s.service), results)
+    start(s, "count.yaml", write_weigher(s.folder / "weigher.onnx", 16))
+    west, east = f"{s.service}-west", f"{s.service}-east"
+    await s.running(west, east)
+    sent = set()
+    for i in range(30):
+        things = [(4 * i - 40, 10, 4 * i - 20, 40)] if i >= 10 else []
+        sent |= {await film(s, camera, a_picture(*things, size=(60, 128))) for camera in CAMERAS}
+        await asyncio.sleep(0.1)
+    await eventually(lambda: sent <= set(results.read(lambda result: result.id)), 30)
+    await eventually(lambda: {"bright": 2} in fused.read(lambda body: body.value), 30)
+    answers = results.read(lambda result: result)
+    assert all(answer.by == "joint" or answer.degraded for answer in answers)
+    assert {"bright": 2} in [answer.prediction.value["total"] for answer in answers if answer.by == "joint"]
+    counted = next(body for body in fused.read(lambda body: body) if body.value == {"bright": 2})
+    sources = [(source.camera, source.worker, source.label) for source in counted.sources]
+    assert sources == [("cam0", west, "1"), ("cam1", east, "1")]

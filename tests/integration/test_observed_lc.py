@@ -12,16 +12,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import TaskInfo
 from services.broker import MosquittoProcess
 from tests.integration.lc_world import EDGE, HELMET, SMALL, FakeGm, model, service
-from tests.ports import free_port
-from tests.scraping import asked, scrape, value
-from tests.simulated import eventually
-from tests.waiting import patience
+from tests.scraping import asked, reaches, scrape, value
+from tests.waiting import eventually, patience
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -46,19 +45,24 @@ class Seen:
         return [presence.http for presence in self.gm.presences if presence.online][-1]  # a will has no address
 
     async def becomes(self, status: int, path: str = "readyz") -> dict[str, str]:
-        async with asyncio.timeout(patience(PATIENCE)):
-            while True:
-                found, checks = await asked(self.session, self.url, path)
-                if found == status:
-                    return checks
-                await asyncio.sleep(0.05)
+        return await reaches(self.session, lambda: self.url, path, status)
+
+    async def runs(self) -> int:
+        """Have a service whose edge worker runs; return its process."""
+        steady = {"command": ["python3", "steady.py"], "workingDir": str(self.folder)}
+        await self.gm.insert(model(url=str(self.folder / "model.onnx")), service(edge=steady))
+        await self.shows(1, "halimede_lc_workers", role="edge", phase="Running")
+        return next(
+            process.pid
+            for process in psutil.process_iter(["cmdline", "cwd"])
+            if "steady.py" in (process.info["cmdline"] or []) and process.info["cwd"] == str(self.folder)
+        )
 
     async def shows(self, wanted: float, name: str, **labels: str) -> None:
-        found = -1.0
-        async with asyncio.timeout(patience(PATIENCE)):
-            while found != wanted:
-                found = value(await scrape(self.session, self.url), name, **labels)
-                await asyncio.sleep(0.05)
+        async def is_shown() -> bool:
+            return value(await scrape(self.session, self.url), name, **labels) == wanted
+
+        await eventually(is_shown, PATIENCE)
 
 
 def command(folder: Path, *options: str) -> list[str]:
@@ -66,21 +70,19 @@ def command(folder: Path, *options: str) -> list[str]:
 
 
 @pytest.fixture
-async def seen(tmp_path: Path) -> AsyncIterator[Seen]:
-    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as broker, aiohttp.ClientSession() as session:
-        gm = FakeGm(MqttBus("gm", broker.url))
-        async with gm.running():
-            with (tmp_path / "lc.log").open("ab") as log:
-                told = {k: v for k, v in os.environ.items() if k != "HALIMEDE_HTTP"}
-                lc = subprocess.Popen(
-                    command(tmp_path, "--broker", broker.url), cwd=ROOT, env=told, stdout=log, stderr=log
-                )
-            try:
-                await eventually(lambda: gm.presences and gm.syncs, PATIENCE)
-                yield Seen(tmp_path, broker, gm, session)
-            finally:
-                lc.send_signal(signal.SIGTERM)
-                assert await asyncio.to_thread(lc.wait, patience(PATIENCE)) == 0, (tmp_path / "lc.log").read_text()
+async def seen(tmp_path: Path, own_broker: MosquittoProcess) -> AsyncIterator[Seen]:
+    log = tmp_path / "lc.log"
+    told = {k: v for k, v in os.environ.items() if k != "HALIMEDE_HTTP"}
+    async with FakeGm(MqttBus("gm", own_broker.url)).running() as gm, aiohttp.ClientSession() as session:
+        with log.open("ab") as file:
+            arguments = command(tmp_path, "--broker", own_broker.url)
+            lc = subprocess.Popen(arguments, cwd=ROOT, env=told, stdout=file, stderr=file)
+        try:
+            await eventually(lambda: gm.presences and gm.syncs, PATIENCE)
+            yield Seen(tmp_path, own_broker, gm, session)
+        finally:
+            lc.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(lc.wait, patience(PATIENCE)) == 0, log.read_text()
 
 
 async def test_it_is_ready_once_gm_has_answered_and_not_while_the_broker_is_away(seen: Seen) -> None:
@@ -111,15 +113,14 @@ async def test_it_is_ready_once_gm_has_answered_and_not_while_the_broker_is_away
 
 @pytest.mark.slow
 async def test_its_figures_agree_with_what_it_did(seen: Seen) -> None:
-    steady = {"command": ["python3", "steady.py"], "workingDir": str(seen.folder)}
-    await seen.gm.insert(model(url=str(seen.folder / "model.onnx")), service(edge=steady))
-    await seen.shows(1, "halimede_lc_workers", role="edge", phase="Running")
+    pid = await seen.runs()
     families = await scrape(seen.session, seen.url)
-    assert value(families, "halimede_lc_held_resources") == 2
+    for name, number in {
+        "held_resources": 2, "download_bytes_total": len(b"a model"), "download_seconds_count": 1,
+        "worker_restarts_total": 0,
+    }.items():  # fmt: skip
+        assert value(families, f"halimede_lc_{name}") == number, name
     assert value(families, "halimede_lc_preparations", plural="models", phase="Ready") == 1
-    assert value(families, "halimede_lc_download_bytes_total") == len(b"a model")
-    assert value(families, "halimede_lc_download_seconds_count") == 1
-    assert value(families, "halimede_lc_worker_restarts_total") == 0
     assert value(families, "halimede_lc_store_bytes") > 0
     assert value(families, "halimede_build_info", role="lc") == 1
     assert value(families, "process_resident_memory_bytes") > 0
@@ -127,7 +128,6 @@ async def test_its_figures_agree_with_what_it_did(seen: Seen) -> None:
     taken = value(await scrape(seen.session, seen.url), "halimede_lc_reports_total")
     assert taken >= sum(seen.gm.reports.values()) >= 2
 
-    pid = next(p for p in _children("steady.py", seen.folder))
     os.kill(pid, signal.SIGKILL)
     await seen.shows(1, "halimede_lc_worker_restarts_total")
 
@@ -139,12 +139,10 @@ async def test_its_figures_agree_with_what_it_did(seen: Seen) -> None:
 
 @pytest.mark.slow
 async def test_a_worker_is_reported_with_its_address_as_long_as_it_lives(seen: Seen) -> None:
-    steady = {"command": ["python3", "steady.py"], "workingDir": str(seen.folder)}
-    await seen.gm.insert(model(url=str(seen.folder / "model.onnx")), service(edge=steady))
-    await seen.shows(1, "halimede_lc_workers", role="edge", phase="Running")
+    pid = await seen.runs()
     await seen.gm.says(EDGE, task_info=TaskInfo(), http="http://127.0.0.1:4711")
     await eventually(lambda: _address(seen.gm) == "http://127.0.0.1:4711", PATIENCE)
-    os.kill(next(p for p in _children("steady.py", seen.folder)), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     await eventually(lambda: _address(seen.gm) == "", PATIENCE)
 
 
@@ -162,13 +160,3 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
 
 def _address(gm: FakeGm) -> str:
     return gm.statuses[HELMET].workers[0].http if gm.statuses[HELMET].workers else "?"
-
-
-def _children(word: str, folder: Path) -> list[int]:
-    import psutil
-
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline", "cwd"])
-        if word in (process.info["cmdline"] or []) and process.info["cwd"] == str(folder)
-    ]

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
 from halimede import topics
 from halimede.bus.memory import MemoryBus
 from halimede.cli.client import ApiRefusedError, Client
@@ -19,11 +21,11 @@ from halimede.messages import CameraStatus, DeadLetter, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import utc_now
 from services.gm.dashboard.feed import PROBLEMS_EVERY
-from tests.integration.gm_world import SERVICES, World, model, service, world
+from tests.integration.gm_world import SERVICES, World, model, world
 from tests.integration.test_observed_gm import refuse
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 
-HELMET = Key(SERVICES, "default", "helmet")
+HELMET, CLOUD = Key(SERVICES, "default", "helmet"), "helmet-cloud-cloud0"
 Row = tuple[str, str, str]
 
 
@@ -47,13 +49,16 @@ async def rows_of_doctor(client: Client) -> set[Row]:
     return {(check.name, check.about, check.level) for check in checks if check.level != "ok"}
 
 
-async def test_a_system_that_is_well_has_no_row_anywhere(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"):
-        await w.apply(model("small"), model("big"), service())
-        await w.reaches("Running")
-        async with Client(MemoryBus("cli", w.broker)) as client:
-            assert await rows_of_status(client) == await rows_of_doctor(client) == rows_of_the_page(w) == set()
-        assert w.manager.metrics.health().report(readiness=True)[0]
+def late_report(**fields: str) -> WorkerReport:
+    """What a node says of a cloud worker that it has not heard for six seconds."""
+    last_report = (datetime.now(UTC) - timedelta(seconds=6)).isoformat()
+    return WorkerReport(name=CLOUD, role="cloud", phase="Running", last_report=last_report, **fields)
+
+
+async def test_a_system_that_is_well_has_no_row_anywhere(w: World) -> None:
+    async with Client(MemoryBus("cli", w.broker)) as client:
+        assert await rows_of_status(client) == await rows_of_doctor(client) == rows_of_the_page(w) == set()
+    assert w.manager.metrics.health().report(readiness=True)[0]
 
 
 async def test_readiness_computes_no_counts_of_services(tmp_path: Path) -> None:
@@ -63,7 +68,7 @@ async def test_readiness_computes_no_counts_of_services(tmp_path: Path) -> None:
             assert w.manager.metrics.health().report(readiness=True)[0]
 
 
-@simulated
+@pytest.mark.simulated
 async def test_an_open_page_names_a_problem_soon_but_the_checks_do_not_run_each_second(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm():
         feed, observer = w.manager.feed, w.manager._plane.observer
@@ -77,12 +82,8 @@ async def test_an_open_page_names_a_problem_soon_but_the_checks_do_not_run_each_
 
 async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge, w.node("cloud0") as cloud:
-        last_report = (datetime.now(UTC) - timedelta(seconds=6)).isoformat()
-        cloud.overrides["cloud"] = WorkerReport(
-            name="helmet-cloud-cloud0", role="cloud", phase="Running", last_report=last_report
-        )
-        await w.apply(model("small"), model("big"), service())
-        await w.reaches("Running")
+        cloud.overrides["cloud"] = late_report()
+        await w.deploy()
         async with w.node("edge9"):
             await eventually(lambda: w.manager._plane.nodes.is_online("edge9"))
         observer = w.manager._plane.observer
@@ -111,7 +112,7 @@ async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) 
             ("answers", "ji/helmet", "problem"),
             ("nodes", "node/edge9", "warning"),
             ("cameras", "camera/helmet", "problem"),
-            ("reports", "worker/helmet-cloud-cloud0", "fact"),
+            ("reports", f"worker/{CLOUD}", "fact"),
             ("dead letters", "", "warning"),
         }
         ready, checks = w.manager.metrics.health().report(readiness=True)
@@ -122,24 +123,17 @@ async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) 
 
 async def test_a_worker_without_a_report_for_some_seconds_is_a_fact_and_no_failure(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0") as cloud:
-        last_report = (datetime.now(UTC) - timedelta(seconds=6)).isoformat()
-        name = "helmet-cloud-cloud0"
-        cloud.overrides["cloud"] = WorkerReport(name=name, role="cloud", phase="Running", last_report=last_report)
-        await w.apply(model("small"), model("big"), service())
-        await w.reaches("Running")
+        cloud.overrides["cloud"] = late_report()
+        await w.deploy()
         async with Client(MemoryBus("cli", w.broker)) as client:
             snapshot = Snapshot("memory", answers=await read_system(client))
             (check,) = snapshot.checks()
-            assert (check.about, check.level, check.fails) == (f"worker/{name}", "fact", False)
+            assert (check.about, check.level, check.fails) == (f"worker/{CLOUD}", "fact", False)
             assert "on node cloud0" in check.what
             shown = document(snapshot, snapshot.checks())
-            assert shown["healthy"]
-            assert shown["todo"] == []
+            assert (shown["healthy"], shown["todo"]) == (True, [])
             # the fault takes the fact's stead
-            silent = WorkerReport(
-                name=name, role="cloud", phase="Running", reason="WorkerSilent", message="x", last_report=last_report
-            )
-            cloud.overrides["cloud"] = silent
+            cloud.overrides["cloud"] = late_report(reason="WorkerSilent", message="x")
             cloud.report(HELMET)
             await w.reaches("Degraded")
             checks = Snapshot("memory", answers=await read_system(client)).checks()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 
 from halimede.frames import encode_image
 from halimede.messages import Box
-from services.broker import MosquittoProcess
-from tests.graphs import FLOAT, write_graph
-from tests.integration.workers import site
+from tests.graphs import FLOAT
+from tests.integration.workers import Site
+from tests.serving_world import echo
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -83,36 +82,26 @@ DETECTOR: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_regions_go_up_and_boxes_are_in_the_pixels_of_the_frame(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
-) -> None:
+async def test_regions_go_up_and_boxes_are_in_the_pixels_of_the_frame(s: Site) -> None:
     draw = np.random.default_rng(1)
     pictures = [encode_image(draw.integers(0, 256, (SIDE, SIDE)).astype(np.uint8)) for _ in range(20)]
     rule = SCRIPT | {"HEM_NAME": "CloudOnly", "HEM_PARAMETERS": "[]", "UPLOAD": "regions", "DEADLINE_MS": "60000"}
-    async with site(mosquitto, unique, tmp_path) as s:
-        edge = f"{unique}-e"
-        s.start_script("cloud", f"{unique}-c", BOUNDS, **SCRIPT)
-        s.start_script("edge", edge, SPOTS, **rule)
-        await s.running(f"{unique}-c", edge)
-        await s.send(pictures)
-        await s.answered()
-        for result in s.results.values():
-            assert (result.by, result.degraded) == ("cloud", False)
-            assert result.prediction.boxes == [Box(40, 40, 72, 72, 0.8, "thing"), Box(*SURE)]  # type: ignore[arg-type]
-        await eventually(lambda: s.counts(edge).inference_number == len(pictures), 30)
-        counts = s.counts(edge)
-        assert (counts.upload_cloud_ratio, counts.lost) == (1, 0)
-        assert counts.uploaded_bytes < 0.2 * sum(map(len, pictures))
+    s.start_script("cloud", s.cloud, BOUNDS, **SCRIPT)
+    s.start_script("edge", s.edge, SPOTS, **rule)
+    await s.running(s.cloud, s.edge)
+    await s.send_all(pictures)
+    for result in s.results.values():
+        assert (result.by, result.degraded) == ("cloud", False)
+        assert result.prediction.boxes == [Box(40, 40, 72, 72, 0.8, "thing"), Box(*SURE)]  # type: ignore[arg-type]
+    await eventually(lambda: s.counts(s.edge).inference_number == len(pictures), 30)
+    counts = s.counts(s.edge)
+    assert (counts.upload_cloud_ratio, counts.lost) == (1, 0)
+    assert counts.uploaded_bytes < 0.2 * sum(map(len, pictures))
 
 
 @pytest.mark.slow
-async def test_hard_crops_go_up_and_no_frame_is_lost_when_the_worker_is_killed(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
-) -> None:
-    size: list[Any] = ["n", 1, "h", "w"]
-    graph = write_graph(
-        tmp_path / "map.onnx", [("Identity", ["x"], ["y"], {})], {"x": (FLOAT, size)}, {"y": (FLOAT, size)}
-    )
+async def test_hard_crops_go_up_and_no_frame_is_lost_when_the_worker_is_killed(s: Site) -> None:
+    graph = echo(s.folder / "map.onnx", FLOAT, ["n", 1, "h", "w"])
     page = np.zeros((16, 16 * len(SHADES), 3), np.uint8)
     for number, shade in enumerate(SHADES):
         page[4:12, 16 * number + 4 : 16 * number + 12] = shade
@@ -121,23 +110,21 @@ async def test_hard_crops_go_up_and_no_frame_is_lost_when_the_worker_is_killed(
         "DETECTOR": json.dumps({"name": "finder", "minScore": 0.0}),
     }  # fmt: skip
     pages = [encode_image(page)] * 20
-    async with site(mosquitto, unique, tmp_path) as s:
-        edge, cloud = f"{unique}-e", f"{unique}-c"
-        folder = tmp_path / f"{cloud}-script"
-        s.start_script("cloud", cloud, BIG, **SCRIPT)
-        worker = s.start_script("edge", edge, SMALL, **options)
-        await s.running(cloud, edge)
-        await s.send(pages)
-        await eventually((folder / "requested").exists, 30)
-        worker.kill()
-        assert not s.results
-        (folder / "go").touch()
-        s.start_script("edge", edge, SMALL, **options)
-        await s.answered()
-        for result in s.results.values():
-            assert (result.by, result.hard, result.degraded) == ("cloud", True, False)
-            assert [box.label for box in result.prediction.boxes or ()] == ["small", "small", "big", "big"]
-            assert [box.x1 for box in result.prediction.boxes or ()] == [4, 20, 36, 52]
-        await eventually(lambda: s.counts(edge).inference_number == len(pages) * len(SHADES), 30)
-        counts = s.counts(edge)
-        assert (counts.upload_cloud_ratio, counts.lost) == (0.5, 0)
+    folder = s.folder / f"{s.cloud}-script"
+    s.start_script("cloud", s.cloud, BIG, **SCRIPT)
+    worker = s.start_script("edge", s.edge, SMALL, **options)
+    await s.running(s.cloud, s.edge)
+    await s.send(pages)
+    await eventually((folder / "requested").exists, 30)
+    worker.kill()
+    assert not s.results
+    (folder / "go").touch()
+    s.start_script("edge", s.edge, SMALL, **options)
+    await s.answered()
+    for result in s.results.values():
+        assert (result.by, result.hard, result.degraded) == ("cloud", True, False)
+        assert [box.label for box in result.prediction.boxes or ()] == ["small", "small", "big", "big"]
+        assert [box.x1 for box in result.prediction.boxes or ()] == [4, 20, 36, 52]
+    await eventually(lambda: s.counts(s.edge).inference_number == len(pages) * len(SHADES), 30)
+    counts = s.counts(s.edge)
+    assert (counts.upload_cloud_ratio, counts.lost) == (0.5, 0)

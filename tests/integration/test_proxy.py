@@ -100,17 +100,7 @@ async def test_loss_stalls_and_loses_nothing(proxy: Proxy) -> None:
     assert await ask(connection, data) >= 10 * 0.05
 
 
-async def test_throttle_holds_the_rate(proxy: Proxy) -> None:
-    connection = await connect(proxy)
-    proxy.throttle(50_000)
-    assert await ask(connection, bytes(30_000)) >= 0.6
-    proxy.throttle(0)
-    assert await fastest(connection, bytes(30_000)) < 0.6
-
-
-async def test_a_shared_line_is_as_fast_for_all_together_and_full_windows_hold_nobody_up_for_long(
-    proxy: Proxy,
-) -> None:
+async def test_a_shared_line_is_as_fast_for_all_together_and_full_windows_hold_nobody_up_for_long(proxy: Proxy) -> None:
     first, second, small = [await connect(proxy) for _ in range(3)]
     proxy.share(50_000, window=5_000)
     for each in (first, second, small):
@@ -127,7 +117,7 @@ async def test_a_shared_line_is_as_fast_for_all_together_and_full_windows_hold_n
 
 async def test_what_is_under_way_is_bounded_and_holds_the_sender_back(proxy: Proxy) -> None:
     _, writer = connection = await connect(proxy)
-    proxy.throttle(1)
+    proxy.share(1, window=MOST_UNDER_WAY)
     total = 64 * 1024 * 1024
     writer.write(bytes(total))
     with pytest.raises(TimeoutError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -15,7 +14,7 @@ from halimede.errors import InvalidFieldError
 from halimede.serving.grpc_handlers import SERVICE
 from halimede.serving.server_access import ServerAccess, read_access
 from tests.serving_world import START_S, adds, server
-from tests.waiting import patience
+from tests.waiting import eventually
 
 TOKEN = "0123456789abcdef"
 BODY = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
@@ -27,10 +26,8 @@ def files(tmp_path: Path) -> tuple[str, str, str]:
     token, certificate, key = tmp_path / "token", tmp_path / "tls.crt", tmp_path / "tls.key"
     token.write_text(f"{TOKEN}\n")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    alternative = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    subprocess.run(
-        [*command.split(), *alternative, "-keyout", key, "-out", certificate], check=True, capture_output=True
-    )
+    command += f" -addext subjectAltName=IP:127.0.0.1,DNS:localhost -keyout {key} -out {certificate}"
+    subprocess.run(command.split(), check=True, capture_output=True)
     token.chmod(0o600)
     key.chmod(0o600)
     return str(token), str(certificate), str(key)
@@ -51,9 +48,12 @@ async def test_only_who_shows_the_token_is_answered_and_health_is_open(
         for path in ("/healthz", "/v2/health/live"):
             async with session.get(made.http + path) as answer:
                 assert answer.status == 200
-        async with asyncio.timeout(patience(START_S)):
-            while (await session.get(f"{made.http}/v2/health/ready")).status != 200:
-                await asyncio.sleep(0.1)
+
+        async def is_ready() -> bool:
+            async with session.get(f"{made.http}/v2/health/ready") as answer:
+                return answer.status == 200
+
+        await eventually(is_ready, START_S, 0.1)
         infer = f"{made.http}/v2/models/m/infer"
         for headers in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}):
             for request in (session.get(f"{made.http}/metrics", headers=headers), session.post(infer, headers=headers)):
@@ -77,9 +77,7 @@ async def test_only_who_shows_the_token_is_answered_and_health_is_open(
 
 
 def test_tls_is_of_version_1_2_at_least(files: tuple[str, str, str]) -> None:
-    context = read_access(*files).tls
-    assert context is not None
-    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert read_access(*files).tls.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_mistakes_name_the_option_and_what_to_do(tmp_path: Path, files: tuple[str, str, str]) -> None:

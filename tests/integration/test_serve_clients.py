@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import subprocess
 from collections.abc import AsyncIterator
@@ -18,10 +17,11 @@ import pytest_asyncio
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from onnx import TensorProto
-from PIL import Image
 from tritonclient.utils import InferenceServerException
 
-from tests.serving_world import FLOAT, Server, adds, echo, graph, server
+from halimede.frames import encode_image
+from tests.graphs import FLOAT, write_graph
+from tests.serving_world import Server, adds, echo, server
 from tests.waiting import patience
 
 SPEC = {
@@ -32,17 +32,21 @@ SPEC = {
 }  # fmt: skip
 
 
+def png(left: int, right: int) -> bytes:
+    return encode_image(np.array([[left, right]], np.uint8))
+
+
+def images(*files: bytes) -> dict[str, tuple[str, np.ndarray]]:
+    return {"image": ("BYTES", np.array(files, object))}
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
     """A server of several models, as its file names them."""
     folder = tmp_path_factory.mktemp("models")
     rows = (FLOAT, ["N", 2])
-    both = graph(
-        folder / "both.onnx",
-        [("Add", ["a", "b"], ["sum"], {}), ("Sub", ["a", "b"], ["difference"], {})],
-        {"a": rows, "b": rows},
-        {"sum": rows, "difference": rows},
-    )
+    nodes = [("Add", ["a", "b"], ["sum"], {}), ("Sub", ["a", "b"], ["difference"], {})]
+    both = write_graph(folder / "both.onnx", nodes, {"a": rows, "b": rows}, {"sum": rows, "difference": rows})
     models: list[dict[str, Any]] = [
         {"name": "adds", "path": str(adds(folder / "adds.onnx", 1)), "version": "3"},
         {"name": "both", "path": str(both)},
@@ -113,17 +117,16 @@ def test_only_the_outputs_that_are_asked_for_come(client: Any) -> None:
 
 
 def test_text_and_half_precision(client: Any) -> None:
-    texts = np.array([b"a", "ü".encode(), b""], object)
-    assert ask(client, "text", {"x": ("BYTES", texts)}).as_numpy("y").tolist() == texts.tolist()
-    half = np.array([[0.5, -2]], np.float16)
-    assert np.array_equal(ask(client, "half", {"x": ("FP16", half)}).as_numpy("y"), half)
-    brain = np.array([[0.5, -2]], ml_dtypes.bfloat16)
-    assert np.array_equal(ask(client, "brain", {"x": ("BF16", brain)}).as_numpy("y"), brain)
+    for model, kind, array in (
+        ("text", "BYTES", np.array([b"a", "ü".encode(), b""], object)),
+        ("half", "FP16", np.array([[0.5, -2]], np.float16)),
+        ("brain", "BF16", np.array([[0.5, -2]], ml_dtypes.bfloat16)),
+    ):
+        assert ask(client, model, {"x": (kind, array)}).as_numpy("y").tolist() == array.tolist()
 
 
 def test_pictures_are_answered_with_predictions(client: Any) -> None:
-    files = np.array([png(20, 200), png(200, 20)], object)
-    said = ask(client, "pictures", {"image": ("BYTES", files)}).as_numpy("prediction")
+    said = ask(client, "pictures", images(png(20, 200), png(200, 20))).as_numpy("prediction")
     assert [json.loads(item)["label"] for item in said] == ["bright", "dark"]
     raw = ask(client, "pictures", {"x": ("FP32", np.array([[1, 2]], np.float32))})
     assert raw.as_numpy("y").tolist() == [[1, 2]]
@@ -137,6 +140,12 @@ def test_pictures_are_answered_with_predictions(client: Any) -> None:
         ("adds", {"x": ("FP32", np.zeros((1, 3), np.float32))}, {}, "has shape"),
         ("adds", {"x": ("FP64", np.zeros((1, 2), np.float64))}, {}, "is FP32, not FP64"),
         ("pictures", {"image": ("BYTES", np.array([b"no picture"], object))}, {}, "neither a JPEG nor a PNG"),
+        (
+            "pictures",
+            {"image": ("BYTES", np.array([png(1, 2), png(1, 2)[:50]], object))},
+            {},
+            "image[1]: no readable png",
+        ),
     ],
 )
 def test_what_cannot_be_answered_says_why(client: Any, model: str, tensors: Any, more: Any, what: str) -> None:
@@ -145,26 +154,10 @@ def test_what_cannot_be_answered_says_why(client: Any, model: str, tensors: Any,
     assert what in str(refused.value)
 
 
-def test_a_picture_that_breaks_off_is_its_own_requests_fault(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match=r"image\[1\]: no readable png"):
-        ask(client, "pictures", {"image": ("BYTES", np.array([png(1, 2), png(1, 2)[:50]], object))})
-
-
-def png(left: int, right: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(np.array([[left, right]], np.uint8)).save(out, "png")
-    return out.getvalue()
-
-
 def curl(*arguments: str) -> tuple[int, Any]:
     """Return curl's status and the body's JSON."""
-    done = subprocess.run(
-        ["curl", "-sS", "-w", "\n%{http_code}", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=patience(30),
-    )
+    command = ["curl", "-sS", "-w", "\n%{http_code}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience(30))
     body, _, status = done.stdout.rpartition("\n")
     return int(status), json.loads(body)
 
@@ -185,8 +178,7 @@ def test_curl_infers(running: Server) -> None:
 def test_curl_hears_what_is_wrong(running: Server) -> None:
     at = running.http
     assert curl("-d", "{", f"{at}/v2/models/adds/infer")[0] == 400
-    status, said = curl(f"{at}/v2/nowhere")
-    assert (status, said) == (404, {"error": "Not Found"})
+    assert curl(f"{at}/v2/nowhere") == (404, {"error": "Not Found"})
     assert curl("-X", "PUT", f"{at}/v2/models/adds")[0] == 405
     assert curl("-H", "Host: evil.example", f"{at}/v2")[0] == 421
     status, said = curl("-X", "POST", f"{at}/v2/repository/index")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
 import subprocess
@@ -11,29 +13,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
+from halimede.frames import encode_image
 from halimede.messages import WorkerInfo
 from halimede.models import desired_state
-from halimede.models.desired_state import Desired
+from halimede.models.desired_state import Desired, DesiredModel
 from halimede.serving.server import main
 from services.broker import MosquittoProcess
-from tests.ports import free_port
+from tests.inbox import Inbox
 from tests.scraping import scrape
-from tests.serving_world import ROOT, adds, counts, server, wish
+from tests.serving_world import ROOT, Server, adds, counts, server, wish
 from tests.simulated import eventually
 from tests.waiting import patience
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
-    """A Mosquitto of its own."""
-    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as running:
-        yield running
-
 
 METRICS = {
     "halimede_serve_requests", "halimede_serve_failures", "halimede_serve_rollouts", "halimede_serve_refused_versions",
@@ -42,68 +37,64 @@ METRICS = {
 }  # fmt: skip
 
 
+@contextlib.asynccontextmanager
+async def reporting(folder: Path, broker: MosquittoProcess, first: DesiredModel) -> AsyncIterator[tuple[Server, Inbox]]:
+    """Run a server that a local controller listens to, and that is to have a model; yield what it reports as well."""
+    infos: Inbox[WorkerInfo] = Inbox()
+    desired_state.write(folder / "models.json", Desired(models=[first]))
+    told = {
+        "HALIMEDE_BROKER": broker.url, "NAMESPACE": "default", "SERVICE_NAME": "face", "SERVICE_UID": "u-1",
+        "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
+    }  # fmt: skip
+    async with MqttBus("lc", broker.url) as bus:
+        await bus.wait_connected(patience(5))
+        await bus.subscribe(topics.WORKER_INFO.filter(node="n1"), infos)
+        async with server(folder / "server", "--file", str(folder / "models.json"), **told) as made:
+            await eventually(lambda: infos.deliveries, 60)
+            yield made, infos
+
+
+def last(infos: Inbox[WorkerInfo]) -> WorkerInfo:
+    return infos.deliveries[-1].body
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """No model."""
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    return tmp_path / "bad.onnx"
+
+
 @pytest.mark.slow
 async def test_it_tells_its_local_controller_which_model_it_has_and_where(
-    tmp_path: Path, broker: MosquittoProcess
+    tmp_path: Path, own_broker: MosquittoProcess, bad: Path
 ) -> None:
-    infos: list[WorkerInfo] = []
-
-    async def heard(delivery: Delivery[WorkerInfo]) -> None:
-        infos.append(delivery.body)
-
-    file = tmp_path / "models.json"
-    bad = tmp_path / "bad.onnx"
-    bad.write_bytes(b"no model")
-    first = wish(adds(tmp_path / "1.onnx", 1), version="1")
-    desired_state.write(file, Desired(models=[wish(bad, version="0")]))
-    told = {
-        "HALIMEDE_BROKER": broker.url, "NAMESPACE": "default", "SERVICE_NAME": "face", "SERVICE_UID": "u-1",
-        "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
-    }  # fmt: skip
-    async with MqttBus("lc", broker.url) as bus:
-        await bus.wait_connected(patience(5))
-        await bus.subscribe(topics.WORKER_INFO.filter(node="n1"), heard)
-        async with server(tmp_path / "server", "--file", str(file), **told) as made:
-            await eventually(lambda: infos and infos[-1].model and infos[-1].reason, 60)
-            assert (infos[-1].status, infos[-1].reason) == ("starting", "ModelInvalid")
-            desired_state.write(file, Desired(models=[first]))
-            await eventually(lambda: infos[-1].status == "running", 60)
-            said = infos[-1]
-            assert (said.role, said.owner_kind, said.owner_name, said.owner_uid) == (
-                "serve", "inferencemodel", "face", "u-1",
-            )  # fmt: skip
-            assert said.url == said.http == made.http
-            assert said.model
-            assert (said.model.version, said.model.mark) == ("1", first.mark)
-            desired_state.write(file, Desired(models=[wish(bad, version="2")]))
-            await eventually(lambda: infos[-1].model and infos[-1].model.reason == "ModelInvalid", 60)
-            assert infos[-1].status == "running"
-            assert infos[-1].model
-            assert infos[-1].model.version == "1"
-            assert await made.terminate() == 0
-            await eventually(lambda: infos[-1].status == "completed")
+    file, first = tmp_path / "models.json", wish(adds(tmp_path / "1.onnx", 1), version="1")
+    async with reporting(tmp_path, own_broker, wish(bad, version="0")) as (made, infos):
+        await eventually(lambda: last(infos).model and last(infos).reason, 60)
+        assert (last(infos).status, last(infos).reason) == ("starting", "ModelInvalid")
+        desired_state.write(file, Desired(models=[first]))
+        await eventually(lambda: last(infos).status == "running", 60)
+        info = last(infos)
+        assert (info.role, info.owner_kind, info.owner_name, info.owner_uid) == (
+            "serve", "inferencemodel", "face", "u-1",
+        )  # fmt: skip
+        assert info.url == info.http == made.http
+        assert info.model
+        assert (info.model.version, info.model.mark) == ("1", first.fingerprint)
+        desired_state.write(file, Desired(models=[wish(bad, version="2")]))
+        await eventually(lambda: last(infos).model and last(infos).model.reason == "ModelInvalid", 60)
+        assert (last(infos).status, last(infos).model.version) == ("running", "1")
+        assert await made.terminate() == 0
+        await eventually(lambda: last(infos).status == "completed")
 
 
 @pytest.mark.slow
-async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: MosquittoProcess) -> None:
-    infos: list[WorkerInfo] = []
-
-    async def heard(delivery: Delivery[WorkerInfo]) -> None:
-        infos.append(delivery.body)
-
-    file = tmp_path / "models.json"
-    desired_state.write(file, Desired(models=[wish(tmp_path / "late.onnx", version="1")]))
-    told = {
-        "HALIMEDE_BROKER": broker.url, "NAMESPACE": "default", "SERVICE_NAME": "face", "SERVICE_UID": "u-1",
-        "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
-    }  # fmt: skip
-    async with MqttBus("lc", broker.url) as bus:
-        await bus.wait_connected(patience(5))
-        await bus.subscribe(topics.WORKER_INFO.filter(node="n1"), heard)
-        async with server(tmp_path / "server", "--file", str(file), **told):
-            await eventually(lambda: infos and infos[-1].reason == "ModelUnreadable", 60)
-            adds(tmp_path / "late.onnx", 1)
-            await eventually(lambda: (infos[-1].status, infos[-1].reason) == ("running", ""), 60)
+async def test_it_tells_that_a_model_came_late(tmp_path: Path, own_broker: MosquittoProcess) -> None:
+    async with reporting(tmp_path, own_broker, wish(tmp_path / "late.onnx", version="1")) as (_, infos):
+        await eventually(lambda: last(infos).reason == "ModelUnreadable", 60)
+        adds(tmp_path / "late.onnx", 1)
+        await eventually(lambda: (last(infos).status, last(infos).reason) == ("running", ""), 60)
 
 
 async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
@@ -136,11 +127,7 @@ async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(
-    tmp_path: Path,
-    arguments: list[str],
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, arguments: list[str], what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, spec = adds(tmp_path / "m.onnx", 1), tmp_path / "spec.json"
     spec.write_text(json.dumps({"labels": 7}))
@@ -158,37 +145,36 @@ def test_a_mistake_is_one_line_and_code_2(
     assert what.format(good=good) in lines[0]
 
 
-def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
-    command = [sys.executable, "-m", "halimede", "serve", "README.md", "--http", "127.0.0.1:0"]
-    told = {"HALIMEDE_LOG_LEVEL": "CRITICAL", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(60), env=told, check=False
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    told = {"HALIMEDE_LOG_LEVEL": "CRITICAL", "PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(90), env=told, check=False
     )
+
+
+SERVE = (sys.executable, "-m", "halimede", "serve")
+
+
+def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
+    done = run(*SERVE, "README.md", "--http", "127.0.0.1:0")
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("halimede serve: "), line
     assert "is not an ONNX model" in line
 
 
-def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Path) -> None:
-    file, bad = tmp_path / "models.json", tmp_path / "bad.onnx"
-    bad.write_bytes(b"no model")
-    desired_state.write(file, Desired(models=[wish(bad, version="2")]))
-    command = [sys.executable, "-m", "halimede", "serve", "--file", str(file), "--strict", "--http", "127.0.0.1:0"]
-    told = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(90), env=told, check=False
-    )
+def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Path, bad: Path) -> None:
+    desired_state.write(tmp_path / "models.json", Desired(models=[wish(bad, version="2")]))
+    done = run(*SERVE, "--file", str(tmp_path / "models.json"), "--strict", "--http", "127.0.0.1:0")
     assert done.returncode == 1, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("halimede serve: a model is not there: ModelInvalid: "), last
+    final = done.stderr.strip().splitlines()[-1]
+    assert final.startswith("halimede serve: a model is not there: ModelInvalid: "), final
 
 
 def test_help_says_what_there_is() -> None:
-    for command in ([sys.executable, "-m", "halimede", "serve"], [Path(sys.executable).with_name("halimede"), "serve"]):
-        done = subprocess.run(
-            [*command, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=patience(60), check=True
-        )
+    for command in (SERVE, (str(Path(sys.executable).with_name("halimede")), "serve")):
+        done = run(*command, "--help")
+        assert done.returncode == 0
         assert "--grpc" in done.stdout
         assert "GRACE_S" in done.stdout
 
@@ -197,19 +183,17 @@ async def test_a_users_own_estimator_answers_pictures(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import numpy as np\nclass Mine:\n    def predict(self, data):\n        return str(np.asarray(data).max())\n"
     )
-    model = adds(tmp_path / "m.onnx", 1)
-    async with server(
-        tmp_path / "s", str(model), "--estimator", "mine:Mine", PYTHONPATH=f"{ROOT}:{tmp_path}"
-    ) as made, aiohttp.ClientSession() as session:  # fmt: skip
+    command = (str(adds(tmp_path / "m.onnx", 1)), "--estimator", "mine:Mine")
+    async with (
+        server(tmp_path / "s", *command, PYTHONPATH=f"{ROOT}:{tmp_path}") as made,
+        aiohttp.ClientSession() as session,
+    ):
         await made.ready()
         async with session.get(f"{made.http}/v2/models/m") as answer:
             said = await answer.json()
         assert said["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
-        import base64
-
-        from tests.integration.test_serve_clients import png
-
-        given = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [base64.b64encode(png(3, 7)).decode()]}
+        picture = base64.b64encode(encode_image(np.array([[3, 7]], np.uint8))).decode()
+        given = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
         async with session.post(f"{made.http}/v2/models/m/infer", json={"inputs": [given]}) as answer:
             said = await answer.json()
         assert json.loads(said["outputs"][0]["data"][0])["label"] == "7"

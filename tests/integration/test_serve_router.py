@@ -18,13 +18,12 @@ import pytest
 import tritonclient.http as triton_http
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames import new_frame, pack
-from halimede.messages import DeadLetter, Result, Status, StatusDocument
+from halimede.messages import DeadLetter, Frame, Result, Status, StatusDocument
 from services.broker import MosquittoProcess
+from tests.inbox import Inbox
 from tests.integration.test_serve_clients import SPEC, png
-from tests.ports import free_port
 from tests.scraping import scrape, value
 from tests.serving_world import Server, adds, port_of, server
 from tests.simulated import eventually
@@ -84,17 +83,15 @@ def ask(router: Server, picture: bytes) -> tuple[str, dict[str, Any]]:
 
 async def test_easy_ones_stay_at_the_edge_and_hard_ones_go_to_the_cloud_while_there_is_one(world: World) -> None:
     async with world.router() as router:
-        label, said = await asyncio.to_thread(ask, router, EASY)
-        assert (label, said) == ("bright", {"by": "edge", "hard": False, "degraded": False})
-        label, said = await asyncio.to_thread(ask, router, HARD)
-        assert (label, said) == ("surely bright", {"by": "cloud", "hard": True, "degraded": False})
+        easy = ("bright", {"by": "edge", "hard": False, "degraded": False})
+        assert await asyncio.to_thread(ask, router, EASY) == easy
+        hard = ("surely bright", {"by": "cloud", "hard": True, "degraded": False})
+        assert await asyncio.to_thread(ask, router, HARD) == hard
         assert await world.cloud.terminate() == 0
         for reason in ("no-cloud", "circuit-open"):
-            label, said = await asyncio.to_thread(ask, router, HARD)
-            assert (label, said) == ("bright", {"by": "edge", "hard": True, "degraded": True, "reason": reason})
-        label, said = await asyncio.to_thread(ask, router, EASY)
-        assert said["by"] == "edge"
-        assert not said["degraded"]
+            by_edge = ("bright", {"by": "edge", "hard": True, "degraded": True, "reason": reason})
+            assert await asyncio.to_thread(ask, router, HARD) == by_edge
+        assert await asyncio.to_thread(ask, router, EASY) == easy
         async with aiohttp.ClientSession() as session:
             found = await scrape(session, router.http)
             assert value(found, "halimede_router_answers_total", by="edge") == 4
@@ -154,34 +151,18 @@ async def test_raw_scores_are_judged_too(world: World) -> None:
             assert (said["parameters"]["by"], said["outputs"][0]["data"]) == (by, row)
 
 
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
-    """A Mosquitto of its own."""
-    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as running:
-        yield running
+async def test_frames_of_a_camera_get_one_result_each(world: World, own_broker: MosquittoProcess) -> None:
+    results: Inbox[Result] = Inbox()
+    letters: Inbox[DeadLetter] = Inbox()
 
+    def results_of(frame: Frame) -> list[Result]:
+        return [result for result in results.read(lambda body: body) if result.id == frame.id.hex()]
 
-class Ear:
-    """Results and dead letters."""
-
-    def __init__(self) -> None:
-        self.results: dict[str, list[Result]] = {}
-        self.letters: list[DeadLetter] = []
-
-    async def result(self, delivery: Delivery[Result]) -> None:
-        self.results.setdefault(delivery.body.id, []).append(delivery.body)
-
-    async def letter(self, delivery: Delivery[DeadLetter]) -> None:
-        self.letters.append(delivery.body)
-
-
-async def test_frames_of_a_camera_get_one_result_each(world: World, broker: MosquittoProcess) -> None:
-    ear = Ear()
-    async with MqttBus("camera", broker.url) as bus:
+    async with MqttBus("camera", own_broker.url) as bus:
         await bus.wait_connected(patience(5))
-        await bus.subscribe(topics.RESULT.filter(service="helmet"), ear.result)
-        await bus.subscribe(topics.DEAD_LETTER.filter(), ear.letter)
-        async with world.router("--camera", "cam0", "--broker", broker.url) as router:
+        await bus.subscribe(topics.RESULT.filter(service="helmet"), results)
+        await bus.subscribe(topics.DEAD_LETTER.filter(), letters)
+        async with world.router("--camera", "cam0", "--broker", own_broker.url) as router:
             to = topics.CAMERA_FRAME.at(ns="default", camera="cam0")
 
             async def heard() -> bool:
@@ -192,8 +173,8 @@ async def test_frames_of_a_camera_get_one_result_each(world: World, broker: Mosq
             hard = new_frame(np.array([[100, 110]], np.uint8), camera="cam0", encoding="png")
             for frame in (easy, hard, easy, hard):
                 await bus.publish(to, pack(frame))
-            await eventually(lambda: {easy.id.hex(), hard.id.hex()} <= set(ear.results), 30)
-            (one,), (other,) = ear.results[easy.id.hex()], ear.results[hard.id.hex()]
+            await eventually(lambda: results_of(easy) and results_of(hard), 30)
+            (one,), (other,) = results_of(easy), results_of(hard)
             assert (one.by, one.hard, one.label, one.camera) == ("edge", False, "bright", "cam0")
             assert (other.by, other.hard, other.label, other.edge and other.edge.label) == (
                 "cloud", True, "surely bright", "bright",
@@ -201,20 +182,20 @@ async def test_frames_of_a_camera_get_one_result_each(world: World, broker: Mosq
             await world.cloud.terminate()
             late = new_frame(np.array([[100, 110]], np.uint8))
             await bus.publish(to, pack(late))
-            await eventually(lambda: late.id.hex() in ear.results, 30)
-            (third,) = ear.results[late.id.hex()]
+            await eventually(lambda: results_of(late), 30)
+            (third,) = results_of(late)
             assert (third.by, third.degraded, third.reason) == ("edge", True, "no-cloud")
 
             async def refused() -> bool:  # a client that has just connected may have no connection for its letter yet
-                return await bus.publish(to, b"no picture") and bool(ear.letters)
+                return await bus.publish(to, b"no picture") and bool(letters.deliveries)
 
             await eventually(refused, 30, 0.2)
             assert await router.terminate() == 0
-    assert all(len(copies) == 1 for copies in ear.results.values())
+    assert len(set(results.read(lambda result: result.id))) == len(results.deliveries)
 
 
-async def test_models_are_found_by_the_status_of_their_services(world: World, broker: MosquittoProcess) -> None:
-    async with MqttBus("gm", broker.url) as gm:
+async def test_models_are_found_by_the_status_of_their_services(world: World, own_broker: MosquittoProcess) -> None:
+    async with MqttBus("gm", own_broker.url) as gm:
         await gm.wait_connected(patience(5))
 
         async def tell(name: str, url: str | None) -> None:
@@ -225,7 +206,7 @@ async def test_models_are_found_by_the_status_of_their_services(world: World, br
             await gm.publish(to, body)
 
         await tell("little", world.edge.http)
-        services = ("--edge-service", "little", "--cloud-service", "large", "--broker", broker.url)
+        services = ("--edge-service", "little", "--cloud-service", "large", "--broker", own_broker.url)
         async with world.router(*services) as router:
             await eventually(lambda: router.said("model found"), 30)
             _, said = await asyncio.to_thread(ask, router, HARD)

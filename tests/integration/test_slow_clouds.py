@@ -18,8 +18,9 @@ from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import RequestWorker
 from tests.integration.test_shares_by_credits import Timed
-from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, cloud_bus, frame
+
+pytestmark = pytest.mark.simulated
 
 SIZE = 64 * 1024
 
@@ -108,23 +109,17 @@ class Play:
     ],
     ids=lambda value: "" if isinstance(value, int) else f"{value.edges}x{value.fps:g}fps-{value.each_ms:g}ms",
 )
-def test_a_cloud_worker_answers_what_it_can_however_much_it_is_asked_for(play: Play, able: int) -> None:
-    @simulated
-    async def check() -> None:
-        seen = await play.run()
-        assert seen["answered"] >= 0.9 * able, seen
-        assert seen[OffloadReason.CIRCUIT_OPEN] == 0, seen
-        assert seen[OffloadReason.DEADLINE] <= 0.3 * able, seen
-
-    check()
+async def test_a_cloud_worker_answers_what_it_can_however_much_it_is_asked_for(play: Play, able: int) -> None:
+    seen = await play.run()
+    assert seen["answered"] >= 0.9 * able, seen
+    assert seen[OffloadReason.CIRCUIT_OPEN] == 0, seen
+    assert seen[OffloadReason.DEADLINE] <= 0.3 * able, seen
 
 
-@simulated
 async def test_what_it_can_do_easily_is_all_answered() -> None:
     assert await Play(20, fps=30).run() == {"answered": 600}
 
 
-@simulated
 async def test_a_sample_in_a_hurry_is_not_made_late_by_those_that_are_batched_with_it() -> None:
     broker = MemoryBroker()
     async with cloud_bus(broker, "c0") as bus, MemoryBus("e0", broker) as edge, asyncio.TaskGroup() as group:

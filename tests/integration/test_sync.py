@@ -101,6 +101,7 @@ async def test_a_dataset_is_copied_to_all_nodes_of_a_selector_and_one_changed_fi
         assert moved == {"part07/data7.txt"}
 
 
+@pytest.mark.slow
 async def test_a_copy_stays_when_source_gm_and_broker_are_gone_and_its_node_starts_again(tmp_path: Path) -> None:
     async with fleet(tmp_path) as nodes:
         plane = nodes.plane
@@ -160,6 +161,7 @@ async def test_a_death_in_the_middle_costs_what_was_under_way(tmp_path: Path, vi
             assert nodes.content(node) == large
 
 
+@pytest.mark.slow
 async def test_bad_syncs_are_refused_or_said(tmp_path: Path) -> None:
     async with fleet(tmp_path, copies=1) as nodes:
         plane = nodes.plane

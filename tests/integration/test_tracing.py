@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +15,13 @@ from halimede.bus.mqtt import MqttBus
 from halimede.bus.rpc import RpcClient
 from halimede.cli.commands.trace import ask
 from halimede.frames import new_id, pack
-from halimede.messages import Frame, HardSample, Reply, Result, TraceRequest
+from halimede.messages import Frame, HardSample, TraceRequest
 from halimede.topic import Filter
 from halimede.tracing import TraceContext, read, write
-from services.broker import MosquittoProcess
 from tests.collector import Span, collector
-from tests.digits import Digits
-from tests.integration.workers import Site, site
+from tests.digits import ALL_HARD, Digits
+from tests.inbox import Inbox
+from tests.integration.workers import Site
 from tests.ports import free_port
 from tests.simulated import eventually
 from tests.waiting import patience
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.timeout(180)
 
 EDGE_STEPS = {"receive", "decode", "wait", "model", "mine", "offload", "offload.request", "result"}
 CLOUD_STEPS = {"receive", "queue", "decode", "compute", "reply"}
-CLOUD_ONLY = {"HEM_NAME": "CloudOnly", "HEM_PARAMETERS": ""}
 START_S = 30.0
 
 
@@ -39,9 +38,9 @@ def frame(picture: bytes) -> Frame:
 
 
 async def workers(s: Site, digits: Digits, **environment: str) -> None:
-    s.start("cloud", f"{s.service}-c", digits.big, **environment)
-    s.start("edge", f"{s.service}-e", digits.small, **{**CLOUD_ONLY, **environment})
-    await s.running(f"{s.service}-c", f"{s.service}-e")
+    s.start("cloud", s.cloud, digits.big, **environment)
+    s.start("edge", s.edge, digits.small, **ALL_HARD, **environment)
+    await s.running(s.cloud, s.edge)
 
 
 def only(spans: list[Span], name: str, worker: str = "") -> Span:
@@ -51,32 +50,19 @@ def only(spans: list[Span], name: str, worker: str = "") -> Span:
 
 
 @pytest.mark.slow
-async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with (
-        collector() as there,
-        site(mosquitto, unique, tmp_path) as s,
-        MqttBus("consumer-t", mosquitto.url) as bus,
-    ):
-        came: list[Delivery[Result]] = []
-        replied: dict[bytes, TraceContext | None] = {}
-
-        async def result(delivery: Delivery[Result]) -> None:
-            came.append(delivery)
-
-        async def reply(delivery: Delivery[Reply]) -> None:
-            replied[delivery.body.id] = read(delivery.packet.properties)
-
+async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(s: Site, digits: Digits) -> None:
+    results: Inbox[Any] = Inbox()
+    replies: Inbox[Any] = Inbox()
+    async with collector() as there, MqttBus("consumer-t", s.broker.url) as bus:
         await bus.wait_connected(patience(5))
-        await bus.subscribe(topics.RESULT.filter(ns="default", service=unique), result)
-        await bus.subscribe(topics.REPLY.filter(ns="default", service=unique), reply)
+        await bus.subscribe(topics.RESULT.filter(ns="default", service=s.service), results)
+        await bus.subscribe(topics.REPLY.filter(ns="default", service=s.service), replies)
         await workers(s, digits, OTEL_EXPORTER_OTLP_ENDPOINT=there.url)
         camera = TraceContext(trace=0xABCDEF0123456789, span=0x1122334455667788, state="vendor=1")
         one, other = frame(digits.pictures[0]), frame(digits.pictures[1])
         await s.publish(pack(one), properties=write(camera))
         await s.publish(pack(other))
-        await eventually(lambda: len(came) == 2, START_S)
+        await eventually(lambda: len(results.deliveries) == 2, START_S)
         trace = f"{camera.trace:032x}"
         roots = {"edge frame", "cloud request"}
         await eventually(lambda: {x.name for x in there.of(trace)} == EDGE_STEPS | CLOUD_STEPS | roots, START_S)
@@ -84,9 +70,7 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
         spans = there.of(trace)
         edge, cloud = only(spans, "edge frame"), only(spans, "cloud request")
         offload = only(spans, "offload")
-        assert edge.parent == f"{camera.span:016x}"
-        assert offload.parent == edge.id
-        assert cloud.parent == offload.id
+        assert (edge.parent, offload.parent, cloud.parent) == (f"{camera.span:016x}", edge.id, offload.id)
         for step in EDGE_STEPS - {"offload.request"}:
             assert only(spans, step, "-e").parent == edge.id
         assert only(spans, "offload.request").parent == offload.id
@@ -94,8 +78,8 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
             assert only(spans, step, "-c").parent == cloud.id
         assert len({x.id for x in spans}) == len(spans)
         assert edge.attributes["halimede.frame"] == one.id.hex()
-        assert only(spans, "offload.request").attributes["halimede.to"] == f"{unique}-c"
-        assert edge.resource["service.name"] == f"{unique}-edge"
+        assert only(spans, "offload.request").attributes["halimede.to"] == s.cloud
+        assert edge.resource["service.name"] == f"{s.service}-edge"
         assert all(edge.start <= x.start <= x.end for x in spans if x.resource == edge.resource)
 
         # each model call is a trace of its own, linked both ways
@@ -110,48 +94,41 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
         assert (trace, cloud.id) in next(x for x in there.spans if (x.trace, x.id) == computed).links
 
         # the result says where it belongs; a frame without a context is a trace by its own id
-        said = {d.body.id: read(d.packet.properties) for d in came}
-        assert said[one.id.hex()] == TraceContext(camera.trace, int(edge.id, 16), state="vendor=1")
-        assert replied[one.id] == TraceContext(camera.trace, int(cloud.id, 16), state="vendor=1")
+        contexts = {d.body.id: read(d.packet.properties) for d in (*results.deliveries, *replies.deliveries)}
+        assert contexts[one.id.hex()] == TraceContext(camera.trace, int(edge.id, 16), state="vendor=1")
+        assert contexts[one.id] == TraceContext(camera.trace, int(cloud.id, 16), state="vendor=1")
         await eventually(lambda: bool(there.of(other.id.hex())), START_S)
         assert only(there.of(other.id.hex()), "edge frame").parent == ""
 
 
 @pytest.mark.slow
-async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_know(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(mosquitto, unique, tmp_path) as s, MqttBus(f"cli-{unique}", mosquitto.url) as bus:
+async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_know(s: Site, digits: Digits) -> None:
+    async with MqttBus(f"cli-{s.service}", s.broker.url) as bus:
         await bus.wait_connected(patience(5))
         await workers(s, digits)
-        await s.send(digits.pictures[:5])
-        await s.answered()
+        await s.send_all(digits.pictures[:5])
         known = next(iter(s.sent))
         rpc = RpcClient(bus, topics.TRACE_REPLY.at(client=bus.client_id))
         await rpc.start()
         replies = await ask(rpc, TraceRequest(id=known))
-        assert {(r.role, r.worker) for r in replies} == {("edge", f"{unique}-e"), ("cloud", f"{unique}-c")}
+        assert {(r.role, r.worker) for r in replies} == {("edge", s.edge), ("cloud", s.cloud)}
         steps = {r.role: [x.name for x in r.spans] for r in replies}
         assert set(steps["edge"]) - {"offload.window"} == EDGE_STEPS
         assert set(steps["cloud"]) == CLOUD_STEPS
         # silence: neither for an unknown frame, nor on another's reply topic
-        heard: list[object] = []
-
-        async def hear(delivery: Delivery[object]) -> None:
-            heard.append(delivery.body)
-
+        heard: Inbox[object] = Inbox()
         other = topics.TRACE_REPLY.at(client="somebody")
-        await bus.subscribe(Filter(topics.TRACE_REPLY, other.text), hear)
+        await bus.subscribe(Filter(topics.TRACE_REPLY, other.text), heard)
         to = topics.TRACE_REQUEST.at(client=bus.client_id)
         mine = topics.TRACE_REPLY.at(client=bus.client_id)
         await bus.unsubscribe(Filter(topics.TRACE_REPLY, mine.text))
-        await bus.subscribe(Filter(topics.TRACE_REPLY, mine.text), hear)
+        await bus.subscribe(Filter(topics.TRACE_REPLY, mine.text), heard)
         await bus.publish(to, TraceRequest(id="0" * 31 + "1"), reply_to=mine)
         await bus.publish(to, TraceRequest(id=known), reply_to=other)
         await asyncio.sleep(1)
-        assert not heard
+        assert not heard.deliveries
         await bus.publish(to, TraceRequest(id=known), reply_to=mine)
-        await eventually(lambda: len(heard) == 2, START_S)
+        await eventually(lambda: len(heard.deliveries) == 2, START_S)
 
 
 async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,18 +141,16 @@ async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True], ids=["away", "silent"])
 async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, *, there: bool
+    s: Site, digits: Digits, *, there: bool
 ) -> None:
     port = free_port()
     told = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "60000"}
     async with contextlib.AsyncExitStack() as stack:
-        s = await stack.enter_async_context(site(mosquitto, unique, tmp_path))
         if there:
             server = await asyncio.start_server(silence, "127.0.0.1", port)
             stack.callback(server.close)
         await workers(s, digits, **told)
-        await s.send(digits.pictures[:200], fps=200)
-        await s.answered()
+        await s.send_all(digits.pictures[:200])
         assert len(s.by("cloud")) > 100
         began = time.monotonic()
         codes = await asyncio.gather(*(worker.terminate() for worker in s.workers))
@@ -185,10 +160,8 @@ async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker
 
 
 @pytest.mark.slow
-async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with collector() as there, site(mosquitto, unique, tmp_path) as s:
+async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(s: Site, digits: Digits) -> None:
+    async with collector() as there:
         await workers(s, digits, OTEL_EXPORTER_OTLP_ENDPOINT=there.url)
         good = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
         hostile: list[dict[str, str]] = [
@@ -223,31 +196,27 @@ async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
 
 @pytest.mark.slow
 async def test_hard_samples_are_shown_at_most_once_a_second_and_not_at_all_when_switched_off(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
+    s: Site, digits: Digits
 ) -> None:
-    async with site(mosquitto, unique, tmp_path) as s:
-        seen: list[tuple[float, HardSample]] = []
+    seen: list[tuple[float, HardSample]] = []
 
-        async def glimpse(delivery: Delivery[HardSample]) -> None:
-            seen.append((time.monotonic(), delivery.body))
+    async def glimpse(delivery: Delivery[HardSample]) -> None:
+        seen.append((time.monotonic(), delivery.body))
 
-        await s.bus.subscribe(topics.HARD_SAMPLE.filter(ns="default", service=unique), glimpse)
-        await workers(s, digits)
-        await s.send(digits.pictures[:250], fps=100)
-        await s.answered()
-        await eventually(lambda: len(seen) >= 2, START_S)
-        assert len(seen) <= (seen[-1][0] - seen[0][0]) / 0.9 + 1
-        sample = seen[0][1]
-        assert s.results[sample.id.hex()].by == sample.by == "cloud"
-        assert s.results[sample.id.hex()].label == sample.label
-        assert sample.edge_label in set("0123456789")
-        assert sample.data[:4] == b"\x89PNG"
-        assert await s.workers[1].terminate() == 0
-        del seen[:]
-        s.start("edge", f"{unique}-e", digits.small, **CLOUD_ONLY, HARD_SAMPLES="off")
-        await s.running(f"{unique}-e")
-        s.sent.clear()
-        await s.send(digits.pictures[:50])
-        await s.answered()
-        await asyncio.sleep(1.5)
-        assert not seen
+    await s.bus.subscribe(topics.HARD_SAMPLE.filter(ns="default", service=s.service), glimpse)
+    await workers(s, digits)
+    await s.send_all(digits.pictures[:250], fps=100)
+    await eventually(lambda: len(seen) >= 2, START_S)
+    assert len(seen) <= (seen[-1][0] - seen[0][0]) / 0.9 + 1
+    sample = seen[0][1]
+    result = s.results[sample.id.hex()]
+    assert (result.by, result.label) == (sample.by, sample.label) == ("cloud", result.label)
+    assert sample.edge_label in set("0123456789")
+    assert sample.data[:4] == b"\x89PNG"
+    assert await s.workers[1].terminate() == 0
+    del seen[:]
+    await s.run_edge(digits.small, **ALL_HARD, HARD_SAMPLES="off")
+    s.sent.clear()
+    await s.send_all(digits.pictures[:50])
+    await asyncio.sleep(1.5)
+    assert not seen

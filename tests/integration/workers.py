@@ -25,6 +25,7 @@ from halimede.frames import new_id, pack
 from halimede.messages import DeadLetter, Frame, Load, Result, TaskInfo, WorkerInfo
 from halimede.tracing import origin
 from services.broker import MosquittoProcess
+from tests.digits import Digits
 from tests.scraping import Families, scrape, value
 from tests.simulated import eventually
 from tests.waiting import patience
@@ -63,6 +64,8 @@ class Site:
 
     def __init__(self, broker: MosquittoProcess, bus: MqttBus, service: str, folder: Path) -> None:
         self.broker, self.bus, self.service, self.folder = broker, bus, service, folder
+        #: names of its workers, where it has one of a role
+        self.edge, self.cloud = f"{service}-e", f"{service}-c"
         self.results: dict[str, Result] = {}
         self.copies: Counter[str] = Counter()
         self.infos: dict[str, WorkerInfo] = {}
@@ -118,9 +121,23 @@ class Site:
 
     def start(self, role: str, name: str, model: Path | str, **changes: str) -> Worker:
         """Start our own worker on an ONNX model."""
-        return self._start(
-            [sys.executable, "-m", "halimede", "worker", role], name, self.environment(role, name, model, **changes)
+        command = [sys.executable, "-m", "halimede", "worker", role]
+        return self._start(command, name, self.environment(role, name, model, **changes))
+
+    async def run_edge(self, model: Path | str, **changes: str) -> Worker:
+        """Start the edge worker, and wait until it takes frames."""
+        worker = self.start("edge", self.edge, model, **changes)
+        await self.running(self.edge)
+        return worker
+
+    async def run_both(self, digits: Digits, **changes: str) -> tuple[Worker, Worker]:
+        """Start the edge worker, with these changes, and the cloud worker; wait until they take frames."""
+        cloud, edge = (
+            self.start("cloud", self.cloud, digits.big),
+            self.start("edge", self.edge, digits.small, **changes),
         )
+        await self.running(self.cloud, self.edge)
+        return edge, cloud
 
     def start_script(self, role: str, name: str, code: str, **changes: str) -> Worker:
         """Start a user's script, as the neptune form does: in its own folder."""
@@ -128,6 +145,13 @@ class Site:
         folder.mkdir(exist_ok=True)
         (folder / "worker.py").write_text(textwrap.dedent(code))
         return self._start([sys.executable, "worker.py"], name, self.environment(role, name, "", **changes), folder)
+
+    async def run_script(self, role: str, code: str, **changes: str) -> Worker:
+        """Start a user's script as the worker of a role, and wait until it takes frames."""
+        name = self.edge if role == "edge" else self.cloud
+        worker = self.start_script(role, name, code, **changes)
+        await self.running(name)
+        return worker
 
     def _start(self, command: list[str], name: str, told: dict[str, str], cwd: Path = ROOT) -> Worker:
         self.infos.pop(name, None)
@@ -194,6 +218,11 @@ class Site:
     async def answered(self, timeout_s: float = START_S) -> None:
         """Wait until every frame that was sent has its result."""
         await eventually(lambda: set(self.sent) <= set(self.results), timeout_s)
+
+    async def send_all(self, pictures: list[bytes], fps: float = 200) -> None:
+        """Send pictures, and wait for their answers."""
+        await self.send(pictures, fps)
+        await self.answered()
 
     def by(self, who: str) -> list[Result]:
         return [result for result in self.results.values() if result.by == who]

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from tests.kubernetes.client import Client, RefusedError
 from tests.kubernetes.double import Double
 
 Rules = list[dict[str, Any]]
 _HOME = "default"
-
-
-class Access(Protocol):
-    """Lets users in."""
-
-    async def add(self, stem: str, rules: Rules) -> tuple[str, str]:
-        """Return the user's full name and a token."""
-
-    async def clean(self) -> None:
-        """Let them in no more."""
 
 
 class DoubleAccess:
@@ -55,25 +45,22 @@ class ServiceAccounts:
         for namespace in sorted({each for rule in rules for each in rule.get("namespaces", ())}):
             here = [rule for rule in rules if namespace in rule.get("namespaces", ())]
             await self._bind("Role", namespace, name, here, subject)
-        answer = await self._client.request(
-            "POST", f"/api/v1/namespaces/{_HOME}/serviceaccounts/{name}/token", {"spec": {"expirationSeconds": 7200}}
-        )
+        path = f"/api/v1/namespaces/{_HOME}/serviceaccounts/{name}/token"
+        answer = await self._client.request("POST", path, {"spec": {"expirationSeconds": 7200}})
         return f"system:serviceaccount:{_HOME}:{name}", answer["status"]["token"]
 
     async def _bind(self, kind: str, namespace: str | None, name: str, rules: Rules, subject: dict[str, str]) -> None:
         plain = [{key: value for key, value in rule.items() if key != "namespaces"} for rule in rules]
         await self._make(kind, namespace, {"metadata": {"name": name}, "rules": plain})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        await self._make(
-            f"{kind}Binding", namespace, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
-        )
+        binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+        await self._make(f"{kind}Binding", namespace, binding)
 
     async def _make(self, kind: str, namespace: str | None, body: dict[str, Any]) -> None:
         await self._client.create(kind, namespace, body)
         self._made.append((kind, namespace, body["metadata"]["name"]))
 
     async def clean(self) -> None:
-        """Remove the accounts and what binds them."""
         for kind, namespace, name in reversed(self._made):
             with suppress(RefusedError):
                 await self._client.delete(kind, namespace, name)

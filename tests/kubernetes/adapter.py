@@ -62,12 +62,10 @@ class Adapter:
         await eventually(lambda: self.happened.count(what) >= times, PATIENCE)
 
     async def model(self, name: str = "m") -> StoredResource:
-        """A model that was just made."""
         made = await self.make(model(name))
         return await self.stored(name, version=made["metadata"]["resourceVersion"])
 
     async def service(self, name: str = "helmet") -> StoredResource:
-        """A service that was just made."""
         await self.make(service(name))
         return await self.stored(name, SERVICES)
 

@@ -9,7 +9,6 @@ Every test has a namespace of its own. What needs the double's control (faults, 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import ssl
@@ -21,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.access import Access, DoubleAccess, ServiceAccounts
-from tests.kubernetes.client import Body, Client, RefusedError
+from tests.kubernetes.access import DoubleAccess, ServiceAccounts
+from tests.kubernetes.client import Body, Client, RefusedError, contains
 from tests.kubernetes.double import Control, Double
 from tests.kubernetes.garbage import empty
 from tests.kubernetes.kubeconfig import Config, read, write
 from tests.kubernetes.pki import server_context
 from tests.kubernetes.player import Player
-from tests.waiting import patience
+from tests.waiting import eventually
 
 ASSETS, CLUSTER = "KUBEBUILDER_ASSETS", "HALIMEDE_TEST_CLUSTER"
 
@@ -49,7 +48,7 @@ class User:
     kubeconfig: Path
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Api:
     """An API server, and the test's own place on it."""
 
@@ -57,17 +56,16 @@ class Api:
     kubeconfig: Path
     folder: Path
     client: Client
-    namespace: str
-    access: Access
+    access: DoubleAccess | ServiceAccounts
     #: only on the double
     double: Double | None = None
+    namespace: str = ""
     #: whether somebody collects the garbage and empties namespaces
     managed: bool = True
     _made: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.config.url
 
     @property
@@ -83,13 +81,13 @@ class Api:
         return self.double.control
 
     def unique(self, stem: str) -> str:
-        """Return a name for something that has no namespace; ``created`` sees to its removal."""
+        """Return a name for something that has no namespace."""
         return f"{stem}-{secrets.token_hex(4)}"
 
-    def player(self, namespace: str = "") -> Player:
+    def player(self) -> Player:
         """Return somebody who plays what this server lacks, in the test's namespace."""
         deploys = kind_of_server() != "cluster"
-        return Player(self.client, namespace or self.namespace, deploys=deploys, collects=not self.managed)
+        return Player(self.client, self.namespace, deploys=deploys, collects=not self.managed)
 
     async def node(self, name: str, labels: dict[str, str] | None = None) -> Body:
         """Make a Node object; it goes away with the test."""
@@ -103,10 +101,17 @@ class Api:
         await self.client.create("Namespace", None, {"metadata": {"name": name}})
         self._made.append(("Namespace", name))
         if kind_of_server() == "cluster":  # pods are refused before its controllers have made this
-            async with asyncio.timeout(patience(30.0)):
-                while await self.client.find("ServiceAccount", name, "default") is None:
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: self.client.find("ServiceAccount", name, "default"), 30.0, 0.1)
         return name
+
+    async def until_gone(self, kind: str, name: str, namespace: str | None = "") -> None:
+        """Wait until an object is gone; it is one of the test's namespace unless another is given."""
+
+        async def is_gone() -> bool:
+            where = self.namespace if namespace == "" else namespace
+            return await self.client.find(kind, where, name) is None
+
+        await eventually(is_gone, 60.0, 0.05)
 
     async def install(self, definition: Body) -> None:
         """Install a CustomResourceDefinition (or bring the installed one to this), and wait until it is served."""
@@ -118,15 +123,12 @@ class Api:
             except RefusedError as refused:
                 if refused.code != 409:  # another test has just installed it
                     raise
-        elif not _within(definition["spec"], found["spec"]):
+        elif not contains(found["spec"], definition["spec"]):
             meta = {**definition["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
             await self.client.replace("CustomResourceDefinition", None, {**definition, "metadata": meta})
         spec = definition["spec"]
-        async with asyncio.timeout(patience(30.0)):
-            while not await self._served(
-                f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-            ):
-                await asyncio.sleep(0.05)
+        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        await eventually(lambda: self._served(path), 30.0)
 
     async def _served(self, path: str) -> bool:
         try:
@@ -160,14 +162,6 @@ class Api:
                     raise
 
 
-def _within(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return all(name in found and _within(value, found[name]) for name, value in wanted.items())
-    if isinstance(wanted, list) and isinstance(found, list):
-        return len(wanted) == len(found) and all(map(_within, wanted, found))
-    return bool(wanted == found)
-
-
 @asynccontextmanager
 async def on_double(folder: Path, *, tls: bool = False) -> AsyncIterator[Api]:
     """A double of one test's own (with ``tls``: for clients such as kubectl that send no token in plain text)."""
@@ -176,15 +170,8 @@ async def on_double(folder: Path, *, tls: bool = False) -> AsyncIterator[Api]:
         config = Config(url=double.url, token=double.admin, ca=authority)
         client = Client(config.url, config.token, tls_of(config))
         write(folder / "admin.yaml", config)
-        api = Api(
-            config=config,
-            kubeconfig=folder / "admin.yaml",
-            folder=folder,
-            client=client,
-            namespace="",
-            access=DoubleAccess(double),
-            double=double,
-        )
+        access = DoubleAccess(double)
+        api = Api(config, folder / "admin.yaml", folder, client, access, double)
         async with client:
             api.namespace = await api.new_namespace()
             yield api
@@ -196,22 +183,13 @@ async def on_server(kubeconfig: Path, folder: Path, *, managed: bool) -> AsyncIt
     config = read(kubeconfig)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config.url, config.token, tls_of(config)))
-        api = Api(
-            config=config,
-            kubeconfig=kubeconfig,
-            folder=folder,
-            client=client,
-            namespace="",
-            access=ServiceAccounts(client),
-            managed=managed,
-        )
+        api = Api(config, kubeconfig, folder, client, ServiceAccounts(client), managed=managed)
         api.namespace = await api.new_namespace()
         stack.push_async_callback(api.clean)
         yield api
 
 
 def trust_of(config: Config) -> ssl.SSLContext | None:
-    """Return what a client of this server needs to trust it."""
     return ssl.create_default_context(cadata=config.ca) if config.url.startswith("https") else None
 
 

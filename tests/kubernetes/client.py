@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+import pytest
 
 from tests.waiting import patience
 
@@ -51,15 +52,38 @@ class RefusedError(Exception):
         self.status = status
 
     @property
-    def reason(self) -> str:
-        """The word for it."""
-        return str(self.status.get("reason", ""))
+    def answer(self) -> tuple[int, str]:
+        """The code, and the word for it."""
+        return self.code, str(self.status.get("reason", ""))
 
     @property
     def causes(self) -> dict[str, str]:
         """What is wrong, by field."""
         causes = (self.status.get("details") or {}).get("causes") or []
         return {cause["field"]: cause["message"] for cause in causes}
+
+
+async def refusal(attempt: Awaitable[object]) -> RefusedError:
+    """Return why a request is refused; fail where it is not."""
+    with pytest.raises(RefusedError) as refused:
+        await attempt
+    return refused.value
+
+
+async def invalid_fields(attempt: Awaitable[object]) -> dict[str, str]:
+    """Return the fields for which a body is refused, with the reasons."""
+    refused = await refusal(attempt)
+    assert refused.answer == (422, "Invalid")
+    return refused.causes
+
+
+def contains(whole: Any, part: Any, *but: str) -> bool:
+    """Whether all of a part is in a body, which a server fills in; what has these names does not count."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(contains(whole.get(name), part[name], *but) for name in part.keys() - set(but))
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(part) == len(whole) and all(contains(*pair, *but) for pair in zip(whole, part, strict=True))
+    return bool(part == whole)
 
 
 def path(kind: str, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
@@ -71,6 +95,10 @@ def path(kind: str, namespace: str | None = None, name: str = "", subresource: s
         root, namespaced = f"/apis/{rest}", True
     where = f"/namespaces/{namespace}" if namespaced and namespace else ""
     return root + where + f"/{plural}" + (f"/{name}" if name else "") + (f"/{subresource}" if subresource else "")
+
+
+def _texts(query: dict[str, Any]) -> dict[str, str]:
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in query.items()}
 
 
 @dataclass
@@ -103,18 +131,13 @@ class Client:
         accept: str = "",
         **query: Any,
     ) -> Body:
-        """Send a request and return the answer.
-
-        Raises:
-            RefusedError: the answer is a failure.
-        """
+        """Send a request and return the answer. Raises RefusedError."""
         assert self._session is not None
         data = None if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Content-Type": content, **({"Accept": accept} if accept else {})}
-        asked = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in query.items()}
         async with (
             asyncio.timeout(patience(60.0)),
-            self._session.request(method, self.url + path, data=data, headers=headers, params=asked) as answer,
+            self._session.request(method, self.url + path, data=data, headers=headers, params=_texts(query)) as answer,
         ):
             text = await answer.read()
             found: Body = msgspec.json.decode(text) if text.startswith(b"{") else {"text": text.decode()}
@@ -123,11 +146,9 @@ class Client:
             return found
 
     async def create(self, kind: str, namespace: str | None, body: Body, **query: Any) -> Body:
-        """POST."""
         return await self.request("POST", path(kind, namespace), body, **query)
 
     async def get(self, kind: str, namespace: str | None, name: str, **more: Any) -> Body:
-        """GET one."""
         return await self.request("GET", path(kind, namespace, name), **more)
 
     async def find(self, kind: str, namespace: str | None, name: str) -> Body | None:
@@ -140,11 +161,9 @@ class Client:
             raise
 
     async def list(self, kind: str, namespace: str | None = None, **more: Any) -> Body:
-        """GET all."""
         return await self.request("GET", path(kind, namespace), **more)
 
     async def replace(self, kind: str, namespace: str | None, body: Body, subresource: str = "") -> Body:
-        """PUT."""
         return await self.request("PUT", path(kind, namespace, body["metadata"]["name"], subresource), body)
 
     async def patch(
@@ -162,20 +181,17 @@ class Client:
         return await self.request("PATCH", path(kind, namespace, name, subresource), body, content=content, **more)
 
     async def delete(self, kind: str, namespace: str | None, name: str, body: Body | None = None, **more: Any) -> Body:
-        """DELETE one."""
         return await self.request("DELETE", path(kind, namespace, name), body, **more)
 
     @asynccontextmanager
     async def watch(self, kind: str, namespace: str | None = None, **query: Any) -> AsyncIterator[Changes]:
         """Watch; leaving the context ends it."""
         assert self._session is not None
-        accept = query.pop("accept", "application/json")
-        asked = {"watch": "true", **{k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in query.items()}}
+        headers = {"Accept": query.pop("accept", "application/json")}
+        asked = {"watch": "true", **_texts(query)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
-        headers = {"Accept": accept}
-        async with self._session.get(
-            self.url + path(kind, namespace), params=asked, timeout=timeout, headers=headers
-        ) as answer:
+        where = self.url + path(kind, namespace)
+        async with self._session.get(where, params=asked, timeout=timeout, headers=headers) as answer:
             if answer.status >= 400:
                 raise RefusedError(answer.status, await answer.json())
             yield Changes(answer)
@@ -196,10 +212,15 @@ class Changes:
         event = msgspec.json.decode(line)
         return event["type"], event["object"]
 
+    async def events(self, number: int = 1) -> list[tuple[str, Body]]:
+        """Return the next events' types and objects; fail where the watch ends."""
+        events = [event for _ in range(number) if (event := await self.next())]
+        assert len(events) == number, "the watch has ended"
+        return events
+
     async def quiet(self, seconds: float = 0.3) -> bool:
         """Whether nothing comes for a while."""
         try:
-            event = await self.next(seconds)
+            return await self.next(seconds) is None
         except TimeoutError:
             return True
-        return event is None

@@ -32,9 +32,17 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path
 @pytest.fixture
 async def api(real_server: tuple[Path, bool] | None, tmp_path: Path) -> AsyncIterator[Api]:
     """An API server, with a namespace of the test's own."""
-    if real_server is None:
-        async with on_double(tmp_path) as found:
-            yield found
-    else:
-        async with on_server(real_server[0], tmp_path, managed=real_server[1]) as found:
-            yield found
+    server = on_server(real_server[0], tmp_path, managed=real_server[1]) if real_server else on_double(tmp_path)
+    async with server as found:
+        yield found
+
+
+@pytest.fixture
+async def secured(api: Api, tmp_path: Path) -> AsyncIterator[Api]:
+    """The API server over TLS: kubectl sends no token in plain text."""
+    if api.double is None:
+        yield api
+        return
+    (tmp_path / "tls").mkdir()
+    async with on_double(tmp_path / "tls", tls=True) as found:
+        yield found

@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 
 from tests.kubernetes.client import Body
+from tests.kubernetes.podstates import now
 from tests.kubernetes.sandbox import PATH, ROOT, Process, Sandbox, Spec
 from tests.kubernetes.volumes import Giver, NotYetError, expand
 from tests.waiting import patience
@@ -44,7 +44,6 @@ OURS = {
 
 
 def environment() -> dict[str, str]:
-    """Return what our images set, in the places of this machine."""
     path = f"{Path(sys.prefix) / 'bin'}:{PATH}"
     told = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "HALIMEDE_LOG": "json"}
     told["SSL_CERT_FILE"] = os.devnull  # the authorities of the internet, where no test goes, are not read
@@ -78,7 +77,6 @@ class Run:
 
     @property
     def logs(self) -> str:
-        """All that it printed."""
         return "".join((self._folder / f"{self.name}.{i}" / "log").read_text() for i in range(self.starts))
 
     async def once(self, sandbox: Sandbox) -> None:
@@ -211,8 +209,3 @@ class Run:
             "state": state,
             "lastState": self._last if "terminated" in self._last else {},
         }
-
-
-def now() -> str:
-    """Return the time as Kubernetes writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,25 +14,15 @@ from contextlib import aclosing
 
 import kubernetes
 
-from services.gm.cluster.kubernetes.api_paths import (
-    EVENTS,
-    LEASES,
-    MANAGED_KINDS,
-    NODES,
-    OPENED,
-    PODS,
-    SECRETS,
-    ApiResource,
-    resources,
-)
+from services.gm.cluster.kubernetes import api_paths
+from services.gm.cluster.kubernetes.api_paths import EVENTS, LEASES, NODES, OPENED, PODS, SECRETS, ApiResource
 from services.gm.cluster.kubernetes.client import KubernetesClient, NotFoundError, load_configuration
 
-EVERY = (*MANAGED_KINDS, PODS, NODES, SECRETS, EVENTS, LEASES, *resources())
+EVERY = (*api_paths.MANAGED_KINDS, PODS, NODES, SECRETS, EVENTS, LEASES, *api_paths.resources())
 LEASE = {"apiVersion": LEASES.version, "kind": LEASES.kind, "metadata": {"name": "cut"}, "spec": {}}
 
 
 async def read(client: KubernetesClient, api: ApiResource, namespace: str) -> None:
-    """Get, list and watch."""
     version = [version async for _, version in client.pages(api)][-1]
     async with aclosing(client.watch(api, version, seconds=5.0)) as events:
         assert await anext(events) == (OPENED, {})
@@ -44,7 +34,6 @@ async def read(client: KubernetesClient, api: ApiResource, namespace: str) -> No
 
 
 async def main(kubeconfig: str, namespace: str) -> None:
-    """Call them all."""
     async with KubernetesClient(await load_configuration(kubeconfig)) as client:
         for api in EVERY:
             await read(client, api, namespace)

@@ -24,7 +24,6 @@ class Config:
 
 
 def write(path: Path, config: Config) -> None:
-    """Write a kubeconfig with one context."""
     cluster: dict[str, Any] = {"server": config.url}
     if config.ca:
         cluster["certificate-authority-data"] = base64.b64encode(config.ca.encode()).decode()

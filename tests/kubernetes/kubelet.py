@@ -8,29 +8,25 @@ grace. What it cannot do, it says in the pod's status. Images are those of this 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import time
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
-import msgspec
 
 from tests.kubernetes.client import Body, Client, RefusedError
-from tests.kubernetes.containers import BACK_OFF, Image, Run, now
+from tests.kubernetes.containers import BACK_OFF, Image, Run
 from tests.kubernetes.placed import named_node
-from tests.kubernetes.player import HASH, Player, _exactly, _is_ready, _owned
+from tests.kubernetes.player import HASH, Player, Rounds, exactly, has_owner, is_ready, mark_of
+from tests.kubernetes.podstates import conditions, now
 from tests.kubernetes.sandbox import Network, Sandbox
 from tests.kubernetes.volumes import Giver, NotYetError
-from tests.waiting import patience
+from tests.waiting import eventually
 
-ROUND = 0.1
 PATIENCE = 60.0
 
 
-class Kubelet:
+class Kubelet(Rounds):
     """One node, from ``async with`` on. ``root`` stands for its file system, as far as pods may mount it."""
 
     def __init__(self, client: Client, namespace: str, node: str, root: Path, network: Network) -> None:
@@ -44,7 +40,6 @@ class Kubelet:
         self._namespace = namespace
         self._folder = root / "pods"
         self._network = network
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self.root.mkdir(parents=True)
@@ -52,24 +47,13 @@ class Kubelet:
         for folder in (self.root, *self.root.parents):
             if folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o001:
                 folder.chmod(folder.stat().st_mode | 0o011)
-        self._task = asyncio.create_task(self._run(), name=f"kubelet {self.node}")
-        return self
+        return await super().__aenter__()
 
-    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """The node dies, with all that runs on it."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await super().__aexit__()
         for pod in self.pods.values():
             await pod.kill()
-
-    async def _run(self) -> None:
-        while True:
-            # the server may be away for a while, and others write at the same time
-            with suppress(RefusedError, aiohttp.ClientError, TimeoutError, OSError):
-                await self._step()
-            await asyncio.sleep(ROUND)
 
     async def _step(self) -> None:
         asked = (await self._client.list("Pod", self._namespace, fieldSelector=f"spec.nodeName={self.node}"))["items"]
@@ -88,9 +72,8 @@ class Kubelet:
                 await pod.kill()
                 del self.pods[uid]
                 await self._report(pod)
-                await self._client.delete(
-                    "Pod", self._namespace, pod.name, _exactly(body["metadata"], gracePeriodSeconds=0)
-                )
+                meant = exactly(body["metadata"], gracePeriodSeconds=0)
+                await self._client.delete("Pod", self._namespace, pod.name, meant)
             else:
                 await self._report(pod)
 
@@ -179,7 +162,6 @@ class Pod:
                 group.create_task(run.stop(grace))
 
     async def kill(self) -> None:
-        """Take it away at once."""
         for task in (self._task, self._end):
             if task is not None:
                 task.cancel()
@@ -196,11 +178,10 @@ class Pod:
             self._task.result()  # a mistake of this kubelet's own
         initialized = all(run.succeeded for run in self.init)
         ready = initialized and all(run.ready for run in self.runs)
-        kinds = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
         status: Body = {
             "phase": "Running" if initialized and any(run.was_started for run in self.runs) else "Pending",
             "startTime": self.started_at,
-            "conditions": [{"type": kind, "status": str(holds)} for kind, holds in kinds.items()],
+            "conditions": conditions(ready=ready, initialized=initialized),
             "containerStatuses": [run.status(self._waiting) for run in self.runs],
         }
         if self.init:
@@ -221,8 +202,8 @@ class Controllers(Player):
         meta, spec = deployment["metadata"], deployment["spec"]
         if meta.get("deletionTimestamp"):
             return
-        mark = hashlib.sha256(msgspec.json.encode(spec["template"], order="sorted")).hexdigest()[:10]
-        own = [pod for pod in pods if _owned(pod, meta["uid"]) and not pod["metadata"].get("deletionTimestamp")]
+        mark = mark_of(deployment)
+        own = [pod for pod in pods if has_owner(pod, meta["uid"]) and not pod["metadata"].get("deletionTimestamp")]
         new = [pod for pod in own if pod["metadata"]["labels"].get(HASH) == mark]
         old = [pod for pod in own if pod not in new]
         wanted = spec.get("replicas", 1)
@@ -231,11 +212,11 @@ class Controllers(Player):
             if node := await self._node(spec["template"]["spec"], pods):
                 body["spec"] = {**body["spec"], "nodeName": node}
                 await self._client.create("Pod", self._namespace, body)
-        spare = sum(map(_is_ready, own)) - wanted
+        spare = sum(map(is_ready, own)) - wanted
         for pod in old + new[wanted:]:
-            if not _is_ready(pod) or spare > 0:
-                spare -= _is_ready(pod)
-                await self._client.delete("Pod", self._namespace, pod["metadata"]["name"], _exactly(pod["metadata"]))
+            if not is_ready(pod) or spare > 0:
+                spare -= is_ready(pod)
+                await self._client.delete("Pod", self._namespace, pod["metadata"]["name"], exactly(pod["metadata"]))
         await self._report(deployment, new[:wanted])
 
     async def _node(self, spec: Body, pods: list[Body]) -> str:
@@ -250,12 +231,4 @@ class Controllers(Player):
 
 async def until(what: str, done: Any, seconds: float = PATIENCE) -> Any:
     """Wait for a condition, a function or a coroutine function; return what it returned."""
-    end = time.monotonic() + patience(seconds)
-    while True:
-        found = done()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < end, f"{what} did not happen within {seconds:.0f} s"
-        await asyncio.sleep(0.05)
+    return await eventually(done, seconds, 0.05, lambda: what)

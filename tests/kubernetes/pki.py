@@ -15,7 +15,6 @@ DAYS = 30
 
 
 def key_pair(private: Path, public: Path) -> None:
-    """Write a key pair."""
     key = ec.generate_private_key(ec.SECP256R1())
     private.write_bytes(write_key(key))
     form = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -39,12 +38,10 @@ class Authority:
 
     @classmethod
     def new(cls) -> Authority:
-        """Make one."""
         pair = new_authority(DAYS)
         return cls(write_bundle([pair.certificate]).decode(), pair)
 
     def server(self, folder: Path, address: str) -> tuple[Path, Path]:
-        """Write a server's certificate and key."""
         made = new_server(self._pair, [address, "localhost"], DAYS)
         (folder / "server.pem").write_bytes(write_bundle([made.certificate]))
         (folder / "server.key").write_bytes(write_key(made.key))

@@ -15,25 +15,12 @@ HOST = "192.0.2.10"
 
 def running(pod: Body) -> Body:
     """All containers run and are ready."""
-    ready = _containers(pod, {"running": {"startedAt": _now()}}, ready=True)
-    return {
-        "phase": "Running",
-        "startTime": _now(),
-        "hostIP": HOST,
-        "conditions": _conditions(ready=True),
-        "containerStatuses": ready,
-    }
+    return {**_started(pod, ready=True), "hostIP": HOST}
 
 
 def unready(pod: Body) -> Body:
     """All containers run; the readiness probe does not succeed yet."""
-    containers = _containers(pod, {"running": {"startedAt": _now()}}, ready=False)
-    return {
-        "phase": "Running",
-        "startTime": _now(),
-        "conditions": _conditions(ready=False),
-        "containerStatuses": containers,
-    }
+    return _started(pod, ready=False)
 
 
 def pending(pod: Body) -> Body:
@@ -41,38 +28,16 @@ def pending(pod: Body) -> Body:
     return {"phase": "Pending"}
 
 
-def unschedulable(pod: Body) -> Body:
-    """No node takes it."""
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
-    }
-    return {"phase": "Pending", "conditions": [condition]}
-
-
-def crash_loop(pod: Body) -> Body:
-    """Its containers start and end again."""
-    state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
-    containers = [{**each, "restartCount": 7} for each in _containers(pod, state, ready=False)]
-    return {"phase": "Running", "conditions": _conditions(ready=False), "containerStatuses": containers}
-
-
-def image_pull(pod: Body) -> Body:
-    """Its image cannot be had."""
-    state = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
-    return {
-        "phase": "Pending",
-        "conditions": _conditions(ready=False),
-        "containerStatuses": _containers(pod, state, ready=False),
-    }
-
-
 def failed(pod: Body) -> Body:
     """It has ended and does not come back."""
     state = {"terminated": {"exitCode": 1, "reason": "Error"}}
     return {"phase": "Failed", "reason": "Evicted", "containerStatuses": _containers(pod, state, ready=False)}
+
+
+def _started(pod: Body, *, ready: bool) -> Body:
+    containers = _containers(pod, {"running": {"startedAt": now()}}, ready=ready)
+    states = conditions(ready=ready, initialized=True)
+    return {"phase": "Running", "startTime": now(), "conditions": states, "containerStatuses": containers}
 
 
 def _containers(pod: Body, state: Body, *, ready: bool) -> list[Body]:
@@ -82,11 +47,12 @@ def _containers(pod: Body, state: Body, *, ready: bool) -> list[Body]:
     ]
 
 
-def _conditions(*, ready: bool) -> list[Body]:
-    said = "True" if ready else "False"
-    kinds = {"PodScheduled": "True", "Initialized": "True", "ContainersReady": said, "Ready": said}
-    return [{"type": kind, "status": status} for kind, status in kinds.items()]
+def conditions(*, ready: bool, initialized: bool) -> list[Body]:
+    """Return the conditions of a pod that has a node."""
+    kinds = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+    return [{"type": kind, "status": str(holds)} for kind, holds in kinds.items()]
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

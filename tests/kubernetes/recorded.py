@@ -27,17 +27,14 @@ def _read(case: str) -> Body:
 
 
 def recorded(case: str) -> Body:
-    """Return a case."""
     return copy.deepcopy(_read(case))
 
 
 def pods_of(case: str) -> list[Body]:
-    """Return the pods of a case."""
     return list(recorded(case)["pods"])
 
 
 def nodes_of(case: str) -> list[Body]:
-    """Return the nodes of a case."""
     return list(recorded(case)["nodes"])
 
 
@@ -47,7 +44,6 @@ def events_of(case: str) -> list[Body]:
 
 
 def cases() -> list[str]:
-    """Return the names of all cases."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 

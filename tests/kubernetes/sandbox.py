@@ -25,7 +25,7 @@ from typing import Self
 
 import psutil
 
-from tests.waiting import patience
+from tests.waiting import eventually, patience
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "chroot")
@@ -128,17 +128,14 @@ class Sandbox:
         self.address = ""
 
     async def open(self) -> None:
-        """Make it."""
         hold = [*dies_with_us(), "unshare", "--net", "sleep", "infinity"]
         self._pause = await asyncio.create_subprocess_exec(*hold, env={"PATH": PATH})
         mine = Path("/proc/self/ns/net").readlink()
-        async with asyncio.timeout(patience(30)):
-            while Path(f"/proc/{self._pause.pid}/ns/net").readlink() == mine:
-                await asyncio.sleep(0.005)
+        net = Path(f"/proc/{self._pause.pid}/ns/net")
+        await eventually(lambda: net.readlink() != mine, 30)
         self.address = await self._network.join(self._pause.pid)
 
     async def close(self) -> None:
-        """End it."""
         if self._pause is not None:
             self._pause.kill()
             await self._pause.wait()
@@ -185,7 +182,6 @@ class Process:
             return 0
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to its first process."""
         if pid := self.pid:
             os.kill(pid, number)
 
@@ -196,12 +192,10 @@ class Process:
 
     @property
     def log(self) -> str:
-        """What it printed."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
     def last_words(self) -> str:
-        """What it wrote to its termination log."""
         return (self.folder / "termination-log").read_text(errors="replace")
 
 

@@ -38,12 +38,10 @@ class Gm:
 
 async def kubectl(api: Api, *arguments: str, stdin: str = "") -> str:
     """Run the real `kubectl` as the administrator; return what it prints."""
-    # the double publishes no schemas: it checks bodies itself
-    unchecked = ["--validate=false"] if arguments[0] == "apply" and api.double else []
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         "kubectl", f"--kubeconfig={api.kubeconfig}", f"--cache-dir={api.folder / 'kubectl'}",
-        f"--namespace={api.namespace}", *arguments, *unchecked,
+        f"--namespace={api.namespace}", *arguments,
         stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT,
         env={"HOME": str(api.folder), "PATH": os.environ["PATH"]},
     )  # fmt: skip

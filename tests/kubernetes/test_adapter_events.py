@@ -12,8 +12,13 @@ from tests.simulated import eventually
 
 
 async def events(a: Adapter, reason: str, namespace: str = "") -> list[Body]:
-    found = (await a.api.client.list("Event", namespace or a.api.namespace))["items"]
-    return [event for event in found if event["reason"] == reason]
+    """Wait until there are events with the reason, and return them."""
+
+    async def told() -> list[Body]:
+        found = (await a.api.client.list("Event", namespace or a.api.namespace))["items"]
+        return [event for event in found if event["reason"] == reason]
+
+    return list(await eventually(told, PATIENCE))
 
 
 async def test_an_event_is_on_the_object_that_it_is_about(api: Api) -> None:
@@ -22,7 +27,6 @@ async def test_an_event_is_on_the_object_that_it_is_about(api: Api) -> None:
     async with adapter(api) as a:
         of = await a.service()
         await a.cluster.record("Warning", "Degraded", str(of.key), "NodeOffline: node edge0 is offline")
-        await eventually(lambda: events(a, "Degraded"), PATIENCE)
         (event,) = await events(a, "Degraded")
         assert event["involvedObject"]["uid"] == of.uid
         assert event["involvedObject"]["kind"] == "JointInferenceService"
@@ -37,7 +41,6 @@ async def test_an_event_is_on_the_object_that_it_is_about(api: Api) -> None:
 
         await eventually(on_node, PATIENCE)
         await a.cluster.record("Warning", "DeadLetter", "client/x", "unreadable")
-        await eventually(lambda: events(a, "DeadLetter"), PATIENCE)
         (event,) = await events(a, "DeadLetter")
         assert event["involvedObject"]["kind"] == "Lease"
         assert event["message"] == "client/x: unreadable"
@@ -63,11 +66,10 @@ async def test_an_event_that_the_server_has_forgotten_is_told_anew(api: Api) -> 
     async with adapter(api) as a:
         of = await a.service()
         await a.cluster.record("Normal", "Running", str(of.key), "x")
-        await eventually(lambda: events(a, "Running"), PATIENCE)
         (event,) = await events(a, "Running")
         await api.client.delete("Event", api.namespace, event["metadata"]["name"])
         await a.cluster.record("Normal", "Running", str(of.key), "x")
-        await eventually(lambda: events(a, "Running"), PATIENCE)
+        await events(a, "Running")
 
 
 async def test_events_outlast_a_server_that_is_busy(api: Api) -> None:
@@ -75,5 +77,5 @@ async def test_events_outlast_a_server_that_is_busy(api: Api) -> None:
     async with adapter(api) as a:
         of = await a.service()
         await a.cluster.record("Normal", "Running", str(of.key), "x")
-        await eventually(lambda: events(a, "Running"), PATIENCE)
+        await events(a, "Running")
         assert fault.struck == 2

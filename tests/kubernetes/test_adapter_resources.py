@@ -9,14 +9,15 @@ import pytest
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
 from services.gm.cluster.port import FINALIZER, ConflictError, NodeSeen, RegisteredNode
-from tests.integration.gm_world import SERVICES
-from tests.kubernetes.adapter import MODELS, PATIENCE, adapter
+from tests.integration.gm_world import SERVICES, dataset
+from tests.kubernetes.adapter import MODELS, PATIENCE, Adapter, adapter
 from tests.kubernetes.apiserver import Api
+from tests.kubernetes.test_joint_inference_groups import neptune
 from tests.kubernetes.world import definitions
 from tests.simulated import eventually
 
 SEDNA_MODELS = "models.sedna.io/v1alpha1"
-NEPTUNE = "jointinferenceservices.neptune.io/v1alpha1"
+NEPTUNE = f"{SERVICES}.neptune.io/v1alpha1"
 
 
 async def test_a_resource_appears_changes_and_goes_as_users_do_that(api: Api) -> None:
@@ -48,23 +49,12 @@ async def test_what_is_there_when_it_opens_is_there_at_once_and_no_news(api: Api
 async def test_a_status_is_replaced_as_a_whole_and_read_back_at_once(api: Api) -> None:
     async with adapter(api) as a:
         stored = await a.model()
-        rich = Status(
-            phase="Ready",
-            observed_generation=1,
-            conditions=[Condition(type="Ready", reason="Exists", last_transition_time="2026-01-01T00:00:00.000Z")],
-            active=1,
-            nodes=[
-                NodeSummary(
-                    node="n1",
-                    online=True,
-                    phase="Ready",
-                    task_info=TaskInfo(inference_number=4, edge_inference_number=4),
-                )
-            ],
-        )
+        exists = Condition(type="Ready", reason="Exists", last_transition_time="2026-01-01T00:00:00.000Z")
+        counts = TaskInfo(inference_number=4, edge_inference_number=4)
+        node = NodeSummary(node="n1", online=True, phase="Ready", task_info=counts)
+        rich = Status(phase="Ready", observed_generation=1, conditions=[exists], active=1, nodes=[node])
         await a.cluster.write_status(stored, rich)
-        now = a.cluster.get(a.key("m"))
-        assert now is not None
+        now = await a.stored("m")
         assert now.status == rich
         assert now.resource.metadata.generation == 1
         poor = Status(phase="Unused", observed_generation=1)
@@ -139,26 +129,7 @@ async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes
         older = await a.service()
         key = older.key
         await asyncio.sleep(1.1)  # ages are told in seconds
-        await a.make(
-            {
-                "apiVersion": "neptune.io/v1alpha1",
-                "kind": "JointInferenceService",
-                "metadata": {"name": "helmet"},
-                "spec": {
-                    "edgeWorker": {
-                        "name": "e", "model": {"name": "small"}, "nodeName": "edge0",
-                        "hardExampleAlgorithm": {"name": "IBT"},
-                        "workerSpec": {"scriptDir": "/code", "scriptBootFile": "edge.py", "frameworkType": "onnx",
-                                       "frameworkVersion": "1.0"},
-                    },
-                    "cloudWorker": {
-                        "name": "c", "model": {"name": "big"}, "nodeName": "cloud0",
-                        "workerSpec": {"scriptDir": "/code", "scriptBootFile": "cloud.py", "frameworkType": "onnx",
-                                       "frameworkVersion": "1.0"},
-                    },
-                },
-            }
-        )  # fmt: skip
+        await a.make(neptune("edge0", "cloud0"))
         await eventually(lambda: a.cluster.namesakes(key), PATIENCE)
         (younger,) = a.cluster.namesakes(key)
         assert a.cluster.get(key).uid == older.uid
@@ -173,27 +144,18 @@ async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes
         assert a.cluster.namesakes(key) == ()
 
 
-def loosened() -> dict:
-    """Our definition of datasets as it might have been before it was tightened."""
-    loose = copy.deepcopy(next(each for each in definitions() if each["spec"]["names"]["plural"] == "datasets"))
-    spec = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec
-    return loose
-
-
 async def test_what_cannot_be_read_is_told_so_and_left_alone_and_can_still_be_deleted(api: Api) -> None:
     strict = next(each for each in definitions() if each["spec"]["names"]["plural"] == "datasets")
+    loose = copy.deepcopy(strict)  # as it might have been before it was tightened
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = anything
     path = "datasets.sedna.io/v1alpha1"
     async with adapter(api) as a:
-        await api.install(loosened())
+        await api.install(loose)
         try:
-            bad = {
-                "apiVersion": "sedna.io/v1alpha1",
-                "kind": "Dataset",
-                "metadata": {"name": "d", "namespace": api.namespace, "finalizers": [FINALIZER]},
-                "spec": {"url": 5},
-            }
-            made = await api.client.create(path, api.namespace, bad)
+            bad = dataset("d") | {"spec": {"url": 5}}
+            bad["metadata"]["finalizers"] = [FINALIZER]
+            key, uid = a.key("d", "datasets"), (await a.make(bad))["metadata"]["uid"]
 
             async def said() -> bool:
                 status = (await api.client.get(path, api.namespace, "d")).get("status") or {}
@@ -201,27 +163,24 @@ async def test_what_cannot_be_read_is_told_so_and_left_alone_and_can_still_be_de
                 return current.get("reason") == "Invalid" and "spec.url" in current["message"]
 
             await eventually(said, PATIENCE)
-            assert a.cluster.get(a.key("d", "datasets")) is None
-            assert a.cluster.exists(a.key("d", "datasets"), made["metadata"]["uid"])
-            assert not a.cluster.exists(a.key("d", "datasets"), "another uid")
+            assert a.cluster.get(key) is None
+            assert a.cluster.exists(key, uid)
+            assert a.cluster.exists(key)
+            assert not a.cluster.exists(key, "another uid")
 
             async def told() -> bool:
                 events = (await api.client.list("Event", api.namespace))["items"]
-                return any(e["involvedObject"]["uid"] == made["metadata"]["uid"] for e in events)
+                return any(e["involvedObject"]["uid"] == uid for e in events)
 
             await eventually(told, PATIENCE)
             mended = {"spec": {"url": "/data/x.csv", "format": "csv", "nodeName": "n"}}
             await api.client.patch(path, api.namespace, "d", mended)
             await a.stored("d", "datasets")
             await api.client.patch(path, api.namespace, "d", {"spec": {"url": 6}})
-            await eventually(lambda: a.cluster.get(a.key("d", "datasets")) is None, PATIENCE)
+            await eventually(lambda: a.cluster.get(key) is None, PATIENCE)
             await api.client.delete(path, api.namespace, "d")
-
-            async def gone() -> bool:
-                return await api.client.find(path, api.namespace, "d") is None
-
-            await eventually(gone, PATIENCE)
-            await eventually(lambda: not a.cluster.exists(a.key("d", "datasets"), made["metadata"]["uid"]), PATIENCE)
+            await api.until_gone(path, "d")
+            await eventually(lambda: not a.cluster.exists(key, uid), PATIENCE)
         finally:
             await api.install(strict)
 
@@ -230,7 +189,8 @@ async def test_nodes_are_told_of_when_they_come_go_or_get_other_labels(api: Api)
     name = api.unique("node")
     await api.node(name, {"pool": "edge"})
     async with adapter(api) as a:
-        await a.heard(NodeSeen(name, RegisteredNode({"pool": "edge", **_default_labels(a, name)})))
+        # a server may add labels
+        await eventually(lambda: {"pool": "edge"}.items() <= labels_of(a, name).items(), PATIENCE)
         a.happened.clear()
         await api.client.patch("Node", None, name, {"status": {"conditions": []}}, "status")
         await api.client.patch("Node", None, name, {"metadata": {"annotations": {"x": "y"}}})
@@ -238,7 +198,7 @@ async def test_nodes_are_told_of_when_they_come_go_or_get_other_labels(api: Api)
         await eventually(lambda: a.happened, PATIENCE)
         seen = [what.node for what in a.happened if isinstance(what, NodeSeen)]
         assert [node.labels["pool"] for node in seen if node] == ["cloud"]
-        labels = seen[-1].labels if seen[-1] else {}
+        labels = labels_of(a, name)
         unready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "it is silent"}
         await api.client.patch("Node", None, name, {"status": {"conditions": [unready]}}, "status")
         await a.heard(NodeSeen(name, RegisteredNode(labels, "NodeStatusUnknown: it is silent")))
@@ -246,23 +206,17 @@ async def test_nodes_are_told_of_when_they_come_go_or_get_other_labels(api: Api)
         await a.heard(NodeSeen(name, None))
 
 
-def _default_labels(a: object, name: str) -> dict[str, str]:
-    """A server may add some."""
-    for what in a.happened:  # type: ignore[attr-defined]
-        if isinstance(what, NodeSeen) and what.name == name:
-            return dict(what.node.labels if what.node else {})
-    return {}
+def labels_of(a: Adapter, name: str) -> dict[str, str]:
+    """Return the labels that a node had when it was told of last."""
+    nodes = [what.node for what in a.happened if isinstance(what, NodeSeen) and what.name == name]
+    return dict(nodes[-1].labels) if nodes and nodes[-1] else {}
 
 
 async def test_it_knows_what_statuses_said_of_nodes_before_it_was_there(api: Api) -> None:
     async with adapter(api) as a:
         stored = await a.service()
-        summary = NodeSummary(
-            node="edge0",
-            online=False,
-            phase="Running",
-            task_info=TaskInfo(inference_number=12, edge_inference_number=12),
-        )
+        counts = TaskInfo(inference_number=12, edge_inference_number=12)
+        summary = NodeSummary(node="edge0", online=False, phase="Running", task_info=counts)
         await a.cluster.write_status(stored, Status(phase="Running", observed_generation=1, nodes=[summary]))
     async with adapter(api) as a:
         (report,) = [r for r in (await a.cluster.recall()).reports if r.key == stored.key]

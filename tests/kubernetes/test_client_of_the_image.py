@@ -38,13 +38,9 @@ def tree(tmp_path: Path) -> Path:
 
 
 async def run(tree: Path, *words: str) -> tuple[int, str]:
+    pipe, own = asyncio.subprocess.PIPE, {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *words,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        sys.executable, *words, cwd=ROOT, env=os.environ | own, stdout=pipe, stderr=asyncio.subprocess.STDOUT
     )
     output, _ = await process.communicate()
     return process.returncode or 0, output.decode()

@@ -13,7 +13,7 @@ from halimede.bus.memory import MemoryBus
 from services.lc.app import Config, LocalController
 from tests.integration.gm_world import DATASETS, dataset
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.world import World, world
+from tests.kubernetes.world import World, message, world
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +43,7 @@ async def test_a_dataset_is_counted_by_the_controller_of_its_node(api: Api, tmp_
         assert [(each["name"], each["count"]) for each in status["dataset"]["classes"]] == [("dog", 2), ("cat", 1)]
         await w.apply(dataset("frames", url="/elsewhere/frames.csv", format="csv", nodeName=w.edge))
         status = await w.reaches("Failed", "HostPathNotMounted", name="frames", plural=DATASETS)
-        told = status["conditions"][-1]["message"]
-        assert f"mount /elsewhere of the node at {host}/elsewhere" in told
+        assert f"mount /elsewhere of the node at {host}/elsewhere" in message(status)
         assert "dataset" not in status
 
 
@@ -52,4 +51,4 @@ async def test_a_dataset_of_a_node_without_a_controller_says_what_to_do(api: Api
     async with world(api) as w, w.gm():
         await w.apply(dataset("frames", nodeName=w.cloud))
         status = await w.reaches("Pending", "NotCounted", name="frames", plural=DATASETS)
-        assert "label the node halimede.io/node" in status["conditions"][-1]["message"]
+        assert "label the node halimede.io/node" in message(status)

@@ -19,9 +19,11 @@ import pytest
 
 from services.gm.workloads import pod_settings
 from tests.e2e.running import digits, running
-from tests.kubernetes.apiserver import Api, kind_of_server, on_double, on_server
+from tests.kubernetes.apiserver import Api, kind_of_server
+from tests.kubernetes.client import Body
 from tests.kubernetes.garbage import empty
 from tests.rendering import DEPLOY, ROOT, copy, documents, render, renderer
+from tests.unit.deploy.test_rendering import containers
 from tests.waiting import patience
 
 pytestmark = [
@@ -66,18 +68,13 @@ async def typed(line: str, folder: Path, kubeconfig: Path) -> str:
     if kind_of_server() == "double":
         # it reads JSON alone, where `create` sends protobuf; publishes no schemas, for it checks bodies itself; and
         # knows no server-side apply
-        line = re.sub(
-            r"kubectl create (configmap [^&]*[^& ])",
-            r"kubectl create \1 --dry-run=client -o yaml | kubectl apply -f -",
-            line,
-        )
+        applied = r"kubectl create \1 --dry-run=client -o yaml | kubectl apply -f -"
+        line = re.sub(r"kubectl create (configmap [^&]*[^& ])", applied, line)
         line = re.sub(r"kubectl apply( --server-side)?", "kubectl apply --validate=false", line)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {
-        **os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig), "HOME": str(folder), "REGISTRY": REGISTRY,
-    }  # fmt: skip
+    told = {"PATH": path, "KUBECONFIG": str(kubeconfig), "HOME": str(folder), "REGISTRY": REGISTRY}
     process = await asyncio.create_subprocess_exec(
-        "bash", "-o", "pipefail", "-c", line, cwd=folder, env=environment,
+        "bash", "-o", "pipefail", "-c", line, cwd=folder, env=os.environ | told,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     async with asyncio.timeout(patience(90)):
@@ -87,25 +84,16 @@ async def typed(line: str, folder: Path, kubeconfig: Path) -> str:
 
 
 @pytest.fixture
-async def cluster(real_server: tuple[Path, bool] | None, tmp_path: Path) -> AsyncIterator[Api]:
+async def cluster(secured: Api, tmp_path: Path) -> AsyncIterator[Api]:
     """An API server with two nodes, from which the test's own things go away, in other namespaces as well."""
     digits()
-    if real_server is None:
-        # kubectl sends no token in plain text
-        async with on_double(tmp_path, tls=True) as api:
-            yield await with_nodes(api)
-        return
-    async with on_server(real_server[0], tmp_path, managed=real_server[1]) as api:
-        yield await with_nodes(api)
-        for line in CLEANING:
-            await typed(line, tmp_path, api.kubeconfig)
-        await empty(api.client, "halimede")
-
-
-async def with_nodes(api: Api) -> Api:
     for name in NODES:
-        await api.node(name)
-    return api
+        await secured.node(name)
+    yield secured
+    if secured.double is None:
+        for line in CLEANING:
+            await typed(line, tmp_path, secured.kubeconfig)
+        await empty(secured.client, "halimede")
 
 
 def example(document: str, word: str) -> str:
@@ -152,6 +140,10 @@ async def test_kubernetes_in_five_commands(cluster: Api, tmp_path: Path) -> None
     assert "digits" in said
 
 
+def named(body: Body) -> tuple[str, str]:
+    return body["kind"], body["metadata"]["name"]
+
+
 def own_overlay() -> str:
     """Return the lines that write the overlay of another registry."""
     (block,) = (body for body in blocks("docs/deploy.md") if "own/kustomization.yaml" in body)
@@ -161,15 +153,11 @@ def own_overlay() -> str:
 async def test_one_name_of_a_registry_moves_all_images(tmp_path: Path) -> None:
     await typed(own_overlay(), tmp_path, tmp_path / "kubeconfig")
     found = list(documents(render(tmp_path / "own")))
-    images = {
-        container["image"]
-        for body in found if body["kind"] in {"Deployment", "DaemonSet"}
-        for part in ("containers", "initContainers")
-        for container in body["spec"]["template"]["spec"].get(part, [])
-    }  # fmt: skip
+    pods = [body["spec"]["template"] for body in found if body["kind"] in {"Deployment", "DaemonSet"}]
+    images = {container["image"] for pod in pods for container in containers(pod)}
     assert images == {f"{REGISTRY}/halimede/gm:0.1.0", f"{REGISTRY}/halimede/lc:0.1.0", "eclipse-mosquitto:2.0"}
     (told,) = (body["data"] for body in found if body.get("data", {}).keys() >= {"node-broker"})
-    (gm,) = (body for body in found if body["kind"] == "Deployment" and body["metadata"]["name"] == "halimede-gm")
+    (gm,) = (body for body in found if named(body) == ("Deployment", "halimede-gm"))
     (container,) = gm["spec"]["template"]["spec"]["containers"]
     maps = {each["name"]: each.get("valueFrom", {}).get("configMapKeyRef") for each in container["env"]}
     environment = {name: told[found["key"]] for name, found in maps.items() if found}
@@ -201,13 +189,9 @@ async def test_the_lines_of_the_page_for_kubeedge(cluster: Api, tmp_path: Path) 
     await typed("kubectl apply -f examples/kubernetes/", tmp_path, cluster.kubeconfig)
     for line in lines("docs/kubeedge.md"):
         await typed(line, tmp_path, cluster.kubeconfig)
-    urls = [
-        await typed(
-            f"kubectl get models.sedna.io digits-{size} -o jsonpath={{.spec.url}}", tmp_path, cluster.kubeconfig
-        )
-        for size in ("small", "big")
-    ]
-    assert urls == [f"http://192.0.2.10:31080/{size}.onnx" for size in ("small", "big")]
+    for size in ("small", "big"):
+        line = f"kubectl get models.sedna.io digits-{size} -o jsonpath={{.spec.url}}"
+        assert await typed(line, tmp_path, cluster.kubeconfig) == f"http://192.0.2.10:31080/{size}.onnx"
     service = await typed("kubectl get service digits-models -o yaml", tmp_path, cluster.kubeconfig)
     assert "nodePort: 31080" in service
     assert "type: NodePort" in service
@@ -240,26 +224,17 @@ def test_an_overlay_of_ones_own_gives_the_broker_another_address(tmp_path: Path)
     own.mkdir()
     text = example("docs/deploy.md", "kind: Kustomization")
     (own / "kustomization.yaml").write_text(text)
-    found = {(body["kind"], body["metadata"]["name"]): body for body in documents(render(own))}
+    found = {named(body): body for body in documents(render(own))}
     assert found["Service", "halimede-broker"]["spec"]["type"] == "LoadBalancer"
     (told,) = (body["data"] for body in found.values() if body.get("data", {}).keys() >= {"node-broker"})
     outside, inside = "mqtts://broker.example.com:8883", "mqtts://halimede-broker.halimede.svc:8883"
-    assert told == {
-        "broker": inside,
-        "node-broker": outside,
-        "worker-broker": outside,
-        "fetch-allow": "private",
-        "registry": "",
-    }
-
+    private = {"fetch-allow": "private", "registry": ""}
+    assert told == {"broker": inside, "node-broker": outside, "worker-broker": outside, **private}
     patches = example("docs/deploy.md", "value: NodePort")
     (own / "kustomization.yaml").write_text(text.partition("patches:")[0] + patches)
-    (service,) = (
-        b for b in documents(render(own)) if (b["kind"], b["metadata"]["name"]) == ("Service", "halimede-broker")
-    )
-    assert (service["spec"]["type"], service["spec"]["ports"]) == (
-        "NodePort", [{"name": "mqtts", "port": 8883, "targetPort": "mqtt", "nodePort": 31883}],
-    )  # fmt: skip
+    (service,) = (body["spec"] for body in documents(render(own)) if named(body) == ("Service", "halimede-broker"))
+    assert service["type"] == "NodePort"
+    assert service["ports"] == [{"name": "mqtts", "port": 8883, "targetPort": "mqtt", "nodePort": 31883}]
 
 
 async def test_the_site_of_a_place(tmp_path: Path) -> None:

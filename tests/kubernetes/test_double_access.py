@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import Client, RefusedError
+from tests.kubernetes.client import Client, RefusedError, refusal
 from tests.kubernetes.things import DEFINITION, GROUP, THING, made, thing
 
 
@@ -23,22 +23,15 @@ async def somebody(api: Api, *rules: dict[str, Any]) -> AsyncIterator[Client]:
 
 
 def rule(*verbs: str, resources: tuple[str, ...] = ("things",), **more: Any) -> dict[str, Any]:
-    """Return a rule on Things."""
     return {"apiGroups": [GROUP], "resources": list(resources), "verbs": list(verbs), **more}
 
 
-async def test_a_token_that_is_none_is_not_let_in(api: Api) -> None:
-    async with api.as_somebody("wrong") as client:
-        with pytest.raises(RefusedError) as refused:
-            await client.list("ConfigMap", api.namespace)
-    assert (refused.value.code, refused.value.reason) == (401, "Unauthorized")
-
-
-async def test_nobody_may_do_nothing(api: Api) -> None:
-    async with api.as_somebody(None) as client:
-        with pytest.raises(RefusedError) as refused:
-            await client.list("ConfigMap", api.namespace)
-    assert refused.value.code in {401, 403}
+@pytest.mark.parametrize(("token", "codes"), [("wrong", {401}), (None, {401, 403})])
+async def test_nobody_without_a_token_that_is_known_is_let_in(api: Api, token: str | None, codes: set[int]) -> None:
+    async with api.as_somebody(token) as client:
+        refused = await refusal(client.list("ConfigMap", api.namespace))
+    assert refused.answer in {(401, "Unauthorized"), (403, "Forbidden")}
+    assert refused.code in codes
 
 
 async def test_verbs_and_resources_are_told_apart(api: Api) -> None:
@@ -53,28 +46,21 @@ async def test_verbs_and_resources_are_told_apart(api: Api) -> None:
             client.delete(THING, api.namespace, "one"),
             client.list("ConfigMap", api.namespace),
         ):
-            with pytest.raises(RefusedError) as refused:
-                await attempt
-            assert (refused.value.code, refused.value.reason) == (403, "Forbidden")
-        with pytest.raises(RefusedError) as refused:
+            assert (await refusal(attempt)).answer == (403, "Forbidden")
+        with pytest.raises(RefusedError, match='cannot watch resource "things" in API group'):
             async with client.watch(THING, api.namespace):
                 pass
-        assert 'cannot watch resource "things" in API group' in str(refused.value)
 
 
 async def test_a_refusal_says_who_what_and_where(api: Api) -> None:
     await made(api)
     async with somebody(api, rule("get")) as client:
-        with pytest.raises(RefusedError) as refused:
-            await client.patch(THING, api.namespace, "one", {"status": {}}, "status")
-        said = refused.value.status["message"]
+        said = (await refusal(client.patch(THING, api.namespace, "one", {"status": {}}, "status"))).status["message"]
         assert said.startswith(f'things.{GROUP} "one" is forbidden: User "system:serviceaccount:default:bob-')
         assert said.endswith(
             f'cannot patch resource "things/status" in API group "{GROUP}" in the namespace "{api.namespace}"'
         )
-        with pytest.raises(RefusedError) as refused:
-            await client.list(THING)
-        assert refused.value.status["message"].endswith("at the cluster scope")
+        assert (await refusal(client.list(THING))).status["message"].endswith("at the cluster scope")
 
 
 async def test_rules_name_objects_and_namespaces(api: Api) -> None:
@@ -90,9 +76,7 @@ async def test_rules_name_objects_and_namespaces(api: Api) -> None:
             client.create(THING, elsewhere, thing("one")),
             client.list(THING),
         ):
-            with pytest.raises(RefusedError) as refused:
-                await attempt
-            assert refused.value.code == 403
+            assert (await refusal(attempt)).code == 403
 
 
 async def test_everybody_may_look_around(api: Api) -> None:
@@ -100,16 +84,7 @@ async def test_everybody_may_look_around(api: Api) -> None:
         groups = {group["name"] for group in (await client.request("GET", "/apis"))["groups"]}
         assert {"apps", "autoscaling", "coordination.k8s.io", GROUP} <= groups
         resources = (await client.request("GET", f"/apis/{GROUP}/v1"))["resources"]
-        found = next(each for each in resources if each["name"] == "things")
+        (found,) = (each for each in resources if each["name"] == "things")
         assert (found["kind"], found["shortNames"], found["namespaced"]) == ("Thing", ["th"], True)
         assert "watch" in found["verbs"]
         assert (await client.request("GET", "/version"))["major"] == "1"
-
-
-async def test_refusals_are_remembered(api: Api) -> None:
-    control = api.control
-    async with somebody(api, rule("get")) as client:
-        with pytest.raises(RefusedError):
-            await client.delete(THING, api.namespace, "one")
-    refusal = control.forbidden[-1]
-    assert (refusal.act.verb, refusal.act.resource, refusal.act.name) == ("delete", "things", "one")

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import Body, RefusedError
+from tests.kubernetes.client import Body, refusal
 from tests.kubernetes.things import GROUP, THING, config_map, made, owned
-from tests.waiting import patience
+from tests.waiting import eventually
 
 
 async def family(api: Api) -> Body:
@@ -21,30 +21,26 @@ async def family(api: Api) -> Body:
     return owner
 
 
-async def gone(api: Api, kind: str, namespace: str | None, name: str) -> None:
-    async with asyncio.timeout(patience(60.0)):
-        while await api.client.find(kind, namespace, name) is not None:
-            await asyncio.sleep(0.05)
-
-
 async def test_in_the_foreground_dependents_go_first(api: Api) -> None:
     await family(api)
     await api.client.patch("ConfigMap", api.namespace, "child", {"metadata": {"finalizers": ["halimede.io/test"]}})
     body = await api.client.delete(THING, api.namespace, "one", {"propagationPolicy": "Foreground"})
     assert body["metadata"]["finalizers"] == ["foregroundDeletion"]
-    async with asyncio.timeout(patience(60.0)):
-        while not (await api.client.get("ConfigMap", api.namespace, "child"))["metadata"].get("deletionTimestamp"):
-            await asyncio.sleep(0.05)
+
+    async def is_deleted() -> bool:
+        return "deletionTimestamp" in (await api.client.get("ConfigMap", api.namespace, "child"))["metadata"]
+
+    await eventually(is_deleted, 60.0)
     assert await api.client.find(THING, api.namespace, "one") is not None
     await api.client.patch("ConfigMap", api.namespace, "child", {"metadata": {"finalizers": None}})
-    await gone(api, "ConfigMap", api.namespace, "child")
-    await gone(api, THING, api.namespace, "one")
+    await api.until_gone("ConfigMap", "child")
+    await api.until_gone(THING, "one")
 
 
 async def test_orphans_stay_without_their_owner(api: Api) -> None:
     await family(api)
     await api.client.delete(THING, api.namespace, "one", propagationPolicy="Orphan")
-    await gone(api, THING, api.namespace, "one")
+    await api.until_gone(THING, "one")
     child = await api.client.get("ConfigMap", api.namespace, "child")
     assert "ownerReferences" not in child["metadata"]
 
@@ -61,7 +57,7 @@ async def test_of_two_owners_one_is_enough(api: Api) -> None:
     await asyncio.sleep(0.5)
     assert await api.client.find("ConfigMap", api.namespace, "child") is not None
     await api.client.delete(THING, api.namespace, "two")
-    await gone(api, "ConfigMap", api.namespace, "child")
+    await api.until_gone("ConfigMap", "child")
 
 
 async def test_a_namespace_goes_with_all_that_is_in_it(api: Api) -> None:
@@ -71,11 +67,10 @@ async def test_a_namespace_goes_with_all_that_is_in_it(api: Api) -> None:
         "name": "held", "finalizers": ["halimede.io/test"]}})  # fmt: skip
     body = await api.client.delete("Namespace", None, other)
     assert body["status"]["phase"] == "Terminating"
-    with pytest.raises(RefusedError) as refused:
-        await api.client.create("ConfigMap", other, config_map("late"))
-    assert refused.value.code == 403
-    assert refused.value.status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+    refused = await refusal(api.client.create("ConfigMap", other, config_map("late")))
+    assert refused.code == 403
+    assert refused.status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
     await asyncio.sleep(0.3)
     assert await api.client.find("Namespace", None, other) is not None
     await api.client.patch("ConfigMap", other, "held", {"metadata": {"finalizers": None}})
-    await gone(api, "Namespace", None, other)
+    await api.until_gone("Namespace", other, None)

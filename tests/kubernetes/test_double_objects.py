@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import RefusedError
+from tests.kubernetes.client import invalid_fields, refusal
 from tests.kubernetes.things import DEFINITION, THING, config_map, deployment, made, thing
 
 
@@ -25,27 +23,22 @@ async def test_a_new_object_has_an_identity_and_generation_one(api: Api) -> None
 
 async def test_a_second_object_of_one_name_is_refused(api: Api) -> None:
     await made(api)
-    with pytest.raises(RefusedError) as refused:
-        await made(api)
-    assert (refused.value.code, refused.value.reason) == (409, "AlreadyExists")
-    assert refused.value.status["message"] == 'things.test.halimede.io "one" already exists'
-    assert refused.value.status["details"] == {"name": "one", "group": "test.halimede.io", "kind": "things"}
+    refused = await refusal(made(api))
+    assert refused.answer == (409, "AlreadyExists")
+    assert refused.status["message"] == 'things.test.halimede.io "one" already exists'
+    assert refused.status["details"] == {"name": "one", "group": "test.halimede.io", "kind": "things"}
 
 
 async def test_nothing_is_created_in_a_namespace_that_does_not_exist(api: Api) -> None:
-    with pytest.raises(RefusedError) as refused:
-        await api.client.create("ConfigMap", "there-is-none", config_map("one"))
-    assert (refused.value.code, refused.value.reason) == (404, "NotFound")
-    assert refused.value.status["message"] == 'namespaces "there-is-none" not found'
+    refused = await refusal(api.client.create("ConfigMap", "there-is-none", config_map("one")))
+    assert refused.answer == (404, "NotFound")
+    assert refused.status["message"] == 'namespaces "there-is-none" not found'
 
 
 async def test_what_is_not_there_is_not_found(api: Api) -> None:
-    with pytest.raises(RefusedError) as refused:
-        await api.client.get("Deployment", api.namespace, "none")
-    assert refused.value.status["message"] == 'deployments.apps "none" not found'
-    with pytest.raises(RefusedError) as refused:
-        await api.client.request("GET", "/apis/nobody.example/v1/things")
-    assert refused.value.code == 404
+    refused = await refusal(api.client.get("Deployment", api.namespace, "none"))
+    assert refused.status["message"] == 'deployments.apps "none" not found'
+    assert (await refusal(api.client.request("GET", "/apis/nobody.example/v1/things"))).code == 404
 
 
 async def test_generated_names_begin_as_asked(api: Api) -> None:
@@ -58,35 +51,25 @@ async def test_generated_names_begin_as_asked(api: Api) -> None:
 async def test_body_and_path_must_agree(api: Api) -> None:
     body = await made(api)
     other = {**body, "metadata": {**body["metadata"], "namespace": "default"}}
-    with pytest.raises(RefusedError) as refused:
-        await api.client.replace(THING, api.namespace, other)
-    assert refused.value.code == 400
-    with pytest.raises(RefusedError) as refused:
-        await api.client.patch(THING, api.namespace, "one", {"metadata": {"name": "two"}})
-    assert refused.value.code == 400
-    with pytest.raises(RefusedError) as refused:
-        await api.client.create(THING, api.namespace, {**thing("x"), "kind": "Other"})
-    assert refused.value.code == 422
+    assert (await refusal(api.client.replace(THING, api.namespace, other))).code == 400
+    assert (await refusal(api.client.patch(THING, api.namespace, "one", {"metadata": {"name": "two"}}))).code == 400
+    await invalid_fields(api.client.create(THING, api.namespace, {**thing("x"), "kind": "Other"}))
     for wrong in ({"apiVersion": "x/v1"}, {"kind": ""}):
-        with pytest.raises(RefusedError) as refused:
-            await api.client.create(THING, api.namespace, {**thing("x"), **wrong})
-        assert refused.value.code == 400
-    with pytest.raises(RefusedError) as refused:
-        await api.client.create("ConfigMap", api.namespace, {**config_map("x"), "kind": "Secret"})
-    assert refused.value.code == 400
+        assert (await refusal(api.client.create(THING, api.namespace, {**thing("x"), **wrong}))).code == 400
+    refused = await refusal(api.client.create("ConfigMap", api.namespace, {**config_map("x"), "kind": "Secret"}))
+    assert refused.code == 400
 
 
 async def test_only_a_changed_spec_counts_as_a_generation(api: Api) -> None:
     await made(api)
-    patch = api.client.patch
-    assert (await patch(THING, api.namespace, "one", {"metadata": {"labels": {"a": "b"}}}))["metadata"][
-        "generation"
-    ] == 1
-    assert (await patch(THING, api.namespace, "one", {"status": {"phase": "x"}}, "status"))["metadata"][
-        "generation"
-    ] == 1
-    assert (await patch(THING, api.namespace, "one", {"spec": {"size": 2}}))["metadata"]["generation"] == 2
-    assert (await patch(THING, api.namespace, "one", {"metadata": {"generation": 9}}))["metadata"]["generation"] == 2
+    for patch, subresource, generation in (
+        ({"metadata": {"labels": {"a": "b"}}}, "", 1),
+        ({"status": {"phase": "x"}}, "status", 1),
+        ({"spec": {"size": 2}}, "", 2),
+        ({"metadata": {"generation": 9}}, "", 2),
+    ):
+        body = await api.client.patch(THING, api.namespace, "one", patch, subresource)
+        assert body["metadata"]["generation"] == generation
 
 
 async def test_a_write_that_changes_nothing_has_no_new_version(api: Api) -> None:
@@ -101,25 +84,23 @@ async def test_a_stale_version_is_a_conflict(api: Api) -> None:
     old = await made(api)
     await api.client.patch(THING, api.namespace, "one", {"spec": {"size": 2}})
     stale = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}}
-    with pytest.raises(RefusedError) as replaced:
-        await api.client.replace(THING, api.namespace, {**old, "spec": {"size": 3}})
-    with pytest.raises(RefusedError) as patched:
-        await api.client.patch(THING, api.namespace, "one", {**stale, "spec": {"size": 3}})
-    with pytest.raises(RefusedError) as status:
-        await api.client.patch(THING, api.namespace, "one", {**stale, "status": {"phase": "x"}}, "status")
-    for refused in (replaced, patched, status):
-        assert (refused.value.code, refused.value.reason) == (409, "Conflict")
-        assert "the object has been modified; please apply your changes to the latest version" in str(refused.value)
+    for attempt in (
+        api.client.replace(THING, api.namespace, {**old, "spec": {"size": 3}}),
+        api.client.patch(THING, api.namespace, "one", {**stale, "spec": {"size": 3}}),
+        api.client.patch(THING, api.namespace, "one", {**stale, "status": {"phase": "x"}}, "status"),
+    ):
+        refused = await refusal(attempt)
+        assert refused.answer == (409, "Conflict")
+        assert "the object has been modified; please apply your changes to the latest version" in str(refused)
 
 
 async def test_a_custom_resource_is_replaced_only_with_its_version(api: Api) -> None:
     await made(api)
-    with pytest.raises(RefusedError) as refused:
-        await api.client.replace(THING, api.namespace, thing("one", size=3))
-    assert refused.value.code == 422
+    refused = await refusal(api.client.replace(THING, api.namespace, thing("one", size=3)))
+    assert refused.code == 422
     # how the zero is written depends on the server's version
     said = r"metadata\.resourceVersion: Invalid value: 0(x0)?: must be specified for an update"
-    assert re.search(said, str(refused.value))
+    assert re.search(said, str(refused))
     await api.client.create("ConfigMap", api.namespace, config_map("one", a="b"))
     assert (await api.client.replace("ConfigMap", api.namespace, config_map("one", a="c")))["data"] == {"a": "c"}
 
@@ -128,13 +109,9 @@ async def test_another_uid_is_another_object(api: Api) -> None:
     body = await made(api)
     wrong = {"metadata": {"uid": "00000000-0000-4000-8000-000000000000"}}
     other = {**body, "metadata": {**body["metadata"], **wrong["metadata"]}}
-    with pytest.raises(RefusedError) as replaced:
-        await api.client.replace(THING, api.namespace, other)
-    assert (replaced.value.code, replaced.value.reason) == (409, "Conflict")
-    with pytest.raises(RefusedError) as patched:
-        await api.client.patch(THING, api.namespace, "one", {**wrong, "spec": {"size": 3}})
-    assert patched.value.code == 422
-    assert patched.value.causes["metadata.uid"].endswith("field is immutable")
+    assert (await refusal(api.client.replace(THING, api.namespace, other))).answer == (409, "Conflict")
+    fields = await invalid_fields(api.client.patch(THING, api.namespace, "one", {**wrong, "spec": {"size": 3}}))
+    assert fields["metadata.uid"].endswith("field is immutable")
     accepted = await api.client.patch(THING, api.namespace, "one", {**wrong, "status": {"phase": "x"}}, "status")
     assert accepted["metadata"]["uid"] == body["metadata"]["uid"]
 
@@ -143,9 +120,8 @@ async def test_status_and_the_rest_are_written_apart(api: Api) -> None:
     await api.install(DEFINITION)
     body = await api.client.create(THING, api.namespace, {**thing("one"), "status": {"phase": "mine"}})
     assert "status" not in body
-    body = await api.client.patch(
-        THING, api.namespace, "one", {"spec": {"size": 7}, "status": {"phase": "a"}}, "status"
-    )
+    both = {"spec": {"size": 7}, "status": {"phase": "a"}}
+    body = await api.client.patch(THING, api.namespace, "one", both, "status")
     assert (body["spec"]["size"], body["status"]) == (1, {"phase": "a"})
     body = await api.client.patch(THING, api.namespace, "one", {"spec": {"size": 7}, "status": {"phase": "b"}})
     assert (body["spec"]["size"], body["status"]) == (7, {"phase": "a"})
@@ -158,9 +134,8 @@ async def test_a_deployments_status_is_apart_too(api: Api) -> None:
     body = await api.client.patch("Deployment", api.namespace, "one", status, "status")
     assert body["status"]["replicas"] == 1
     assert "readyReplicas" not in body["status"]
-    body = await api.client.patch(
-        "Deployment", api.namespace, "one", {"status": {"replicas": 5}, "spec": {"replicas": 2}}
-    )
+    both = {"status": {"replicas": 5}, "spec": {"replicas": 2}}
+    body = await api.client.patch("Deployment", api.namespace, "one", both)
     assert (body["status"]["replicas"], body["spec"]["replicas"], body["metadata"]["generation"]) == (1, 2, 2)
 
 

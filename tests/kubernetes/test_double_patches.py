@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import RefusedError
+from tests.kubernetes.client import refusal
 from tests.kubernetes.things import THING, deployment, made
 
 JSON = "application/json-patch+json"
@@ -14,9 +12,8 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 async def test_null_deletes_and_objects_are_merged(api: Api) -> None:
     await made(api, host="abc", labels={"a": "1", "b": "2"})
-    body = await api.client.patch(
-        THING, api.namespace, "one", {"spec": {"host": None, "labels": {"a": None, "c": "3"}}}
-    )
+    patch = {"spec": {"host": None, "labels": {"a": None, "c": "3"}}}
+    body = await api.client.patch(THING, api.namespace, "one", patch)
     assert body["spec"] == {"size": 1, "mode": "fast", "labels": {"b": "2", "c": "3"}}
 
 
@@ -28,17 +25,13 @@ async def test_lists_are_replaced(api: Api) -> None:
 
 async def test_a_patch_of_nothing_is_not_found(api: Api) -> None:
     await made(api)
-    with pytest.raises(RefusedError) as refused:
-        await api.client.patch(THING, api.namespace, "two", {"spec": {"size": 2}})
-    assert refused.value.code == 404
+    assert (await refusal(api.client.patch(THING, api.namespace, "two", {"spec": {"size": 2}}))).code == 404
 
 
 async def test_json_patches_are_all_or_nothing(api: Api) -> None:
     await made(api)
     wrong = [{"op": "replace", "path": "/spec/size", "value": 4}, {"op": "test", "path": "/spec/mode", "value": "slow"}]
-    with pytest.raises(RefusedError) as refused:
-        await api.client.patch(THING, api.namespace, "one", wrong, content=JSON)
-    assert refused.value.code == 422
+    assert (await refusal(api.client.patch(THING, api.namespace, "one", wrong, content=JSON))).code == 422
     right = [
         {"op": "test", "path": "/spec/size", "value": 1},
         {"op": "add", "path": "/metadata/labels", "value": {"a/b": "c"}},
@@ -50,17 +43,15 @@ async def test_json_patches_are_all_or_nothing(api: Api) -> None:
 
 async def test_a_strategic_merge_is_for_built_in_kinds(api: Api) -> None:
     await made(api)
-    with pytest.raises(RefusedError) as refused:
-        await api.client.patch(THING, api.namespace, "one", {"spec": {"size": 2}}, content=STRATEGIC)
-    assert (refused.value.code, refused.value.reason) == (415, "UnsupportedMediaType")
+    refused = await refusal(api.client.patch(THING, api.namespace, "one", {"spec": {"size": 2}}, content=STRATEGIC))
+    assert refused.answer == (415, "UnsupportedMediaType")
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
     await api.client.create("Deployment", api.namespace, deployment("one", env=env))
     change = [{"name": "A", "value": "3"}, {"name": "B", "$patch": "delete"}, {"name": "C", "value": "4"}]
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "main", "env": change}]}}}}
     body = await api.client.patch("Deployment", api.namespace, "one", patch, content=STRATEGIC)
     container = body["spec"]["template"]["spec"]["containers"][0]
-    found = {each["name"]: each["value"] for each in container["env"]}
-    assert found == {"A": "3", "C": "4"}
+    assert {each["name"]: each["value"] for each in container["env"]} == {"A": "3", "C": "4"}
     assert container["image"] == "example.io/worker:1"
 
 
@@ -68,6 +59,4 @@ async def test_the_stale_version_of_a_patch_is_a_conflict_even_if_it_changes_not
     old = await made(api)
     await api.client.patch(THING, api.namespace, "one", {"spec": {"size": 2}})
     patch = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}, "spec": {"size": 2}}
-    with pytest.raises(RefusedError) as refused:
-        await api.client.patch(THING, api.namespace, "one", patch)
-    assert refused.value.code == 409
+    assert (await refusal(api.client.patch(THING, api.namespace, "one", patch))).code == 409

@@ -6,16 +6,15 @@ import asyncio
 import json
 import shutil
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.running import digits
-from tests.kubernetes.apiserver import Api, kind_of_server, on_double
+from tests.kubernetes.apiserver import Api, kind_of_server
 from tests.kubernetes.kubelet import Pod, until
 from tests.kubernetes.sandbox import missing
-from tests.kubernetes.surroundings import Gm
+from tests.kubernetes.surroundings import Gm, kubectl
 from tests.kubernetes.whole import Whole, whole
 
 pytestmark = [
@@ -51,11 +50,10 @@ async def all_answered(made: Whole) -> None:
 async def replaced(made: Whole, prefix: str, old: Pod) -> Pod:
     """Wait for a ready pod in place of an old one."""
 
-    def found() -> Pod | None:
-        return next((pod for pod in made.pods(prefix) if pod is not old and pod.run().ready), None)
-
-    new = await until(f"another {prefix}", found)
-    assert isinstance(new, Pod)
+    new: Pod = await until(
+        f"another {prefix}",
+        lambda: next((pod for pod in made.pods(prefix) if pod is not old and pod.run().ready), None),
+    )
     return new
 
 
@@ -144,17 +142,6 @@ async def test_digits_from_apply_to_delete(api: Api, tmp_path: Path) -> None:
         assert await left.kill(signal.SIGTERM) == 0
 
 
-@pytest.fixture
-async def secured(api: Api, tmp_path: Path) -> AsyncIterator[Api]:
-    """The API server over TLS: kubectl sends no token in plain text."""
-    if kind_of_server() != "double":
-        yield api
-        return
-    (tmp_path / "tls").mkdir()
-    async with on_double(tmp_path / "tls", tls=True) as found:
-        yield found
-
-
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 async def test_with_kubectl_and_tls_on_nodes_whose_lc_comes_last(secured: Api, tmp_path: Path) -> None:
     """The first pods are there before LC: kubelet makes folders as root that LC and later pods have to use."""
@@ -162,7 +149,7 @@ async def test_with_kubectl_and_tls_on_nodes_whose_lc_comes_last(secured: Api, t
     async with whole(secured, tmp_path, tls=True) as made:
         await made.follow(SERVICE)
         gm = await made.gm("gm-0")
-        await made.kubectl("apply", "-f", "-", stdin="\n".join(f"---\n{json.dumps(b)}" for b in made.manifests()))
+        await kubectl(secured, "apply", "-f", "-", stdin="\n".join(f"---\n{json.dumps(b)}" for b in made.manifests()))
         await until("workers", lambda: [pod.run().ready for pod in made.pods(SERVICE)] == [True, True])
         await made.send(pictures[:50])
         await until("all answers", lambda: not made.unanswered)
@@ -172,7 +159,7 @@ async def test_with_kubectl_and_tls_on_nodes_whose_lc_comes_last(secured: Api, t
         await all_answered(made)
         await until("LC's own download", lambda: made.downloads == ["/big.onnx"] * 2)
         (big,) = made.pods(CLOUD)
-        await made.kubectl("delete", "pod", "--wait=false", big.name)
+        await kubectl(secured, "delete", "pod", "--wait=false", big.name)
         await replaced(made, CLOUD, big)
         await until("the old pod gone", lambda: made.exit_codes(big))
         assert made.exit_codes(big)["cloud"] == 0
@@ -180,10 +167,10 @@ async def test_with_kubectl_and_tls_on_nodes_whose_lc_comes_last(secured: Api, t
         await made.send(pictures[50:100])
         await all_answered(made)
 
-        names, values = (line.split() for line in (await made.kubectl("get", "ji", SERVICE)).splitlines())
+        names, values = (line.split() for line in (await kubectl(secured, "get", "ji", SERVICE)).splitlines())
         shown = dict(zip(names, values, strict=False))
         assert (shown["PHASE"], shown["ACTIVE"]) == ("Running", "2")
-        await made.kubectl("delete", "ji,models", "--all")
+        await kubectl(secured, "delete", "ji,models", "--all")
         await until("nothing left", made.nothing)
         await made.stop_lcs()
         assert await gm.kill(signal.SIGTERM) == 0

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from halimede.models.desired_state import Desired
-from services.gm.workloads.pod_settings import parse
 from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
@@ -23,16 +22,21 @@ async def serving(w: World, name: str = "faces", version: str = "sedna.io/v1alph
     return await w.reaches("Running", name=name, plural=PLURAL, version=version, **of)
 
 
+async def tells(w: World, field: str, value: str) -> None:
+    """Wait until the status says so."""
+
+    async def told() -> bool:
+        return (await w.status("faces", PLURAL)).get(field) == value
+
+    await eventually(told, PATIENCE)
+
+
 async def test_nothing_is_opened_to_the_outside_that_nobody_asked_for(api: Api) -> None:
     async with world(api) as w, w.gm():
         await w.apply(inference_model(servingPort=8501))
         await serving(w)
         assert (await w.made("Service", "faces"))["spec"]["type"] == "ClusterIP"
-
-        async def told() -> bool:
-            return bool((await w.status("faces", PLURAL)).get("url", "").endswith(".svc:8501"))
-
-        await eventually(told, PATIENCE)
+        await tells(w, "url", f"http://faces.{w.namespace}.svc:8501")
 
 
 async def test_in_the_cloud_it_becomes_replicas_a_service_and_an_address_for_the_outside(api: Api) -> None:
@@ -47,20 +51,14 @@ async def test_in_the_cloud_it_becomes_replicas_a_service_and_an_address_for_the
         assert network["spec"]["type"] == "NodePort"
         [rest] = [port for port in network["spec"]["ports"] if port["name"] == "http"]
         assert (rest["port"], rest["targetPort"]) == (8501, 8501)
-
-        async def told() -> bool:
-            return bool((await w.status("faces", PLURAL)).get("url") == f"http://{HOST}:{rest['nodePort']}")
-
-        await eventually(told, PATIENCE)
+        await tells(w, "url", f"http://{HOST}:{rest['nodePort']}")
 
 
 async def test_the_pods_fetch_the_version_verified_and_our_own_server_answers_with_it(api: Api) -> None:
     async with world(api, fetch_allow=("private",)) as w, w.gm():
         digest = "0" * 63 + "1"
-        body = inference_model(
-            manifest=[version("7", sha256sum=digest)], labels=["joy"], env=[{"name": "A", "value": "b"}]
-        )
-        await w.apply(body)
+        env = [{"name": "A", "value": "b"}]
+        await w.apply(inference_model(manifest=[version("7", sha256sum=digest)], labels=["joy"], env=env))
         await serving(w)
         template = (await w.made("Deployment", "faces"))["spec"]["template"]
         [fetch] = template["spec"]["initContainers"]
@@ -89,11 +87,7 @@ async def test_another_target_version_is_rolled_out_and_served_only_once_it_answ
         waiting = await w.reaches("Pending", name="faces", plural=PLURAL, generation=2)
         assert waiting["servingVersion"] == "1"
         w.player.behave(running, prefix="faces")
-
-        async def served() -> bool:
-            return (await w.status("faces", PLURAL)).get("servingVersion") == "2"
-
-        await eventually(served, PATIENCE)
+        await tells(w, "servingVersion", "2")
         assert [each["version"] for each in (await w.status("faces", PLURAL))["versions"]] == ["2", "1"]
 
 
@@ -125,18 +119,13 @@ async def test_a_pytorch_model_is_served_by_what_deploy_ships(api: Api) -> None:
     async with world(api, **shipped("base")) as w, w.gm():
         await w.apply(inference_model(frameworkType="pytorch"))
         await serving(w)
-        container = (await w.made("Deployment", "faces"))["spec"]["template"]["spec"]["containers"][0]
+        container = (await w.pod_of("faces"))["containers"][0]
         folder, port = container["args"][1].removeprefix("--model-repository="), container["ports"][0]["containerPort"]
         assert container["image"] == "nvcr.io/nvidia/tritonserver:25.09-pyt-python-py3"
         assert container["args"] == [
             "tritonserver", f"--model-repository={folder}", f"--http-port={port}", "--grpc-port=8081",
         ]  # fmt: skip
         assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
-
-
-def servers(table: dict[str, Any]) -> Any:
-    """Read a table of servers as GM does."""
-    return parse({"broker": "mqtt://x", "serving": table}, {}).serving
 
 
 async def test_an_ingress_comes_goes_and_is_the_address(api: Api) -> None:
@@ -149,25 +138,17 @@ async def test_an_ingress_comes_goes_and_is_the_address(api: Api) -> None:
         assert made["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] == "faces"
         assert (await w.made("Service", "faces"))["spec"]["type"] == "ClusterIP"
         await w.apply(inference_model(serviceType="LoadBalancer"))
-
-        async def gone() -> bool:
-            return await w.object("Ingress", "faces") is None
-
-        await eventually(gone, PATIENCE)
+        await api.until_gone("Ingress", "faces")
         given = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}}
         await api.client.patch("Service", w.namespace, "faces", given, "status")
-
-        async def told() -> bool:
-            return (await w.status("faces", PLURAL)).get("url") == "http://198.51.100.7:8080"
-
-        await eventually(told, PATIENCE)
+        await tells(w, "url", "http://198.51.100.7:8080")
 
 
 async def test_an_image_wins_and_is_served_at_its_port_without_any_model_file(api: Api) -> None:
     async with world(api) as w, w.gm():
         await w.apply(inference_model(image="example.io/faces:3", servingPort=443))
         assert (await serving(w))["servingVersion"] == "example.io/faces:3"
-        pod = (await w.made("Deployment", "faces"))["spec"]["template"]["spec"]
+        pod = await w.pod_of("faces")
         assert not pod.get("initContainers")
         assert pod["containers"][0]["image"] == "example.io/faces:3"
         assert pod["containers"][0]["ports"][0]["containerPort"] == 443
@@ -179,20 +160,20 @@ async def test_what_cannot_be_served_says_why_and_costs_nothing_that_runs(api: A
         await w.apply(inference_model())
         await serving(w)
         before = await w.made("Deployment", "faces")
-        for reason, change in {
-            "FrameworkNotSupported": {"frameworkType": "caffe"},
-            "InvalidDigest": {"manifest": [version("1", sha256sum="abc")]},
-            "ExposureNotAllowed": {"serviceType": "LoadBalancer"},
-            "ExposureNotAllowed.": {"ingress": {"host": "x.ours.example.evil"}},
-            "ExposureNotAllowed..": {"ingress": {}},
-            "ImageNotAllowed": {"image": "bad.example/x:1"},
-            "HostPathNotAllowed": {"manifest": [{"version": "1", "downloadURL": "/etc/model.onnx"}]},
-            "SecretNotFound": {
-                "credentialName": "s3", "manifest": [{"version": "1", "downloadURL": "s3://bucket/model.onnx"}],
-            },
-        }.items():  # fmt: skip
+        bucket = [{"version": "1", "downloadURL": "s3://bucket/model.onnx"}]
+        changes: list[tuple[str, Body]] = [
+            ("FrameworkNotSupported", {"frameworkType": "caffe"}),
+            ("InvalidDigest", {"manifest": [version("1", sha256sum="abc")]}),
+            ("ExposureNotAllowed", {"serviceType": "LoadBalancer"}),
+            ("ExposureNotAllowed", {"ingress": {"host": "x.ours.example.evil"}}),
+            ("ExposureNotAllowed", {"ingress": {}}),
+            ("ImageNotAllowed", {"image": "bad.example/x:1"}),
+            ("HostPathNotAllowed", {"manifest": [{"version": "1", "downloadURL": "/etc/model.onnx"}]}),
+            ("SecretNotFound", {"credentialName": "s3", "manifest": bucket}),
+        ]
+        for reason, change in changes:
             await w.apply(inference_model(**change))
-            await w.reaches("Degraded", reason.strip("."), name="faces", plural=PLURAL)
+            await w.reaches("Degraded", reason, name="faces", plural=PLURAL)
             assert (await w.made("Deployment", "faces"))["spec"] == before["spec"]
         await w.apply(inference_model())
         await serving(w)
@@ -226,10 +207,7 @@ async def test_a_deleted_one_takes_everything_along(api: Api) -> None:
         await w.apply(inference_model(ingress={"host": "faces.example"}))
         await serving(w)
         await w.delete("faces", PLURAL)
-
-        async def gone() -> bool:
-            found = [await w.object(kind, "faces") for kind in ("Deployment", "Service", "Ingress")]
-            return await w.find("faces", PLURAL) is None and found == [None, None, None]
-
-        await eventually(gone, PATIENCE)
+        await w.until_gone("faces", PLURAL)
+        for kind in ("Deployment", "Service", "Ingress"):
+            await api.until_gone(kind, "faces")
         await eventually(lambda: w.shown("faces", PLURAL) is None)

@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from halimede.api.base import NEPTUNE
 from tests.integration.gm_world import model
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.world import World, shipped, world
+from tests.kubernetes.client import Body
+from tests.kubernetes.world import EDGE, World, message, running_service, shipped, world
 
 pytestmark = pytest.mark.slow
 
-EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 MODELS = [model(name, url=f"https://models.example/{name}.onnx") for name in ("small", "big")]
 
 
-async def worker_secrets(api: Api) -> None:
-    """The Secrets of workers' credentials for the broker, as an operator creates them in each namespace."""
-    for role in ("edge", "cloud"):
-        body = {"metadata": {"name": f"halimede-{role}-worker"}, "stringData": {"username": role, "password": "x"}}
-        await api.client.create("Secret", api.namespace, body)
+def neptune(edge: str, cloud: str, name: str = "helmet") -> Body:
+    """A service in the seed's own form."""
+
+    def worker(called: str, used: str, node: str) -> Body:
+        spec = {
+            "scriptDir": "/code", "scriptBootFile": f"{called}.py", "frameworkType": "tensorflow",
+            "frameworkVersion": "1.18", "parameters": [{"key": "nms_threshold", "value": "0.6"}],
+        }  # fmt: skip
+        return {"name": called, "model": {"name": used}, "nodeName": node, "workerSpec": spec}
+
+    mined = worker("edgeworker", "small", edge) | {"hardExampleAlgorithm": {"name": "IBT"}}
+    kind = {"apiVersion": NEPTUNE, "kind": "JointInferenceService", "metadata": {"name": name}}
+    return {**kind, "spec": {"edgeWorker": mined, "cloudWorker": worker("work", "big", cloud)}}
 
 
-def condition(status: dict[str, Any]) -> dict[str, Any]:
-    return status["conditions"][-1]
+async def applied(w: World) -> None:
+    """Apply it with the Secrets of workers' credentials, as an operator creates them in each namespace."""
+    await w.worker_secrets()
+    await w.apply(*MODELS, neptune(w.edge, w.cloud))
 
 
 async def test_the_seeds_own_form_runs_on_the_overlay_for_scripts_and_is_named_in_its_own_group(api: Api) -> None:
-    def worker(name: str, small: str, node: str) -> dict[str, Any]:
-        return {
-            "name": name,
-            "model": {"name": small},
-            "nodeName": node,
-            "workerSpec": {
-                "scriptDir": "/code",
-                "scriptBootFile": f"{name}.py",
-                "frameworkType": "tensorflow",
-                "frameworkVersion": "1.18",
-                "parameters": [{"key": "nms_threshold", "value": "0.6"}],
-            },
-        }
-
     async with world(api, **shipped("overlays/scripts")) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        edge = worker("edgeworker", "small", w.edge) | {"hardExampleAlgorithm": {"name": "IBT"}}
-        body = {
-            "apiVersion": NEPTUNE,
-            "kind": "JointInferenceService",
-            "metadata": {"name": "helmet"},
-            "spec": {"edgeWorker": edge, "cloudWorker": worker("work", "big", w.cloud)},
-        }
-        await worker_secrets(api)
-        await w.apply(*MODELS, body)
+        await applied(w)
         await w.reaches("Running", version=NEPTUNE)
         made = await w.made("Deployment", EDGE)
         assert made["metadata"]["ownerReferences"][0]["apiVersion"] == NEPTUNE
@@ -62,35 +48,14 @@ async def test_the_seeds_own_form_runs_on_the_overlay_for_scripts_and_is_named_i
 
 async def test_without_that_overlay_the_condition_names_the_folder_to_open(api: Api) -> None:
     async with world(api, **shipped("base")) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        await worker_secrets(api)
-        await w.apply(*MODELS, neptune(w))
-        status = await w.reaches("Pending", "HostPathNotAllowed", version=NEPTUNE)
-        assert "/code" in condition(status)["message"]
+        await applied(w)
+        assert "/code" in message(await w.reaches("Pending", "HostPathNotAllowed", version=NEPTUNE))
 
 
 async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the_first_goes(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
-        second = neptune(w)
-        await w.apply(second)
-        status = await w.reaches("Failed", "NameConflict", version=NEPTUNE)
-        assert "sedna.io" in condition(status)["message"]
+    async with running_service(api) as (w, _, _):
+        await w.apply(neptune(w.edge, w.cloud))
+        assert "sedna.io" in message(await w.reaches("Failed", "NameConflict", version=NEPTUNE))
         assert (await w.status())["phase"] == "Running"
         await w.delete()
         await w.reaches("Running", version=NEPTUNE)
-
-
-def neptune(w: World, name: str = "helmet") -> dict[str, Any]:
-    spec = {"scriptDir": "/code", "scriptBootFile": "run.py", "frameworkType": "tensorflow", "frameworkVersion": "1.18"}
-    edge = {
-        "name": "e", "model": {"name": "small"}, "nodeName": w.edge, "workerSpec": spec,
-        "hardExampleAlgorithm": {"name": "IBT"},
-    }  # fmt: skip
-    cloud = {"name": "c", "model": {"name": "big"}, "nodeName": w.cloud, "workerSpec": spec}
-    return {
-        "apiVersion": NEPTUNE,
-        "kind": "JointInferenceService",
-        "metadata": {"name": name},
-        "spec": {"edgeWorker": edge, "cloudWorker": cloud},
-    }

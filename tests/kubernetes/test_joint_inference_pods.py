@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from halimede.names import Key
-from tests.integration.gm_world import MODELS, model
+from tests.integration.gm_world import MODELS
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.placed import named_node
-from tests.kubernetes.podstates import State, crash_loop, image_pull, pending, running, unschedulable
-from tests.kubernetes.world import world
+from tests.kubernetes.podstates import pending, running
+from tests.kubernetes.recorded import left
+from tests.kubernetes.world import CLOUD, EDGE, message, running_service, world
 from tests.simulated import eventually
-
-EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
-
-
-def condition(status: dict[str, Any]) -> dict[str, Any]:
-    return status["conditions"][-1]
 
 
 @pytest.mark.parametrize(
-    ("state", "phase", "reason"),
+    ("case", "phase", "reason", "detail"),
     [
-        (unschedulable, "Pending", "Unschedulable"),
-        (image_pull, "Failed", "ImagePullBackOff"),
-        (crash_loop, "Failed", "CrashLoopBackOff"),
+        ("unschedulable", "Pending", "Unschedulable", "1 Insufficient cpu"),
+        ("image-pull-back-off", "Failed", "ImagePullBackOff", ""),
+        ("crash-loop-back-off", "Failed", "CrashLoopBackOff", "Error: no model"),
     ],
 )
-async def test_a_pod_in_trouble_is_a_condition_and_heals(api: Api, state: State, phase: str, reason: str) -> None:
+async def test_a_pod_in_trouble_is_a_condition_with_its_words_and_the_same_pod_heals(
+    api: Api, case: str, phase: str, reason: str, detail: str
+) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(state, EDGE)
+        w.player.behave(left(case), EDGE)
         await w.apply_all()
-        status = await w.reaches(phase, reason)
-        assert EDGE in condition(status)["message"]
+        text = message(await w.reaches(phase, reason))
+        assert EDGE in text
+        assert detail in text
+        pods = await w.pods(EDGE)
+        assert named_node(await w.pod_of(EDGE)) == w.edge
         w.player.behave(running, EDGE)
         await w.reaches("Running")
+        assert await w.pods(EDGE) == pods
 
 
 async def test_samples_are_answered_at_the_edge_while_the_cloud_worker_is_in_trouble(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(crash_loop, CLOUD)
+        w.player.behave(left("crash-loop-back-off"), CLOUD)
         await w.apply_all()
         status = await w.reaches("Degraded", "CrashLoopBackOff")
         assert (status["active"], status["failed"]) == (1, 1)
@@ -50,22 +48,21 @@ async def test_samples_are_answered_at_the_edge_while_the_cloud_worker_is_in_tro
 async def test_where_a_selector_leads_the_scheduler_says_and_only_that_node_gets_the_service(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud) as cloud:
         w.player.node = w.cloud
-        await w.apply(model("small"), model("big"), w.service(cloud={"pool": "cloud"}))
+        await w.apply_all(w.service(cloud={"pool": "cloud"}))
         await w.reaches("Running")
-        await eventually(lambda: Key(MODELS, w.namespace, "big") in cloud.holds)
-        assert Key(MODELS, w.namespace, "big") not in edge.holds
-        made = await w.made("Deployment", CLOUD)
-        assert made["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "cloud"}
-        assert not made["spec"]["template"]["spec"].get("nodeName")
+        await eventually(lambda: w.key("big", MODELS) in cloud.holds)
+        assert w.key("big", MODELS) not in edge.holds
+        pod = await w.pod_of(CLOUD)
+        assert pod["nodeSelector"] == {"pool": "cloud"}
+        assert not pod.get("nodeName")
 
 
 async def test_an_autoscaler_is_made_changed_and_taken_away_and_its_replicas_are_its_own(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        body = w.service()
+        body, name = w.service(), f"hpa-{CLOUD}"
         body["spec"]["cloudWorker"]["hpa"] = {"minReplicas": 1, "maxReplicas": 3}
-        await w.apply(model("small"), model("big"), body)
+        await w.apply_all(body)
         await w.reaches("Running")
-        name = f"hpa-{CLOUD}"
         made = await w.made("HorizontalPodAutoscaler", name)
         assert made["spec"]["maxReplicas"] == 3
         assert made["spec"]["scaleTargetRef"]["name"] == CLOUD
@@ -79,24 +76,21 @@ async def test_an_autoscaler_is_made_changed_and_taken_away_and_its_replicas_are
         await w.apply(body)
 
         async def more() -> bool:
-            now = await w.object("HorizontalPodAutoscaler", name)
-            return now is not None and now["spec"]["maxReplicas"] == 5
+            return (await w.made("HorizontalPodAutoscaler", name))["spec"]["maxReplicas"] == 5
 
         await eventually(more, 20)
         del body["spec"]["cloudWorker"]["hpa"]
         await w.apply(body)
+        await api.until_gone("HorizontalPodAutoscaler", name)
 
         async def without() -> bool:
-            deployment = await w.made("Deployment", CLOUD)
-            return await w.object("HorizontalPodAutoscaler", name) is None and deployment["spec"]["replicas"] == 1
+            return (await w.made("Deployment", CLOUD))["spec"]["replicas"] == 1
 
         await eventually(without, 20)
 
 
 async def test_a_hand_that_deletes_or_edits_what_gm_made_changes_nothing_for_long(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
+    async with running_service(api) as (w, _, _):
         first = await w.made("Deployment", EDGE)
         await api.client.delete("Deployment", w.namespace, EDGE)
 
@@ -110,21 +104,17 @@ async def test_a_hand_that_deletes_or_edits_what_gm_made_changes_nothing_for_lon
         await api.client.patch("Deployment", w.namespace, EDGE, patch)
 
         async def reverted() -> bool:
-            edge, cloud = await w.made("Deployment", EDGE), await w.made("Deployment", CLOUD)
-            return bool(named_node(edge["spec"]["template"]["spec"]) == w.edge and cloud["spec"]["replicas"] == 1)
+            replicas = (await w.made("Deployment", CLOUD))["spec"]["replicas"]
+            return named_node(await w.pod_of(EDGE)) == w.edge and replicas == 1
 
         await eventually(reverted, 20)
 
 
 async def test_an_edit_is_not_said_to_run_before_new_pods_do(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
+    async with running_service(api) as (w, _, _):
         w.player.behave(pending, EDGE)
         seen: set[tuple[str, int]] = set()
-        edited = w.service()
-        edited["spec"]["edgeWorker"]["deadlineMs"] = 500
-        await w.apply(edited)
+        await w.edit()
 
         async def judged() -> bool:
             status = await w.status()
@@ -148,5 +138,4 @@ async def test_pods_that_cannot_even_be_created_are_a_condition(api: Api) -> Non
             "message": "exceeded quota: small",
         }
         await api.client.patch("Deployment", w.namespace, EDGE, {"status": {"conditions": [failure]}}, "status")
-        status = await w.reaches("Pending", "FailedCreate")
-        assert "exceeded quota" in status["conditions"][-1]["message"]
+        assert "exceeded quota" in message(await w.reaches("Pending", "FailedCreate"))

@@ -5,57 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
-import pytest
 
 from halimede.api import parse
 from halimede.api.trainingmodel import run_of
-from halimede.messages import ModelInUse, TaskInfo, TensorFile, TrainingProgress, WorkerReport
-from halimede.names import Key
+from halimede.messages import ModelInUse, TaskInfo, TrainingProgress, WorkerReport
 from tests.integration.gm_world import FakeNode, dataset, model
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.player import Body
-from tests.kubernetes.podstates import crash_loop, running
-from tests.kubernetes.world import PATIENCE, RunningGm, World, world
+from tests.kubernetes.client import Body
+from tests.kubernetes.podstates import running
+from tests.kubernetes.recorded import left
+from tests.kubernetes.test_training_model import FILE, PLURAL, report, store, training
+from tests.kubernetes.world import EDGE, PATIENCE, World, world
 from tests.simulated import eventually
-from tests.unit.gm.test_learning_loop import GOOD, evidence
+from tests.unit.gm.test_loop_facts import GOOD, evidence
 
-PLURAL = "trainingmodels"
 AGGREGATOR, TRAINER = (f"again-deployment-training-{name}" for name in ("aggregator", "edge0"))
 BASE = "a" * 64
-FILE = TensorFile(digest="d" * 64, size=1000)
 CANDIDATE = f"again-{FILE.digest[:12]}"
 LOOP = {
-    "service": {"name": "helmet"},
-    "command": 1,
-    "labelled": 50,
-    "easy": 0,
-    "leastStratum": 0,
-    "afterAudits": 20,
-    "gate": {"least": 50},
-    "triggers": {"drift": False},
-}
-
-
-def training(w: World) -> Body:
-    def template(node: str) -> Body:
-        return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
-
-    trainer = {"name": "edge0", "hardSamples": {"service": "helmet"}, "dataset": {"name": "frames"}}
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "TrainingModel",
-        "metadata": {"name": "again"},
-        "spec": {
-            "model": {"name": "small"},
-            "aggregator": {"template": template(w.cloud)},
-            "trainers": [{**trainer, "template": template(w.edge)}],
-            "rounds": 1,
-            "loop": LOOP,
-        },
-    }
+    "service": {"name": "helmet"}, "command": 1, "labelled": 50, "easy": 0, "leastStratum": 0, "afterAudits": 20,
+    "gate": {"least": 50}, "triggers": {"drift": False},
+}  # fmt: skip
 
 
 def version_of(pod: Body) -> str:
@@ -73,10 +45,7 @@ class Reporter:
 
     def __init__(self, w: World, edge: FakeNode, cloud: FakeNode, agrees: dict[str, float]) -> None:
         self.w, self.edge, self.cloud, self.agrees = w, edge, cloud, agrees
-        self.service, self.training = (
-            Key("jointinferenceservices", w.namespace, "helmet"),
-            Key(PLURAL, w.namespace, "again"),
-        )
+        self.service, self.training = w.key(), w.key("again", PLURAL)
         #: versions in use, in the order in which they were
         self.used: list[str] = []
         #: pods that trained, by worker
@@ -121,9 +90,7 @@ class Reporter:
                 told = msgspec.structs.replace(told, state="done", model=FILE, reason="RoundsDone")
             else:
                 told = msgspec.structs.replace(told, compared=FILE.digest, evidence=evidence(GOOD), samples=50)
-            name = f"again.{part}-training-{node.name}"
-            node.overrides[part] = WorkerReport(name=name, role=role, part=part, phase="Running", training=told)  # type: ignore[arg-type]
-            node.report(self.training)
+            report(node, self.training, part, role, told)
 
 
 def _answers(pod: Body) -> bool:
@@ -137,11 +104,10 @@ async def reported(w: World, agrees: dict[str, float]) -> AsyncIterator[Reporter
     async with w.node(w.edge) as edge, w.node(w.cloud) as cloud:
         made = Reporter(w, edge, cloud, agrees)
         task = asyncio.create_task(made.run())
-        frames = dataset("frames")
-        frames["spec"] |= {"nodeName": w.edge}
         service = w.service()
         service["spec"]["edgeWorker"] |= {"keepHardSamples": {}, "auditShare": 0.2}
-        await w.apply(frames, model("small", sha256=BASE), model("big"), service, training(w))
+        again = training(w, "again", {"hardSamples": {"service": "helmet"}}, rounds=1, loop=LOOP)
+        await w.apply(dataset("frames", nodeName=w.edge), model("small", sha256=BASE), model("big"), service, again)
         try:
             yield made
         finally:
@@ -149,12 +115,6 @@ async def reported(w: World, agrees: dict[str, float]) -> AsyncIterator[Reporter
             await asyncio.wait([task])
             if not task.cancelled():
                 task.result()
-
-
-def stored(gm: RunningGm) -> None:
-    """As if GM's store had the candidate's file: GM of these tests has no store of files."""
-    assert gm.manager is not None
-    gm.manager._plane.files.states[FILE.digest] = ""
 
 
 async def ended(w: World) -> Body:
@@ -173,33 +133,20 @@ async def ended(w: World) -> Body:
     return record[0]
 
 
-async def made(w: World) -> bool:
-    return await w.object("Deployment", TRAINER) is not None
-
-
-async def gone(w: World) -> bool:
-    return await w.object("Deployment", AGGREGATOR) is None
-
-
 async def test_a_round_from_command_to_roll_out_replaces_the_pods_and_stands_restarts_of_gm(api: Api) -> None:
     async with world(api) as w, reported(w, {BASE[:12]: 0.6, CANDIDATE: 1.0}) as nodes:
         async with w.gm("gm-0"):  # it does not get the file, so the round waits in this state
             await w.reaches("Training", name="again", plural=PLURAL)
-            await eventually(lambda: made(w), PATIENCE)
-            edge = (await w.made("Deployment", "helmet-deployment-edge"))["spec"]["template"]["spec"]
-            trainer = (await w.made("Deployment", TRAINER))["spec"]["template"]["spec"]
-            kept = [
-                each["hostPath"]["path"]
-                for pod, name in ((edge, "halimede-kept"), (trainer, "halimede-samples"))
-                for each in pod["volumes"]
-                if each["name"] == name
-            ]
-            assert kept == [f"/var/lib/halimede/nodes/{w.edge}/kept/{w.namespace}/helmet"] * 2
+            await eventually(lambda: w.object("Deployment", TRAINER), PATIENCE)
+            for name, volume in ((EDGE, "halimede-kept"), (TRAINER, "halimede-samples")):
+                volumes = {each["name"]: each for each in (await w.pod_of(name))["volumes"]}
+                kept = f"/var/lib/halimede/nodes/{w.edge}/kept/{w.namespace}/helmet"
+                assert volumes[volume]["hostPath"]["path"] == kept
         async with w.gm("gm-1") as gm:
-            stored(gm)
+            store(gm)
             await w.reaches("Canary", name="again", plural=PLURAL)
         async with w.gm("gm-2") as gm:
-            stored(gm)
+            store(gm)
             record = await ended(w)
             assert (record["outcome"], record["reason"]) == ("RolledOut", "CanaryAuditsHold"), record["message"]
             assert record["before"]["value"] < record["after"]["value"]
@@ -207,14 +154,14 @@ async def test_a_round_from_command_to_roll_out_replaces_the_pods_and_stands_res
             assert small["spec"]["targetVersion"] == CANDIDATE
             assert "rollout" not in small["spec"]
             assert nodes.used == [BASE[:12], CANDIDATE]
-            await eventually(lambda: gone(w), PATIENCE)
+            await api.until_gone("Deployment", AGGREGATOR)
             # no edit of the Model in between has replaced a pod that trains
             assert {part: len(pods) for part, pods in nodes.trained.items()} == {"aggregator": 1, "edge0": 1}
 
 
 async def test_a_candidate_with_worse_audits_is_withdrawn_and_the_pods_get_the_version_before(api: Api) -> None:
     async with world(api) as w, reported(w, {BASE[:12]: 1.0, CANDIDATE: 0.2}) as nodes, w.gm() as gm:
-        stored(gm)
+        store(gm)
         record = await ended(w)
         assert (record["outcome"], record["reason"]) == ("Withdrawn", "CanaryAuditsWorse"), record["message"]
         await eventually(lambda: nodes.used == [BASE[:12], CANDIDATE, BASE[:12]], PATIENCE)
@@ -223,17 +170,15 @@ async def test_a_candidate_with_worse_audits_is_withdrawn_and_the_pods_get_the_v
         assert [each["version"] for each in small["spec"]["versions"]] == [BASE[:12]]
 
 
-@pytest.mark.parametrize("trouble", [crash_loop])
-async def test_a_candidate_whose_pod_does_not_start_is_withdrawn_while_the_one_before_answers(
-    api: Api, trouble: Any
-) -> None:
+async def test_a_candidate_whose_pod_does_not_start_is_withdrawn_while_the_one_before_answers(api: Api) -> None:
     async with world(api) as w, reported(w, {BASE[:12]: 1.0}) as nodes, w.gm() as gm:
-        stored(gm)
+        store(gm)
         w.player.keeps_old = True
+        crashed = left("crash-loop-back-off")
 
         def state(pod: Body) -> Body:
             edge = "-deployment-edge-" in pod["metadata"]["name"]
-            return trouble(pod) if edge and version_of(pod) == CANDIDATE else running(pod)  # type: ignore[no-any-return]
+            return crashed(pod) if edge and version_of(pod) == CANDIDATE else running(pod)
 
         w.player.behave(state)
         record = await ended(w)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.names import Key
 from tests.integration.gm_world import MODELS, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.world import PATIENCE, world
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 async def test_nodes_that_a_model_names_prepare_it_before_any_service(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud) as cloud:
-        small = Key(MODELS, w.namespace, "small")
+        small = w.key("small", MODELS)
         await w.apply(model("small", nodeSelector={"pool": "edge"}))  # a label of the Node object
         status = await w.reaches("Ready", "OnAllNodes", name="small", plural=MODELS)
         assert [(node["node"], node["phase"]) for node in status["nodes"]] == [(w.edge, "Ready")]

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 
 from halimede.messages import ModelFacts
-from halimede.names import Key
 from tests.integration.gm_world import MODELS, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
-from tests.kubernetes.world import PATIENCE, World, world
+from tests.kubernetes.world import EDGE, PATIENCE, World, message, world
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.slow
-
-EDGE = "helmet-deployment-edge"
 
 
 def measured(name: str, accuracy: str) -> Body:
@@ -30,22 +27,17 @@ def selecting(w: World) -> Body:
 
 
 async def model_url(w: World) -> Any:
-    made = await w.object("Deployment", EDGE)
-    env = made["spec"]["template"]["spec"]["containers"][0]["env"] if made else []
-    return next((each.get("value") for each in env if each["name"] == "MODEL_URL"), None)
+    return (await w.variables(EDGE))["MODEL_URL"]
 
 
 async def test_pods_get_the_best_model_that_fits_and_are_rolled_out_for_a_better_one(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
         await w.apply(model("big"), selecting(w))
-        status = await w.reaches("Pending", "ModelNotFound")
-        assert "task detection" in status["conditions"][-1]["message"]
+        assert "task detection" in message(await w.reaches("Pending", "ModelNotFound"))
         await w.apply(measured("good", "0.8"), measured("poor", "0.7"))
         status = await w.reaches("Running")
-        assert (status["chosen"], status["observedGeneration"]) == (
-            [{"worker": "edge", "model": "good", "changes": 1}],
-            1,
-        )
+        assert status["chosen"] == [{"worker": "edge", "model": "good", "changes": 1}]
+        assert status["observedGeneration"] == 1
         assert await model_url(w) == "/home/data/models/good.onnx"
         await w.apply(measured("better", "0.9"))
 
@@ -70,8 +62,7 @@ async def test_a_choice_is_kept_by_the_next_gm(api: Api) -> None:
 
 async def test_what_nodes_find_out_about_a_version_stands_in_the_models_status(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        small = Key(MODELS, w.namespace, "small")
-        edge.facts[small] = ModelFacts(digest="a" * 64, size=10, since="2026-01-01T00:00:00Z")
+        edge.facts[w.key("small", MODELS)] = ModelFacts(digest="a" * 64, size=10, since="2026-01-01T00:00:00Z")
         versions = [{"version": "1", "url": "/models/1.onnx"}, {"version": "2", "url": "/models/2.onnx"}]
         await w.apply(model("small", versions=versions, targetVersion="1"), model("big"), w.service())
         status = await w.reaches("Ready", name="small", plural=MODELS)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.integration.gm_world import SERVICES, model
+from tests.integration.gm_world import SERVICES
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.world import PATIENCE, world
 from tests.simulated import eventually
@@ -22,16 +22,18 @@ async def test_a_node_keeps_a_service_while_a_pod_of_it_ends_there(api: Api) -> 
         await api.node(other, {"pool": "edge"})
         made.player.node = made.edge
         async with made.node(made.edge) as old, made.node(other) as new, made.node(made.cloud), made.gm():
-            await made.apply(model("small"), model("big"), made.service(edge={"pool": "edge"}))
+            await made.apply_all(made.service(edge={"pool": "edge"}))
             await made.reaches("Running")
+
+            def told() -> list[str]:
+                return [what for what, key, _ in old.log if key == HELD]
+
             made.player.alive, made.player.node = False, other
             pods = (await api.client.list("Pod", made.namespace))["items"]
             (moving,) = (pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == made.edge)
             await api.client.delete("Pod", made.namespace, moving)
             await eventually(lambda: ("insert", HELD, 1) in new.log, PATIENCE)
             await asyncio.sleep(1)
-            assert [what for what, key, _ in old.log if key == HELD] == ["insert"]
+            assert told() == ["insert"]
             made.player.alive = True
-            await eventually(
-                lambda: [what for what, key, _ in old.log if key == HELD] == ["insert", "delete"], PATIENCE
-            )
+            await eventually(lambda: told() == ["insert", "delete"], PATIENCE)

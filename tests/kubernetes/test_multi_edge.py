@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from halimede.messages import TaskInfo
-from halimede.names import Key
 from tests.integration.gm_world import MODELS, MULTI_EDGE, SERVICES, metric, model, multi_edge
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.world import PATIENCE, World, world
+from tests.kubernetes.world import EDGE, World, message, world
 from tests.simulated import eventually
 
 NORTH, SOUTH, JOINT = (f"crossing-deployment-{worker}" for worker in ("north", "south", "joint"))
@@ -18,9 +17,8 @@ async def reaches(w: World, phase: str, reason: str = "", *, name: str = "crossi
     return await w.reaches(phase, reason, name=name, plural=MULTI_EDGE, generation=generation)
 
 
-def worker(made: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    first = made["spec"]["template"]["spec"]["containers"][0]
-    return first["args"], {e["name"]: e.get("value", e.get("valueFrom")) for e in first["env"]}
+async def args_of(w: World, deployment: str) -> list[str]:
+    return (await w.pod_of(deployment))["containers"][0]["args"]
 
 
 async def test_each_worker_gets_a_deployment_and_is_told_who_the_others_are(api: Api) -> None:
@@ -32,15 +30,12 @@ async def test_each_worker_gets_a_deployment_and_is_told_who_the_others_are(api:
             ("north", "edge", w.edge, "Running"), ("south", "edge", w.edge, "Running"),
             ("joint", "cloud", w.cloud, "Running"),
         }  # fmt: skip
-        args, env = worker(await w.made("Deployment", NORTH))
-        assert (args, env["PART"], env["JOINT"]) == (["member"], "north", "cloud")
-        assert (env["MEMBERS"], env["CAMERAS"], env["SOURCE"]) == (
-            '["north","south"]', '["north","south"]', '{"cameras":["north"]}',
-        )  # fmt: skip
-        made = await w.made("Deployment", JOINT)
-        args, env = worker(made)
-        assert (args, env["PART"], "MODEL_URL" in env) == (["joint"], "joint", False)
-        labels = made["spec"]["template"]["metadata"]["labels"]
+        env, both = await w.variables(NORTH), '["north","south"]'
+        assert (await args_of(w, NORTH), env["PART"], env["JOINT"]) == (["member"], "north", "cloud")
+        assert (env["MEMBERS"], env["CAMERAS"], env["SOURCE"]) == (both, both, '{"cameras":["north"]}')
+        env = await w.variables(JOINT)
+        assert (await args_of(w, JOINT), env["PART"], "MODEL_URL" in env) == (["joint"], "joint", False)
+        labels = (await w.made("Deployment", JOINT))["spec"]["template"]["metadata"]["labels"]
         assert labels["multiedgeinferenceservice.sedna.io/name"] == "crossing"
         assert labels["halimede.io/worker"] == "joint"
         assert await w.object("Service", "crossing-cloud") is None
@@ -54,26 +49,18 @@ async def test_what_workers_have_done_is_told_of_each_and_of_all(api: Api) -> No
     async with world(api) as w, w.gm(), w.node(w.edge) as edge:
         await w.apply(model("small"), multi_edge(north=w.edge, south=w.edge))
         await reaches(w, "Running")
-        key = Key(MULTI_EDGE, w.namespace, "crossing")
+        key = w.key("crossing", MULTI_EDGE)
         edge.counts[key] = TaskInfo(inference_number=7, start_time="2026-01-01T00:00:00Z", current_time="2026-01-02")
         edge.report(key)
-
-        async def counted() -> bool:
-            shown = w.shown("crossing", MULTI_EDGE)
-            return shown is not None and metric(shown.status, "inferenceNumber") == "7"
-
-        await eventually(counted)
+        await eventually(
+            lambda: (shown := w.shown("crossing", MULTI_EDGE)) and metric(shown.status, "inferenceNumber") == "7"
+        )
         output = (await w.status("crossing", MULTI_EDGE))["output"]
         assert output["models"] == [{"format": "onnx", "url": "/models/small.onnx"}]
         seeds = {name: output["taskInfo"][name] for name in ("inferenceNumber", "startTime", "currentTime")}
         assert seeds == {"inferenceNumber": 7, "startTime": "2026-01-01T00:00:00Z", "currentTime": "2026-01-02"}
-        accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
-        path = f"/apis/sedna.io/v1alpha1/namespaces/{w.namespace}/{MULTI_EDGE}"
-        table = await api.client.request("GET", path, accept=accept)
-        names = [column["name"].lower() for column in table["columnDefinitions"]]
-        row = dict(zip(names, table["rows"][0]["cells"], strict=True))
         said = {"name": "crossing", "phase": "Running", "application": "balance", "active": 2, "answered": "7"}
-        assert said.items() <= row.items()
+        assert said.items() <= (await w.row(MULTI_EDGE)).items()
 
 
 async def test_what_is_missing_costs_its_worker_alone_and_heals(api: Api) -> None:
@@ -81,12 +68,11 @@ async def test_what_is_missing_costs_its_worker_alone_and_heals(api: Api) -> Non
         body = multi_edge(north=w.edge, south="nowhere")
         body["spec"]["edgeWorkers"][1]["model"] = {"name": "absent"}
         await w.apply(model("small"), body)
-        status = await reaches(w, "Degraded", "ModelNotFound")
-        assert "spec.edgeWorkers[1].model.name" in status["conditions"][-1]["message"]
+        assert "spec.edgeWorkers[1].model.name" in message(await reaches(w, "Degraded", "ModelNotFound"))
         assert await w.object("Deployment", SOUTH) is None
         await w.apply(model("absent"))
-        status = await reaches(w, "Degraded", "NodeNotFound")
-        assert "spec.edgeWorkers[1].template.spec.nodeName" in status["conditions"][-1]["message"]
+        said = message(await reaches(w, "Degraded", "NodeNotFound"))
+        assert "spec.edgeWorkers[1].template.spec.nodeName" in said
         await api.node("nowhere")
         async with w.node("nowhere"):
             await reaches(w, "Running")
@@ -98,33 +84,25 @@ async def test_a_worker_that_an_edit_takes_out_is_taken_away_and_the_others_stay
         await reaches(w, "Running")
         before = await w.made("Deployment", NORTH)
         await w.apply(multi_edge(north=w.edge))
-        status = await reaches(w, "Running", generation=2)
-
-        async def gone() -> bool:
-            return await w.object("Deployment", SOUTH) is None and await w.object("Deployment", JOINT) is None
-
-        await eventually(gone, PATIENCE)
-        assert [said["name"] for said in (await reaches(w, "Running"))["workers"]] == ["north"], status
+        await reaches(w, "Running", generation=2)
+        for name in (SOUTH, JOINT):
+            await api.until_gone("Deployment", name)
+        assert [said["name"] for said in (await reaches(w, "Running"))["workers"]] == ["north"]
         assert (await w.made("Deployment", NORTH))["metadata"]["uid"] == before["metadata"]["uid"]
-        await eventually(lambda: Key(MULTI_EDGE, w.namespace, "crossing") not in cloud.holds)
+        await eventually(lambda: w.key("crossing", MULTI_EDGE) not in cloud.holds)
 
 
 async def test_a_joint_inference_service_of_the_same_name_stands_beside_it(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        await w.apply(model("small"), model("big"), multi_edge("helmet", north=w.edge, cloud=w.cloud), w.service())
+        await w.apply_all()
+        await w.apply(multi_edge("helmet", north=w.edge, cloud=w.cloud))
         await w.reaches("Running")
         await reaches(w, "Running", name="helmet")
-        found = {"edge": "helmet-deployment-edge", "north": "helmet-deployment-north"}
-        owners = {
-            part: (await w.made("Deployment", name))["metadata"]["ownerReferences"][0]["kind"]
-            for part, name in found.items()
-        }
-        assert owners == {"edge": "JointInferenceService", "north": "MultiEdgeInferenceService"}
+        north = "helmet-deployment-north"
+        for name, kind in ((EDGE, "JointInferenceService"), (north, "MultiEdgeInferenceService")):
+            assert (await w.made("Deployment", name))["metadata"]["ownerReferences"][0]["kind"] == kind
         await w.delete("helmet", MULTI_EDGE)
-
-        async def alone() -> bool:
-            return await w.object("Deployment", found["north"]) is None and await w.find("helmet", MULTI_EDGE) is None
-
-        await eventually(alone, PATIENCE)
+        await api.until_gone("Deployment", north)
+        await w.until_gone("helmet", MULTI_EDGE)
         assert (await w.status("helmet", SERVICES))["phase"] == "Running"
         assert (await w.reaches("Ready", name="small", plural=MODELS))["active"] == 1

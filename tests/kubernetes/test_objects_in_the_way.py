@@ -8,14 +8,11 @@ from __future__ import annotations
 import pytest
 
 from services.gm import reconciler
-from tests.integration.gm_world import model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.things import deployment
-from tests.kubernetes.world import world
+from tests.kubernetes.world import CLOUD, EDGE, message, world
 
 pytestmark = pytest.mark.slow
-
-EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +26,10 @@ async def test_a_deployment_of_that_name_that_is_somebody_elses_is_left_alone_un
         theirs = await api.client.create("Deployment", w.namespace, deployment(EDGE, env=[{"name": "A", "value": "b"}]))
         async with w.player:
             await w.apply_all()
-            status = await w.reaches("Pending", "NotOurs")
-            assert f"Deployment {w.namespace}/{EDGE} exists" in status["conditions"][-1]["message"]
+            text = message(await w.reaches("Pending", "NotOurs"))
+            assert f"Deployment {w.namespace}/{EDGE} exists" in text
             assert await w.object("Deployment", CLOUD)
-            found = await w.object("Deployment", EDGE)
-            assert found is not None
+            found = await w.made("Deployment", EDGE)
             assert (found["metadata"]["uid"], found["metadata"]["generation"]) == (theirs["metadata"]["uid"], 1)
             assert "ownerReferences" not in found["metadata"]
             await api.client.delete("Deployment", w.namespace, EDGE)
@@ -45,10 +41,10 @@ async def test_what_the_api_server_does_not_take_is_a_condition_with_its_words_a
         body = w.service()
         container = body["spec"]["edgeWorker"]["template"]["spec"]["containers"][0]
         container["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
-        await w.apply(model("small"), model("big"), body)
-        message = (await w.reaches("Pending", "NotAccepted"))["conditions"][-1]["message"]
-        assert EDGE in message
-        assert "spec.template.spec.containers[0].resources.requests" in message
+        await w.apply_all(body)
+        text = message(await w.reaches("Pending", "NotAccepted"))
+        assert EDGE in text
+        assert "spec.template.spec.containers[0].resources.requests" in text
         assert await w.object("Deployment", CLOUD)
         assert await w.object("Deployment", EDGE) is None
         await w.apply(w.service())
@@ -61,11 +57,10 @@ async def test_what_a_rule_of_the_cluster_forbids_is_a_condition_and_heals_with_
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         rule = control.fail(code, times=10**9, matches=lambda r: r.resource == "deployments" and r.verb == "create")
         await w.apply_all()
-        status = await w.reaches("Pending", "NotAccepted")
-        message = status["conditions"][-1]["message"]
-        assert f"Deployment {w.namespace}/{EDGE}: " in message
-        assert f"({code})" not in message
-        assert "POST" not in message
+        text = message(await w.reaches("Pending", "NotAccepted"))
+        assert f"Deployment {w.namespace}/{EDGE}: " in text
+        assert f"({code})" not in text
+        assert "POST" not in text
         rule.end()
         await w.reaches("Running")
         assert rule.struck < 20

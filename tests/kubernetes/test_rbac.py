@@ -16,37 +16,37 @@ import pytest
 
 from halimede.api.base import SEDNA
 from halimede.api.inferencemodel import KUBEEDGE
-from halimede.names import Key
+from services.gm.cluster.kubernetes.leader_election import DURATION, GIVE_UP
 from services.gm.workloads import pod_history
-from tests.integration.gm_world import DATASETS, MODELS, MULTI_EDGE, SERVICES, dataset, model, multi_edge
+from tests.integration.gm_world import DATASETS, MODELS, MULTI_EDGE, dataset, model, multi_edge
 from tests.integration.inference_models import PLURAL as SERVED
 from tests.integration.inference_models import inference_model
 from tests.kubernetes.apiserver import Api, User, on_double
+from tests.kubernetes.client import Body
 from tests.kubernetes.double.access import Access, Rule
 from tests.kubernetes.podstates import running
 from tests.kubernetes.recorded import left
 from tests.kubernetes.test_joint_inference_groups import neptune
 from tests.kubernetes.test_training_model import training
-from tests.kubernetes.world import PATIENCE, World, gm_rules, world
+from tests.kubernetes.world import CLOUD, PATIENCE, World, gm_rules, world
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
-CLOUD, NETWORK = "helmet-deployment-cloud", "helmet-cloud"
 HPA = f"hpa-{CLOUD}"
-MADE = {"Deployment": CLOUD, "Service": NETWORK, "HorizontalPodAutoscaler": HPA, "Ingress": "faces"}
-#: asked of no request's own, but by an admission plugin about requests that name an owner
-BY_PLUGIN = {
-    ("sedna.io", "jointinferenceservices/finalizers", "update"),
-    ("neptune.io", "jointinferenceservices/finalizers", "update"),
-    ("sedna.io", "multiedgeinferenceservices/finalizers", "update"),
-    ("sedna.io", "inferencemodels/finalizers", "update"),
-    ("ai.kubeedge.io", "inferencemodels/finalizers", "update"),
-    ("sedna.io", "trainingmodels/finalizers", "update"),
-    ("ai.kubeedge.io", "trainingmodels/finalizers", "update"),
-    ("sedna.io", "federatedlearningjobs/finalizers", "update"),
-    ("sedna.io", "incrementallearningjobs/finalizers", "update"),
+MADE = {"Deployment": CLOUD, "Service": "helmet-cloud", "HorizontalPodAutoscaler": HPA, "Ingress": "faces"}
+OWNERS = {
+    "jointinferenceservices": ("sedna.io", "neptune.io"),
+    "multiedgeinferenceservices": ("sedna.io",),
+    "inferencemodels": ("sedna.io", "ai.kubeedge.io"),
+    "trainingmodels": ("sedna.io", "ai.kubeedge.io"),
+    "federatedlearningjobs": ("sedna.io",),
+    "incrementallearningjobs": ("sedna.io",),
 }
+#: asked of no request's own, but by an admission plugin about requests that name an owner
+BY_PLUGIN = {(group, f"{plural}/finalizers", "update") for plural, groups in OWNERS.items() for group in groups}
+MANAGED_BY = "app.kubernetes.io/managed-by"
 Right = tuple[str, str, str]
 
 
@@ -60,7 +60,6 @@ def rights(namespace: str) -> Iterator[dict[str, Any]]:
 
 
 def right_of(rule: dict[str, Any]) -> Right:
-    """Name a rule of one verb."""
     return rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0]
 
 
@@ -70,6 +69,7 @@ NAMES = sorted({right_of(rule) for rule in rights("any")})
 async def whole_life(w: World, user: User) -> None:
     """Have GM do everything that it ever does."""
     api = w.api
+    w.timing = {"duration_s": patience(DURATION), "give_up_s": patience(GIVE_UP)}  # of a busy machine as well
     async with w.node(w.cloud), w.gm(user=user) as gm:
         async with w.node(w.edge) as edge:
             await api.client.create("Secret", w.namespace, {"metadata": {"name": "s3"}})
@@ -80,7 +80,9 @@ async def whole_life(w: World, user: User) -> None:
             other = {**inference_model("other"), "apiVersion": KUBEEDGE}
             several = multi_edge(north=w.edge, south=w.edge)
             w.player.behave(left("pod-initializing"), "crossing")
-            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other)
+            await w.apply(
+                small, model("big"), dataset("frames"), body, neptune(w.edge, w.cloud, "seed"), exposed, other
+            )
             await w.reaches("Running", name="faces", plural=SERVED)
             with mock.patch.object(pod_history, "LATE_S", 0.1):  # it looks for the events of a pod that takes long
                 await w.apply(several)
@@ -94,20 +96,21 @@ async def whole_life(w: World, user: User) -> None:
             await w.reaches("Ready", name="small", plural=MODELS)
             await w.reaches("Ready", name="frames", plural=DATASETS)
             await trained(w)
-            await changed_by_hand(w)
-            await adopted(w)
+            await patched(w, {"annotations": {"halimede.io/digest": "x"}}, "halimede.io/digest")  # it is changed back
+            # by this label GM finds what it has made; now it finds that by its name
+            await patched(w, {"labels": {MANAGED_BY: None}}, MANAGED_BY)
             del body["spec"]["cloudWorker"]["hpa"]
             body["spec"]["edgeWorker"]["deadlineMs"] = 500
             await w.apply(body)
             await w.reaches("Running", generation=2)
-            await eventually(lambda: _gone(w, "HorizontalPodAutoscaler", HPA), PATIENCE)
+            await api.until_gone("HorizontalPodAutoscaler", HPA)
             await w.apply(inference_model())
-            await eventually(lambda: _gone(w, "Ingress", "faces"), PATIENCE)
+            await api.until_gone("Ingress", "faces")
             await w.apply(multi_edge(north=w.edge))
-            await eventually(lambda: _gone(w, "Deployment", "crossing-deployment-south"), PATIENCE)
+            await api.until_gone("Deployment", "crossing-deployment-south")
             await w.delete()
-            await eventually(lambda: _without_service(w), PATIENCE)
-            await eventually(lambda: Key(SERVICES, w.namespace, "helmet") not in edge.holds, PATIENCE)
+            await w.until_gone()
+            await eventually(lambda: w.key() not in edge.holds, PATIENCE)
         # the same once more is told by raising the count of an event
         for times in (1, 2):
             async with w.node(w.edge):
@@ -117,27 +120,22 @@ async def whole_life(w: World, user: User) -> None:
 
 async def trained(w: World) -> None:
     """Apply a training of each kind and group."""
-    samples = dataset("samples")
-    samples["spec"] |= {"url": "/data/samples", "nodeName": w.edge}
-    await w.apply(samples)
-    spec = training(w)["spec"]
+    await w.apply(dataset("samples", nodeName=w.edge))
+    spec = training(w, trainer={"dataset": {"name": "samples"}})["spec"]
     aggregator, trainer = spec["aggregator"]["template"], spec["trainers"][0]["template"]
-    spec["trainers"][0]["dataset"]["name"] = "samples"
+    small = {"name": "small"}
     federated = {
-        "aggregationWorker": {"model": {"name": "small"}, "template": aggregator},
+        "aggregationWorker": {"model": small, "template": aggregator},
         "trainingWorkers": [{"dataset": {"name": "samples"}, "template": trainer}],
     }
     always = {"operator": ">=", "threshold": 0, "metric": "num_of_samples"}
+    better = always | {"metric": "accuracy_delta"}
     incremental = {
-        "initialModel": {"name": "small"},
+        "initialModel": small,
         "dataset": {"name": "samples", "trainProb": 0.8},
         "trainSpec": {"template": trainer, "trigger": {"condition": always}},
         "evalSpec": {"template": aggregator},
-        "deploySpec": {
-            "model": {"name": "small"},
-            "trigger": {"condition": {**always, "metric": "accuracy_delta"}},
-            "template": trainer,
-        },
+        "deploySpec": {"model": small, "trigger": {"condition": better}, "template": trainer},
     }
     for group, kind, name, plural, body in (
         (SEDNA, "TrainingModel", "train-one", "trainingmodels", spec),
@@ -154,37 +152,17 @@ def _events_read(w: World) -> bool:
     return w.api.double is None or any((r.resource, r.verb) == ("events", "list") for r in w.api.control.log)
 
 
-async def changed_by_hand(w: World) -> None:
-    """Change what GM has made; it is changed back."""
-    await _patched(w, {"metadata": {"annotations": {"halimede.io/digest": "x"}}}, "annotations")
-
-
-async def adopted(w: World) -> None:
-    """Take off the label by which GM finds what it has made; it finds that by its name."""
-    await _patched(w, {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}}, "labels")
-
-
-async def _patched(w: World, patch: dict[str, Any], what: str) -> None:
+async def patched(w: World, meta: Body, key: str) -> None:
+    """Patch all that GM has made, and wait until it has its key again."""
     for kind, name in MADE.items():
-        await w.api.client.patch(kind, w.namespace, name, patch)
+        await w.api.client.patch(kind, w.namespace, name, {"metadata": meta})
     for kind, name in MADE.items():
-        await eventually(lambda kind=kind, name=name: _again(w, kind, name, what), PATIENCE)
+        await eventually(lambda kind=kind, name=name: _has(w, kind, name, key), PATIENCE)
 
 
-async def _again(w: World, kind: str, name: str, what: str) -> bool:
-    found = await w.object(kind, name)
-    assert found is not None
-    marks = found["metadata"].get(what) or {}
-    digest, manager = marks.get("halimede.io/digest", "x"), marks.get("app.kubernetes.io/managed-by")
-    return bool(manager if what == "labels" else digest != "x")
-
-
-async def _gone(w: World, kind: str, name: str) -> bool:
-    return await w.object(kind, name) is None
-
-
-async def _without_service(w: World) -> bool:
-    return await w.find() is None
+async def _has(w: World, kind: str, name: str, key: str) -> bool:
+    meta = (await w.made(kind, name))["metadata"]
+    return bool((meta.get("labels", {}) | meta.get("annotations", {})).get(key, "x") != "x")
 
 
 async def _told(w: World, times: int) -> bool:

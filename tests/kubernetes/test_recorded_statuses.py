@@ -9,43 +9,34 @@ from typing import Any
 import pytest
 
 from halimede.messages import WorkerReport
-from halimede.names import Key
 from services.gm.cluster.kubernetes import pod_warnings
 from services.gm.cluster.kubernetes.conversion import registered_node, trim_pod
 from services.gm.cluster.port import Ref
 from services.gm.workloads import pod_history
-from services.gm.workloads.pod_status import NodeView, PodFacts, read_pods
-from tests.integration.gm_world import SERVICES, FakeNode, model
+from services.gm.workloads.pod_status import NodeView, PodFacts, pod_views
+from tests.integration.gm_world import FakeNode
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import running
 from tests.kubernetes.recorded import cases, events_of, leave_events, leave_node, left, nodes_of, pods_of, recorded
-from tests.kubernetes.world import PATIENCE, World, world
+from tests.kubernetes.world import CLOUD, EDGE, PATIENCE, World, message, running_service, world
 from tests.simulated import eventually
 
-EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
-def condition(status: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = status["conditions"][-1]
-    return found
-
-
-async def pods(w: World, prefix: str = "") -> list[dict[str, Any]]:
-    found = (await w.api.client.list("Pod", w.namespace))["items"]
-    return [pod for pod in found if pod["metadata"]["name"].startswith(prefix)]
-
-
-async def reports_its_pods(w: World, node: FakeNode, *roles: Any) -> None:
-    """Have a node's local controller report its pods by their names, as they run now."""
-    for role in roles:
-        (pod,) = await pods(w, f"helmet-deployment-{role}")
-        node.overrides[role] = WorkerReport(name=pod["metadata"]["name"], role=role, phase="Running")
-    key = Key(SERVICES, w.namespace, "helmet")
-    await eventually(lambda: key in node.holds, PATIENCE)
-    node.report(key)
+async def cut_off(w: World, node: FakeNode, case: str = "node-not-ready", *, known: bool = True) -> None:
+    """Leave the edge node as a case has it. ``known``: its local controller has reported the pod that runs there."""
+    name = (await w.pods(EDGE))[0] if known else "another"
+    node.overrides["edge"] = WorkerReport(name=name, role="edge", phase="Running")
+    await eventually(lambda: w.key() in node.holds, PATIENCE)
+    node.report(w.key())
     await asyncio.sleep(0.2)
+    await leave_node(w.api.client, w.edge, case)
+    w.player.behave(left(case), EDGE)
+
+
+async def replicas_are(w: World, number: int) -> bool:
+    return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == number)
 
 
 def deployment_of(pod: dict[str, Any]) -> dict[Ref, dict[str, Any]]:
@@ -65,7 +56,7 @@ def test_each_pod_of_each_case_can_be_read(case: str) -> None:
     for pod in pods_of(case):
         pod["metadata"].setdefault("uid", "u")
         away = unready.get(pod["spec"].get("nodeName", ""), "")
-        views = read_pods(deployment_of(pod), [trim_pod(pod)], news)
+        views = pod_views(deployment_of(pod), [trim_pod(pod)], news)
         if pod["metadata"].get("deletionTimestamp") and not away:
             assert views == ()  # its node knows that it shall end
             continue
@@ -77,7 +68,7 @@ def test_each_pod_of_each_case_can_be_read(case: str) -> None:
 def test_an_evicted_pod_of_a_cut_off_node_goes_on_and_the_one_in_its_place_finds_no_node() -> None:
     found, (node,) = pods_of("evicted-unreachable"), nodes_of("evicted-unreachable")
     news = PodFacts({node["metadata"]["name"]: NodeView(registered_node(node).unready)})
-    waiting, marked = read_pods(deployment_of(found[0]), map(trim_pod, found), news)
+    waiting, marked = pod_views(deployment_of(found[0]), map(trim_pod, found), news)
     assert (waiting.phase, waiting.reason, waiting.node) == ("Pending", "Unschedulable", "")
     assert (marked.up, marked.reason, marked.leaving) == (True, "NodeUnreachable", True)
 
@@ -88,7 +79,7 @@ def test_a_pod_counts_when_its_node_is_back_and_has_not_reported_it_yet() -> Non
 
     def up(running: frozenset[str] | None) -> bool:
         news = PodFacts({node: NodeView("", running)})
-        return read_pods(deployment_of(pod), [trim_pod(pod)], news)[0].up
+        return pod_views(deployment_of(pod), [trim_pod(pod)], news)[0].up
 
     assert up(frozenset({name}))
     assert not up(frozenset())
@@ -100,22 +91,9 @@ def test_a_pod_counts_when_its_node_is_back_and_has_not_reported_it_yet() -> Non
 def test_pods_that_may_not_be_made_are_told(case: str, words: str) -> None:
     body = next(each for each in recorded(case)["objects"] if each["kind"] == "Deployment")
     body["metadata"]["labels"]["jointinferenceservice.sedna.io/worker-type"] = "edge"
-    (view,) = read_pods({Ref("apps/v1", "Deployment", "default", "d"): body}, [])
+    (view,) = pod_views({Ref("apps/v1", "Deployment", "default", "d"): body}, [])
     assert (view.phase, view.reason) == ("Pending", "FailedCreate")
     assert words in view.message
-
-
-async def test_a_worker_too_large_for_its_node_waits_for_room_and_no_pod_fails(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(left("unschedulable"), EDGE)
-        await w.apply_all()
-        status = await w.reaches("Pending", "Unschedulable")
-        assert "1 Insufficient cpu" in condition(status)["message"]
-        (pod,) = await pods(w, EDGE)
-        assert named_node((await w.made("Deployment", EDGE))["spec"]["template"]["spec"]) == w.edge
-        w.player.behave(running, EDGE)
-        await w.reaches("Running")
-        assert [each["metadata"]["name"] for each in await pods(w, EDGE)] == [pod["metadata"]["name"]]
 
 
 @pytest.mark.parametrize("case", ["out-of-cpu", slow("out-of-memory"), slow("evicted-for-its-folder")])
@@ -127,27 +105,19 @@ async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_
         w.player.behave(left(case), EDGE)
         await w.apply_all()
         said = pods_of(case)[0]["status"]
-        status = await w.reaches("Failed", said["reason"])
-
-        async def stopped() -> bool:
-            return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == 0)
-
-        await eventually(stopped, PATIENCE)
-        failed = len(await pods(w, EDGE))
+        await w.reaches("Failed", said["reason"])
+        await eventually(lambda: replicas_are(w, 0), PATIENCE)
+        failed = len(await w.pods(EDGE))
         await asyncio.sleep(2)
-        assert len(await pods(w, EDGE)) <= failed + 1
-        status = await w.reaches("Failed", said["reason"])
-        message = condition(status)["message"]
-        assert said["message"].strip() in message
-        assert "pods have failed" in message
-        for pod in await pods(w, EDGE):
-            await w.api.client.delete("Pod", w.namespace, pod["metadata"]["name"])
-        status = await w.reaches("Pending", "PodsFailing")
-        assert said["message"].strip() in condition(status)["message"]
+        assert len(await w.pods(EDGE)) <= failed + 1
+        text = message(await w.reaches("Failed", said["reason"]))
+        assert said["message"].strip() in text
+        assert "pods have failed" in text
+        for pod in await w.pods(EDGE):
+            await w.api.client.delete("Pod", w.namespace, pod)
+        assert said["message"].strip() in message(await w.reaches("Pending", "PodsFailing"))
         w.player.behave(running, EDGE)
-        body = w.service()
-        body["spec"]["edgeWorker"]["deadlineMs"] = 500
-        await w.apply(body)  # an edit is tried at once
+        await w.edit()  # is tried at once
         await w.reaches("Running", generation=2)
 
 
@@ -156,44 +126,33 @@ async def test_an_edit_of_a_worker_whose_pods_fail_never_says_that_it_runs(api: 
         w.player.behave(left("out-of-cpu"), EDGE)
         await w.apply_all()
         await w.reaches("Failed", "OutOfcpu")
-
-        async def replicas_are(number: int) -> bool:
-            return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == number)
-
-        await eventually(lambda: replicas_are(0), PATIENCE)
-        body = w.service()
-        body["spec"]["edgeWorker"]["deadlineMs"] = 500
-        await w.apply(body)
+        await eventually(lambda: replicas_are(w, 0), PATIENCE)
+        await w.edit()
         phases = []
 
         async def failed_again() -> bool:
-            found = (await w.find() or {}).get("status", {})
-            phases.append(found.get("phase"))
-            return found.get("observedGeneration") == 2 and found.get("phase") == "Failed" and await replicas_are(0)
+            status = await w.status()
+            phases.append(status.get("phase"))
+            return (phases[-1], status.get("observedGeneration")) == ("Failed", 2) and await replicas_are(w, 0)
 
         await eventually(failed_again, PATIENCE)
         assert "Running" not in phases
 
 
 async def test_an_update_whose_pods_fail_waits_and_the_old_pod_works(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+    async with running_service(api) as (w, _, _):
         w.player.keeps_old = True
-        await w.apply_all()
-        await w.reaches("Running")
-        (old,) = await pods(w, EDGE)
+        (old,) = await w.pods(EDGE)
         w.player.behave(left("out-of-cpu"), EDGE)
-        w.player.behave(running, old["metadata"]["name"])
-        body = w.service()
-        body["spec"]["edgeWorker"]["deadlineMs"] = 500
-        await w.apply(body)
+        w.player.behave(running, old)
+        await w.edit()
 
         async def gated() -> bool:
-            return bool((await w.made("Deployment", EDGE))["spec"]["template"]["spec"].get("schedulingGates"))
+            return bool((await w.pod_of(EDGE)).get("schedulingGates"))
 
         await eventually(gated, PATIENCE)
-        status = await w.reaches("Degraded", "OutOfcpu", generation=2)
-        assert status["active"] == 2
-        assert old["metadata"]["name"] in {pod["metadata"]["name"] for pod in await pods(w, EDGE)}
+        assert (await w.reaches("Degraded", "OutOfcpu", generation=2))["active"] == 2
+        assert old in await w.pods(EDGE)
 
 
 async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
@@ -203,27 +162,20 @@ async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left("out-of-cpu"), EDGE)
         await w.apply_all()
-
-        async def stopped() -> bool:
-            return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == 0)
-
         await w.reaches("Failed", "OutOfcpu")
-        await eventually(stopped, PATIENCE)
+        await eventually(lambda: replicas_are(w, 0), PATIENCE)
         w.player.behave(running, EDGE)
         await w.reaches("Running")
 
 
 async def test_a_cut_off_edge_node_degrades_its_service_and_what_runs_there_counts(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        await w.apply_all()
-        assert (await w.reaches("Running"))["active"] == 2
-        await reports_its_pods(w, edge, "edge")
-        w.player.behave(left("node-not-ready"), EDGE)
-        await leave_node(api.client, w.edge, "node-not-ready")
+    async with running_service(api) as (w, edge, _):
+        assert (await w.status())["active"] == 2
+        await cut_off(w, edge)
         status = await w.reaches("Degraded", "NodeUnreachable")
         assert (status["active"], status["failed"]) == (2, 0)
-        assert "Kubelet stopped posting node status" in condition(status)["message"]
-        assert "1 of 1 workers there run" in condition(status)["message"]
+        assert "Kubelet stopped posting node status" in message(status)
+        assert "1 of 1 workers there run" in message(status)
         assert {each["node"]: each["online"] for each in status["nodes"]} == {w.edge: False, w.cloud: True}
         w.player.behave(left("running"), EDGE)
         await leave_node(api.client, w.edge, "running")
@@ -232,26 +184,17 @@ async def test_a_cut_off_edge_node_degrades_its_service_and_what_runs_there_coun
 
 
 async def test_a_worker_that_its_controller_does_not_report_does_not_count_on_a_cut_off_node(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
-        edge.overrides["edge"] = WorkerReport(name="another", role="edge", phase="Running")
-        edge.report(Key(SERVICES, w.namespace, "helmet"))
-        w.player.behave(left("node-not-ready"), EDGE)
-        await leave_node(api.client, w.edge, "node-not-ready")
+    async with running_service(api) as (w, edge, _):
+        await cut_off(w, edge, known=False)
         status = await w.reaches("Pending", "NodeUnreachable")
         assert status["active"] == 1
-        assert "0 of 1 workers there run" in condition(status)["message"]
+        assert "0 of 1 workers there run" in message(status)
 
 
 async def test_a_node_whose_network_is_not_ready_is_not_reached_either(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
-        await reports_its_pods(w, edge, "edge")
-        w.player.behave(left("network-not-ready"), EDGE)
-        await leave_node(api.client, w.edge, "network-not-ready")
-        assert "cni plugin not initialized" in condition(await w.reaches("Degraded", "NodeUnreachable"))["message"]
+    async with running_service(api) as (w, edge, _):
+        await cut_off(w, edge, "network-not-ready")
+        assert "cni plugin not initialized" in message(await w.reaches("Degraded", "NodeUnreachable"))
 
 
 @pytest.mark.parametrize("known", [True, slow(False)])
@@ -259,44 +202,32 @@ async def test_a_cloud_update_that_fails_while_the_edge_is_cut_off_is_not_the_se
     api: Api, known: bool
 ) -> None:
     """``known``: the edge's local controller has reported its worker. Otherwise nobody knows whether it answers."""
-    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
-        if known:
-            await reports_its_pods(w, edge, "edge")
-        else:
-            edge.overrides["edge"] = WorkerReport(name="another", role="edge", phase="Running")
-            edge.report(Key(SERVICES, w.namespace, "helmet"))
-        w.player.behave(left("node-not-ready"), EDGE)
-        await leave_node(api.client, w.edge, "node-not-ready")
-        await w.reaches("Degraded" if known else "Pending", "NodeUnreachable")
+    phase = "Degraded" if known else "Pending"
+    async with running_service(api) as (w, edge, _):
+        await cut_off(w, edge, known=known)
+        await w.reaches(phase, "NodeUnreachable")
         w.player.behave(left("image-pull-back-off"), CLOUD)
-        status = await w.reaches("Degraded" if known else "Pending", "ImagePullBackOff")
-        assert "NodeUnreachable" in condition(status)["message"]
+        status = await w.reaches(phase, "ImagePullBackOff")
+        assert "NodeUnreachable" in message(status)
         assert status["failed"] == 1
 
 
 async def test_a_pod_that_was_evicted_from_a_cut_off_node_goes_on_until_the_node_hears_of_it(api: Api) -> None:
     """As with a toleration of a user's own that ends: the pod is only marked, and a new one finds no node."""
-    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        await w.apply_all()
-        await w.reaches("Running")
-        await reports_its_pods(w, edge, "edge")
-        (old,) = await pods(w, EDGE)
-        w.player.behave(left("evicted-unreachable", 0), EDGE)
-        w.player.behave(left("evicted-unreachable", 1), old["metadata"]["name"])
-        await leave_node(api.client, w.edge, "evicted-unreachable")
+    async with running_service(api) as (w, edge, _):
+        (old,) = await w.pods(EDGE)
+        await cut_off(w, edge, "evicted-unreachable")
+        w.player.behave(left("evicted-unreachable", 1), old)
         await w.reaches("Degraded", "NodeUnreachable")
         w.player.alive = False
-        await api.client.delete("Pod", w.namespace, old["metadata"]["name"])
+        await api.client.delete("Pod", w.namespace, old)
 
         async def replaced() -> bool:
-            return len(await pods(w, EDGE)) == 2
+            return len(await w.pods(EDGE)) == 2
 
         await eventually(replaced, PATIENCE)
         await asyncio.sleep(1)
-        status = await w.reaches("Degraded", "NodeUnreachable")
-        assert status["active"] == 2
+        assert (await w.reaches("Degraded", "NodeUnreachable"))["active"] == 2
 
 
 @pytest.mark.parametrize(
@@ -317,46 +248,35 @@ async def test_what_only_events_say_of_a_pod_reaches_the_condition(
         w.player.behave(left(case), EDGE)
         await w.apply_all()
         await w.reaches("Pending", begins)
-        (pod,) = await pods(w, EDGE)
-        await leave_events(api.client, pod, case)
+        (pod,) = await w.pods(EDGE)
+        await leave_events(api.client, await w.made("Pod", pod), case)
         last = events_of(case)[-1]
-        status = await w.reaches("Pending", last["reason"])
-        assert last["message"] in condition(status)["message"]
+        assert last["message"] in message(await w.reaches("Pending", last["reason"]))
         w.player.behave(running, EDGE)
         await w.reaches("Running")
 
 
 async def test_why_a_model_cannot_be_fetched_comes_before_what_the_pod_says_of_that(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
-        key = Key(SERVICES, w.namespace, "helmet")
         words = "Model small: http://digits-models.default.svc/small.onnx: Name or service not known"
-        edge.reasons[key] = "ModelNotReady", words
+        edge.reasons[w.key()] = "ModelNotReady", words
         w.player.behave(left("pod-initializing"), EDGE)
         await w.apply_all()
-        status = await w.reaches("Pending", "ModelNotReady")
-        assert words in condition(status)["message"]
+        assert words in message(await w.reaches("Pending", "ModelNotReady"))
 
 
-async def test_a_pod_that_crashes_says_its_last_words(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(left("crash-loop-back-off"), EDGE)
-        await w.apply_all()
-        status = await w.reaches("Failed", "CrashLoopBackOff")
-        assert "Error: no model" in condition(status)["message"]
+async def updating(w: World) -> None:
+    """Edit the service while new pods take long to begin; the old ones stay."""
+    w.player.keeps_old, old = True, await w.pods()
+    w.player.behave(left("pod-initializing"))
+    for name in old:
+        w.player.behave(running, name)
+    await w.edit()
 
 
 async def test_an_edit_that_goes_well_is_no_warning(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.keeps_old = True
-        await w.apply_all()
-        await w.reaches("Running")
-        old = {pod["metadata"]["name"] for pod in await pods(w)}
-        w.player.behave(left("pod-initializing"))
-        for name in old:
-            w.player.behave(running, name)
-        body = w.service()
-        body["spec"]["edgeWorker"]["deadlineMs"] = 500
-        await w.apply(body)
+    async with running_service(api) as (w, _, _):
+        await updating(w)
         await w.reaches("Degraded", "Updating", generation=2)
         w.player.behave(running)
         await w.reaches("Running", generation=2)
@@ -367,18 +287,8 @@ async def test_an_edit_that_goes_well_is_no_warning(api: Api) -> None:
 
 async def test_an_edit_whose_pod_takes_long_is_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_history, "LATE_S", 0.5)
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.keeps_old = True
-        await w.apply_all()
-        await w.reaches("Running")
-        for pod in await pods(w):
-            w.player.behave(running, pod["metadata"]["name"])
-        w.player.behave(left("pod-initializing"), EDGE)
-        for pod in await pods(w):
-            w.player.behave(running, pod["metadata"]["name"])
-        body = w.service()
-        body["spec"]["edgeWorker"]["deadlineMs"] = 500
-        await w.apply(body)
+    async with running_service(api) as (w, _, _):
+        await updating(w)
         await w.reaches("Degraded", "PodInitializing", generation=2)
 
 
@@ -388,7 +298,7 @@ async def test_all_fields_that_a_template_may_not_have_are_named(api: Api) -> No
         pod = body["spec"]["edgeWorker"]["template"]["spec"]
         pod |= {"hostNetwork": True, "volumes": [{"name": "etc", "hostPath": {"path": "/etc"}}]}
         pod["containers"][0]["securityContext"] = {"privileged": True}
-        await w.apply(model("small"), model("big"), body)
-        message = condition(await w.reaches("Pending"))["message"]
+        await w.apply_all(body)
+        text = message(await w.reaches("Pending"))
         for field in ("hostNetwork", "volumes[0].hostPath.path", "containers[0].securityContext.privileged"):
-            assert f"spec.edgeWorker.template.spec.{field}" in message
+            assert f"spec.edgeWorker.template.spec.{field}" in text

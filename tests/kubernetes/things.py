@@ -70,7 +70,6 @@ DEFINITION: Body = {
 
 
 def thing(name: str, **spec: Any) -> Body:
-    """Return a Thing."""
     meta = {"name": name}
     return {"apiVersion": f"{GROUP}/v1", "kind": "Thing", "metadata": meta, "spec": {"size": 1, **spec}}
 
@@ -82,12 +81,10 @@ async def made(api: Api, name: str = "one", **spec: Any) -> Body:
 
 
 def config_map(name: str, *, labels: dict[str, str] | None = None, **data: str) -> Body:
-    """Return a ConfigMap."""
     return {"metadata": {"name": name, "labels": labels or {}}, "data": data}
 
 
 def deployment(name: str, /, *, replicas: int = 1, **container: Any) -> Body:
-    """Return a Deployment."""
     labels = {"app": name}
     containers = [{"name": "main", "image": "example.io/worker:1", **container}]
     template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
@@ -102,7 +99,6 @@ def pod(name: str, **spec: Any) -> Body:
 
 
 def owned(body: Body, owner: Body, api_version: str, kind: str) -> Body:
-    """Return the body with an owner."""
     meta = owner["metadata"]
     reference = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"], "controller": True}
     return {**body, "metadata": {**body["metadata"], "ownerReferences": [reference]}}

@@ -117,13 +117,10 @@ class Giver:
         """Return a container's variables. Raises NotYetError."""
         known: dict[str, str] = {}
         for variable in container.get("env", ()):
-            if source := variable.get("valueFrom"):
-                value = await self._from(source)
-                if value is None:
-                    continue
+            source = variable.get("valueFrom")
+            value = await self._from(source) if source else expand(variable.get("value", ""), known)
+            if value is not None:
                 known[variable["name"]] = value
-            else:
-                known[variable["name"]] = expand(variable.get("value", ""), known)
         return known
 
     async def _from(self, source: Body) -> str | None:
@@ -133,15 +130,13 @@ class Giver:
             if asked is not None:
                 try:
                     data = await self._data(kind, asked["name"], "CreateContainerConfigError")
+                    if asked["key"] not in data:
+                        raise NotYetError("CreateContainerConfigError", f"no key {asked['key']} in {asked['name']}")
                 except NotYetError:
                     if asked.get("optional"):
                         return None
                     raise
-                if asked["key"] in data:
-                    return data[asked["key"]].decode()
-                if asked.get("optional"):
-                    return None
-                raise NotYetError("CreateContainerConfigError", f"no key {asked['key']} in {asked['name']}")
+                return data[asked["key"]].decode()
         raise NotYetError("CreateContainerConfigError", f"this kubelet knows no source like {source}")
 
     def _field(self, path: str) -> str:

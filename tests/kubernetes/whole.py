@@ -33,14 +33,13 @@ from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
 from tests.kubernetes.kubelet import Controllers, Kubelet, Pod, until
 from tests.kubernetes.sandbox import Network, dies_with_us
-from tests.kubernetes.surroundings import Gm, kubectl, served, sha256, user
+from tests.kubernetes.surroundings import Gm, served, sha256, user
 from tests.kubernetes.world import DEPLOY, definitions, documents, gm_rules, path_of
 from tests.ports import free_port
 
 EDGE, NODE = "node-role.kubernetes.io/edge", "halimede.io/node"
 CAMERAS = ("cam0", "cam1")
 LOOPBACK = "127.0.0.1"
-
 #: the addresses of the nodes of such a cluster, where its models are
 SANDBOXES = "198.18.0.0/15"
 
@@ -117,12 +116,10 @@ class Whole:
         return [cache.stat().st_uid for cache in caches if cache.exists()]
 
     async def status(self, name: str) -> Body:
-        """Return a service's status as `kubectl` shows it."""
         kind = "jointinferenceservices.sedna.io/v1alpha1"
         return ((await self.api.client.find(kind, self.namespace, name)) or {}).get("status") or {}
 
     async def metrics(self, name: str) -> dict[str, float]:
-        """Return its metrics."""
         return {each["key"]: float(each["value"]) for each in (await self.status(name)).get("metrics", ())}
 
     async def running(self, name: str, generation: int = 1) -> None:
@@ -163,7 +160,6 @@ class Whole:
         return self.gms[-1]
 
     async def leader(self) -> str:
-        """Return who leads by the Lease."""
         lease = await self.api.client.find("Lease", self.namespace, "halimede-gm")
         return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
 
@@ -188,17 +184,11 @@ class Whole:
                     body["spec"]["cloudWorker"]["template"]["spec"]["nodeSelector"] = {NODE: ""}
                 yield body
 
-    async def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """Run the real `kubectl` as the administrator; return what it prints."""
-        return await kubectl(self.api, *arguments, stdin=stdin)
-
     async def apply(self, *bodies: Body) -> None:
-        """Create resources."""
         for body in bodies:
             await self.api.client.create(path_of(body), self.namespace, body)
 
     async def delete(self, *bodies: Body) -> None:
-        """Ask for the deletion of resources."""
         for body in bodies:
             await self.api.client.delete(path_of(body), self.namespace, body["metadata"]["name"])
 
@@ -213,7 +203,6 @@ class Whole:
 
     @property
     def lcs(self) -> set[str]:
-        """The names of the LCs' pods."""
         return {f"lc-{node}" for node in self.kubelets}
 
     async def start_lcs(self) -> None:
@@ -269,7 +258,6 @@ async def whole(api: Api, home: Path, *, tls: bool = False) -> AsyncIterator[Who
 
 
 async def stopped(made: Whole) -> None:
-    """End the GMs that still run."""
     for gm in made.gms:
         if gm.process.returncode is None:
             await gm.kill(signal.SIGKILL)

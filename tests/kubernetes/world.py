@@ -17,6 +17,7 @@ import msgspec
 from halimede.api.base import SEDNA
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import StatusDocument
+from halimede.names import Key
 from services.gm.app import GlobalManager
 from services.gm.cluster.kubernetes.client import KubernetesClient, load_configuration
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
@@ -24,19 +25,15 @@ from services.gm.cluster.kubernetes.leader_election import LeaderElection, Leade
 from services.gm.workloads import pod_settings
 from services.gm.workloads.pod_settings import PodSettings
 from tests.integration.gm_world import SERVICES, FakeNode, model, service
-from tests.kubernetes.apiserver import Api, User, kind_of_server
-from tests.kubernetes.client import Body, RefusedError
-from tests.kubernetes.player import Player
+from tests.kubernetes.apiserver import Api, User
+from tests.kubernetes.client import PATHS, TABLE, Body, RefusedError
 from tests.rendering import documents as read
 from tests.simulated import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-PLURALS = {
-    "Model": "models", "Dataset": "datasets", "JointInferenceService": SERVICES, "InferenceModel": "inferencemodels",
-    "MultiEdgeInferenceService": "multiedgeinferenceservices", "TrainingModel": "trainingmodels",
-    "FederatedLearningJob": "federatedlearningjobs", "IncrementalLearningJob": "incrementallearningjobs",
-}  # fmt: skip
 PATIENCE = 30.0
+#: the Deployments of the service
+EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 
 
 def documents(path: Path) -> list[Body]:
@@ -68,8 +65,8 @@ def gm_rules(namespace: str) -> list[dict[str, Any]]:
 
 
 def path_of(body: Body) -> str:
-    """The kind as the test client names it."""
-    return f"{PLURALS[body['kind']]}.{body['apiVersion']}" if body["kind"] in PLURALS else body["kind"]
+    """Return the kind as the test client names it."""
+    return body["kind"] if body["kind"] in PATHS else f"{body['kind'].lower()}s.{body['apiVersion']}"
 
 
 class RunningGm:
@@ -119,18 +116,16 @@ class World:
         self.settings = settings
         self.broker = MemoryBroker()
         self.edge, self.cloud = api.unique("edge"), api.unique("cloud")
-        self.player = Player(api.client, api.namespace, deploys=kind_of_server() != "cluster", collects=not api.managed)
+        self.player = api.player()
         #: of the elector
         self.timing: dict[str, float] = {}
         self._user: User | None = None
 
     @property
     def namespace(self) -> str:
-        """The test's own."""
         return self.api.namespace
 
     def node(self, name: str) -> FakeNode:
-        """A node's local controller."""
         return FakeNode(self.broker, name)
 
     @property
@@ -140,7 +135,6 @@ class World:
         return self._user
 
     async def user(self) -> User:
-        """GM's user."""
         if self._user is None:
             self._user = await self.new_user("gm")
         return self._user
@@ -173,18 +167,16 @@ class World:
     async def apply(self, *bodies: Body) -> None:
         """Create objects, or bring their specs to this."""
         for body in bodies:
-            body = deepcopy(body)  # noqa: PLW2901
-            body["metadata"]["namespace"] = self.namespace
+            sent = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
             kind, name = path_of(body), body["metadata"]["name"]
             for _ in range(100):
                 found = await self.api.client.find(kind, self.namespace, name)
                 try:
                     if found is None:
-                        await self.api.client.create(kind, self.namespace, body)
+                        await self.api.client.create(kind, self.namespace, sent)
                     else:
-                        await self.api.client.replace(
-                            kind, self.namespace, {**found, **body, "metadata": found["metadata"]}
-                        )
+                        newer = {**found, **body, "metadata": found["metadata"]}
+                        await self.api.client.replace(kind, self.namespace, newer)
                 except RefusedError as refused:
                     if refused.code != 409:
                         raise
@@ -192,20 +184,25 @@ class World:
                 break
 
     async def delete(self, name: str = "helmet", plural: str = SERVICES, version: str = SEDNA) -> None:
-        """Ask for deletion."""
         await self.api.client.delete(f"{plural}.{version}", self.namespace, name)
 
     async def find(self, name: str = "helmet", plural: str = SERVICES, version: str = SEDNA) -> Body | None:
-        """A resource as it is now."""
         return await self.api.client.find(f"{plural}.{version}", self.namespace, name)
 
     async def status(self, name: str = "helmet", plural: str = SERVICES, version: str = SEDNA) -> Body:
-        """Its status."""
         found = await self.find(name, plural, version)
         return (found or {}).get("status") or {}
 
+    async def until_gone(self, name: str = "helmet", plural: str = SERVICES, version: str = SEDNA) -> None:
+        await self.api.until_gone(f"{plural}.{version}", name)
+
+    async def row(self, plural: str = SERVICES) -> Body:
+        """Return what `kubectl get` shows of the one resource that there is, by column."""
+        table = await self.api.client.list(f"{plural}.{SEDNA}", self.namespace, accept=TABLE)
+        names = [column["name"].lower() for column in table["columnDefinitions"]]
+        return dict(zip(names, table["rows"][0]["cells"], strict=True))
+
     async def object(self, kind: str, name: str) -> Body | None:
-        """An object that GM made."""
         return await self.api.client.find(kind, self.namespace, name)
 
     async def made(self, kind: str, name: str) -> Body:
@@ -213,6 +210,21 @@ class World:
         found = await self.object(kind, name)
         assert found is not None, f"there is no {kind} {name}"
         return found
+
+    async def pods(self, prefix: str = "") -> list[str]:
+        """Return the names of the pods that begin so."""
+        pods = (await self.api.client.list("Pod", self.namespace))["items"]
+        return [name for pod in pods if (name := pod["metadata"]["name"]).startswith(prefix)]
+
+    async def pod_of(self, deployment: str) -> Body:
+        """Return the spec of the pods of a Deployment that GM has made."""
+        spec: Body = (await self.made("Deployment", deployment))["spec"]["template"]["spec"]
+        return spec
+
+    async def variables(self, deployment: str) -> dict[str, Any]:
+        """Return the variables of its container."""
+        env = (await self.pod_of(deployment))["containers"][0]["env"]
+        return {each["name"]: each.get("value", each.get("valueFrom")) for each in env}
 
     async def reaches(
         self,
@@ -242,8 +254,14 @@ class World:
 
     def shown(self, name: str = "helmet", plural: str = SERVICES) -> StatusDocument | None:
         """The status as a monitoring tool finds it on the broker."""
-        payload = self.broker.retained(f"{self.namespace}/sedna/status/{plural}/{name}")
+        payload = self.broker.retained_payload(f"{self.namespace}/sedna/status/{plural}/{name}")
         return msgspec.json.decode(payload, type=StatusDocument) if payload else None
+
+    async def worker_secrets(self) -> None:
+        """Create the Secrets of workers' credentials for the broker."""
+        for role in ("edge", "cloud"):
+            body = {"metadata": {"name": f"halimede-{role}-worker"}, "stringData": {"username": role, "password": "x"}}
+            await self.api.client.create("Secret", self.namespace, body)
 
     # --- a whole service --------------------------------------------------------------------------------------
 
@@ -251,9 +269,32 @@ class World:
         """A service on the two nodes."""
         return service(name, **{"edge": self.edge, "cloud": self.cloud, **more})
 
-    async def apply_all(self) -> None:
+    async def apply_all(self, body: Body | None = None) -> None:
         """Two models and a service."""
-        await self.apply(model("small"), model("big"), self.service())
+        await self.apply(model("small"), model("big"), body or self.service())
+
+    async def edit(self, deadline_ms: int = 500) -> None:
+        """Give the edge worker another deadline."""
+        body = self.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = deadline_ms
+        await self.apply(body)
+
+    def key(self, name: str = "helmet", plural: str = SERVICES) -> Key:
+        return Key(plural, self.namespace, name)
+
+
+def message(status: Body) -> str:
+    """Return what the present condition of a status says."""
+    return str(status["conditions"][-1]["message"])
+
+
+@asynccontextmanager
+async def running_service(api: Api) -> AsyncIterator[tuple[World, FakeNode, FakeNode]]:
+    """A world with GM, a service that runs, and its two nodes."""
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud) as cloud:
+        await w.apply_all()
+        await w.reaches("Running")
+        yield w, edge, cloud
 
 
 def shipped(folder: str) -> dict[str, Any]:
@@ -267,12 +308,12 @@ async def world(api: Api, *, play: bool = True, **settings: Any) -> AsyncIterato
     """A world with our definitions, two Node objects, and (``play``) somebody who runs pods."""
     for definition in definitions():
         await api.install(definition)
-    chosen = {
+    chosen: dict[str, Any] = {
         "broker": "mqtt://broker:1883",
         "credentials": False,
         "host_paths": ("/models", "/data", "/code"),
-    } | settings
-    made = World(api, PodSettings(**chosen))
+    }
+    made = World(api, PodSettings(**chosen | settings))
     for name in (made.edge, made.cloud):
         await api.node(name, {"pool": name.split("-")[0], "kubernetes.io/hostname": name})
     async with contextlib.AsyncExitStack() as stack:

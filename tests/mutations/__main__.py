@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.mutations import runner
@@ -19,21 +20,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.splitlines()[0])
     parser.add_argument("-k", default="", metavar="TEXT", help="only mutations whose area or effect has this text")
     parser.add_argument("--jobs", type=int, default=2, help="mutations at a time (2)")
-    parser.add_argument("--list", type=Path, default=runner.LIST, metavar="FILE", help="another list")
-    parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="another source tree")
     parser.add_argument("--unchecked", action="store_true", help="do not run the tests without a mutation first")
     options = parser.parse_args()
-    mutations = [m for m in runner.load(options.list) if options.k in f"{m.area} {m.effect}"]
+    mutations = [m for m in runner.load() if options.k in f"{m.area} {m.effect}"]
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         if not options.unchecked:
-            copy = runner.copy_tree(options.root, Path(folder, "unchanged"))
+            copy = runner.copy_tree(ROOT, Path(folder, "unchanged"))
             names = sorted({name for mutation in mutations for name in mutation.tests})
             files = [file for name in names for file in runner.test_files(name, copy)]
             code, output = runner.run_pytest(copy, files, runner.UNCHANGED_S)
             if code != runner.PASSED:
                 print(f"{output}\nError: these tests fail without any mutation", file=sys.stderr)
                 return 2
-        results = runner.try_all(mutations, options.root, Path(folder), jobs=options.jobs, done=_report)
+        attempts = [partial(runner.try_out, mutation) for mutation in mutations]
+        results = runner.in_copies(attempts, ROOT, Path(folder), jobs=options.jobs, done=_report)
     print(f"\n{runner.table(results)}")
     return 0 if all(result.outcome == runner.CAUGHT for result in results) else 1
 

@@ -2,9 +2,9 @@
 
 cosmic-ray knows the mutations: another comparison or operator, ``and`` for ``or``, a number that is one more or less,
 ``True`` for ``False``, ``break`` for ``continue``, a ``not``. A seed decides which are drawn, so that the draw can be
-made again (``--list`` shows it alone). The tests of a mutation are the unit and integration tests that import its
-module, also through a module of the tests, start it as a process or find it by name. Types, decorators and the options
-of classes are left out.
+made again (``--list`` shows it alone). The tests of a mutation are the tests that import its module, also through a
+module of the tests, then the unit tests of its package, and those of ``INDIRECT``. Types, decorators and the options of
+classes are left out.
 
 Exit codes: 0, all were caught; 1, some were not.
 """
@@ -36,17 +36,28 @@ OPERATORS = re.compile(
     r"(ReplaceBinary|ReplaceComparison|ReplaceUnary|ReplaceTrue|ReplaceFalse|ReplaceAnd|ReplaceOr|ReplaceBreak"
     r"|ReplaceContinue|AddNot|NumberReplacer)"
 )
-#: tests that import nothing of a package: they start its programs, or find its classes by name
+#: tests, or folders of tests, that show what a package does and import few of its modules
 INDIRECT = {
-    "halimede/training/aggregation": ("training/test_aggregation",),
-    "halimede/training": ("integration/test_training_workers",),
-    "services/gm": ("integration/test_gm_on_memory_bus",),
+    "halimede/bus": ("contract", "unit/pipeline/test_result_outbox.py"),
+    "halimede/pipeline": (
+        "blackbox",
+        "unit/worker",
+        "unit/joint_model",
+        "unit/multiedge/test_members.py",
+        "integration/test_worker_over_mosquitto.py",
+    ),
+    "halimede/sample_files": ("unit/datasets", "unit/hard_samples/test_export.py"),
+    "halimede/training": ("integration/test_training_workers.py",),
+    "services/gm": ("integration/test_gm_on_memory_bus.py", "integration/test_gm_occupancy_topics.py"),
+    "services/lc": ("integration/test_lc_processes.py",),
 }
 #: all tests together have taken too long: nobody knows (a test that hangs alone has failed, by its own limit)
 TIME_OVER = "TIME OVER"
 TYPES = frozenset({"Annotated", "Callable", "Literal", "dict", "list", "tuple", "set"})
 #: folders of tests, the quickest first
-TESTS = ("unit", "integration")
+TESTS = ("unit", "contract", "integration")
+#: seconds for all tests of a mutation
+DRAWN_S = 900
 
 Place = tuple[int, int]
 
@@ -91,11 +102,8 @@ def positions(path: Path, source: str) -> list[Position]:
 def _declarations(tree: ast.AST) -> Iterator[tuple[Place, Place]]:
     """Yield where annotations, types, decorators and the options of classes begin and end."""
     for node in ast.walk(tree):
-        parts = [
-            getattr(node, "annotation", None),
-            getattr(node, "returns", None),
-            *getattr(node, "decorator_list", ()),
-        ]
+        parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        parts += getattr(node, "decorator_list", ())
         if isinstance(node, ast.ClassDef):
             parts += [keyword.value for keyword in node.keywords]
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in TYPES:
@@ -138,7 +146,7 @@ def _is_python(source: str) -> bool:
 
 
 def select_tests(module: Path, root: Path) -> list[Path]:
-    """Return the tests of a module: those that import it or use it by name; quick ones first."""
+    """Return the tests of a module: in each folder those that import it come before the others of its package."""
     sources = {file: file.read_text() for file in sorted((root / "tests").rglob("*.py"))}
     changed, users = [module], set[Path]()
     while changed:
@@ -152,11 +160,17 @@ def select_tests(module: Path, root: Path) -> list[Path]:
         direct = {file for file, source in sources.items() if file not in users and imports.search(source)}
         changed += [file.relative_to(root) for file in direct if not file.name.startswith("test_")]
         users |= direct
-    tests = {file for file in users if file.name.startswith("test_")}
-    for package, names in INDIRECT.items():
-        if module.as_posix().startswith(f"{package}/"):
-            tests |= {file for name in names for file in runner.test_files(name, root)}
-    return [file for folder in TESTS for file in sorted(tests) if root / "tests" / folder in file.parents]
+    package = module.parts[1].removesuffix(".py")
+    paths = [f"unit/{package}", *(name for top in INDIRECT if module.is_relative_to(top) for name in INDIRECT[top])]
+    indirect = {
+        file
+        for path in paths
+        for file in [root / "tests" / path, *(root / "tests" / path).rglob("*.py")]
+        if file.is_file()
+    }
+    ordered = [*sorted(users), *sorted(indirect - users)]
+    tests = [file for file in ordered if file.name.startswith("test_")]
+    return [file for folder in TESTS for file in tests if root / "tests" / folder in file.parents]
 
 
 def try_drawn(module: Path, content: str, mutation: Mutation, root: Path) -> MutationResult:
@@ -164,7 +178,7 @@ def try_drawn(module: Path, content: str, mutation: Mutation, root: Path) -> Mut
     if not mutation.tests:
         return MutationResult(mutation, str(module), runner.NOT_CAUGHT, "no test imports the module")
     with runner.changed(root / module, content):
-        code, output = runner.run_pytest(root, [root / file for file in mutation.tests])
+        code, output = runner.run_pytest(root, [root / file for file in mutation.tests], DRAWN_S)
     outcomes = {runner.PASSED: runner.NOT_CAUGHT, None: TIME_OVER}
     return MutationResult(mutation, str(module), outcomes.get(code, runner.CAUGHT), output)
 

@@ -17,7 +17,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 LIST = Path(__file__).parent / "mutations.toml"
@@ -54,10 +53,9 @@ class MutationResult:
     output: str = ""
 
 
-def load(path: Path = LIST) -> list[Mutation]:
-    """Read a list of mutations."""
-    found = tomllib.loads(path.read_text())["mutation"]
-    return [Mutation(**{**entry, "tests": tuple(entry["tests"])}) for entry in found]
+def load() -> list[Mutation]:
+    entries = tomllib.loads(LIST.read_text())["mutation"]
+    return [Mutation(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
 def sources(root: Path) -> dict[Path, str]:
@@ -107,8 +105,9 @@ def run_pytest(root: Path, files: Sequence[Path], limit_s: float = MUTATION_S) -
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", f"--timeout={TEST_S}"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONDONT"))}
     env |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command += [str(path.relative_to(root)) for path in files]
     with subprocess.Popen(
-        [*command, *(str(path.relative_to(root)) for path in files)],
+        command,
         cwd=root,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -141,19 +140,6 @@ def try_out(mutation: Mutation, root: Path) -> MutationResult:
         return MutationResult(mutation, module, NOT_CAUGHT, output)
     caught = code in {FAILED, None}
     return MutationResult(mutation, module, CAUGHT if caught else INVALID, output)
-
-
-def try_all(
-    mutations: Sequence[Mutation],
-    root: Path,
-    work: Path,
-    *,
-    jobs: int = 2,
-    done: Callable[[MutationResult], None] = lambda _: None,
-) -> list[MutationResult]:
-    """Try out mutations in copies below ``work``; ``done`` is called with each result as it comes."""
-    attempts = [partial(try_out, mutation) for mutation in mutations]
-    return in_copies(attempts, root, work, jobs=jobs, done=done)
 
 
 def in_copies(

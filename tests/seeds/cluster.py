@@ -13,6 +13,7 @@ import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,6 @@ from tests.kubernetes.volumes import Giver
 from tests.kubernetes.world import DEPLOY, PATIENCE, World, path_of, shipped, world
 from tests.kubernetes.world import documents as manifests
 from tests.seeds.samples import (
-    DATA,
     FACES,
     HOSTNAME,
     JOINT,
@@ -54,13 +54,19 @@ from tests.seeds.samples import (
     model,
     service,
     without_node,
+    write_data,
 )
 from tests.simulated import eventually
 from tests.stateful.parts import Broker
 
 Documents = dict[str, Any]
+Holds = Callable[[Body], Any]
 #: the sample's own node
 ELSEWHERE = "precision-5820"
+
+
+def because(reason: str) -> Holds:
+    return lambda status: status["conditions"][-1]["reason"] == reason
 
 
 class Cluster:
@@ -91,11 +97,8 @@ class Cluster:
     async def pods(self, owner: str) -> list[Body]:
         """Return the pods of a service that are not being deleted."""
         found = (await self.w.api.client.list("Pod", self.w.namespace))["items"]
-        return [
-            pod
-            for pod in found
-            if pod["metadata"]["name"].startswith(f"{owner}-") and not pod["metadata"].get("deletionTimestamp")
-        ]
+        staying = [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+        return [pod for pod in staying if pod["metadata"]["name"].startswith(f"{owner}-")]
 
     async def seen(self, name: str) -> dict[str, dict[str, int]]:
         """Count what each node was sent of the service, which may be sent again, and its pods."""
@@ -117,7 +120,7 @@ class Cluster:
         (field,) = (each for each in caught.value.causes if each != "<nil>")
         return {"field": field}
 
-    async def resource(self, name: str, plural: str, version: str, holds: Callable[[Body], Any]) -> Body:
+    async def resource(self, name: str, plural: str, version: str, holds: Holds) -> Body:
         """Wait until a resource is so, and return it."""
         found: Body = {}
 
@@ -128,13 +131,10 @@ class Cluster:
                 return bool(holds(found.get("status", {})))
             return False
 
-        try:
-            await eventually(there, PATIENCE, every_s=0.1)
-        except AssertionError as error:
-            raise AssertionError(f"{name} is {found}") from error
+        await eventually(there, PATIENCE, 0.1, lambda: f"{name} is {found}")
         return found
 
-    async def heard_last(self, node: str, end: str, holds: Callable[[Body], Any]) -> Body:
+    async def heard_last(self, node: str, end: str, holds: Holds) -> Body:
         """Wait until the last message of such a topic is so, and return it."""
 
         def last() -> Body:
@@ -146,10 +146,7 @@ class Cluster:
                 return bool(holds(last()))
             return False
 
-        try:
-            await eventually(there, PATIENCE, every_s=0.1)
-        except AssertionError as error:
-            raise AssertionError(f"the last {end} of {node} is {last()}") from error
+        await eventually(there, PATIENCE, 0.1, lambda: f"the last {end} of {node} is {last()}")
         return last()
 
     async def gone(self, name: str, plural: str, version: str) -> None:
@@ -164,6 +161,11 @@ class Cluster:
             ]
 
         await eventually(there, PATIENCE, every_s=0.1)
+
+    def exchanged(self, name: str) -> tuple[Body, dict[str, str]]:
+        """Return the last insert of a service that the first edge node was sent, and its topics."""
+        insert, report = self.topics("edge0", f"{name}/insert")[-1], self.topics("edge0", f"{name}/status")[0]
+        return json.loads(insert.payload), {"insert": insert.topic, "status": report.topic}
 
     def report(self, body: dict[str, Any]) -> None:
         """Publish a worker's report as a pod of the first edge node does."""
@@ -181,7 +183,6 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(api: Api, folder: Path) -> AsyncIterator[Cluster]:
-    """Run a cluster inside the block."""
     async with AsyncExitStack() as stack:
         w = await stack.enter_async_context(world(api, **shipped("overlays/scripts")))
         other = api.unique("edge")
@@ -209,10 +210,8 @@ async def control(c: Cluster) -> Documents:
     w.player.behave(pending, prefix=f"{NAME}-deployment-cloud")
     await w.apply(body)
 
-    async def becomes(holds: Callable[[Body], Any]) -> Body:
-        return await c.resource(NAME, JOINT, NEPTUNE, holds)
-
-    found["unmet"] = await becomes(lambda s: s["conditions"][-1]["reason"] == "ModelNotFound")
+    becomes = partial(c.resource, NAME, JOINT, NEPTUNE)
+    found["unmet"] = await becomes(because("ModelNotFound"))
     await w.apply(model("small-model"), model("big-model"))
     found["edge-only"] = await becomes(lambda s: s["active"] == 1)
     w.player.behave(running, prefix=f"{NAME}-deployment-cloud")
@@ -227,14 +226,11 @@ async def control(c: Cluster) -> Documents:
     found["report"] = await c.heard_last("edge0", f"{NAME}/status", lambda report: report["output"]["taskInfo"])
     found["status"] = await becomes(lambda s: any(each["value"] == "1000" for each in s["metrics"]))
     found["metrics"] = {each["key"]: each["value"] for each in found["status"]["status"]["metrics"]}
-    insert, reports = c.topics("edge0", f"{NAME}/insert")[-1], c.topics("edge0", f"{NAME}/status")
-    found["insert"], found["topics"] = json.loads(insert.payload), {"insert": insert.topic, "status": reports[0].topic}
+    found["insert"], found["topics"] = c.exchanged(NAME)
     found["flow"] = {"created": await c.seen(NAME)}
     found |= await reported(c, pod)
     await w.apply(service("elsewhere", edge=edge, cloud=w.api.unique("ghost")))
-    found["no-node"] = await c.resource(
-        "elsewhere", JOINT, NEPTUNE, lambda s: s["conditions"][-1]["reason"] == "NodeNotFound"
-    )
+    found["no-node"] = await c.resource("elsewhere", JOINT, NEPTUNE, because("NodeNotFound"))
     w.player.behave(failed, prefix=f"{NAME}-deployment-edge")
     found["failed"] = await becomes(lambda s: s["phase"] == "Failed")
     c.heard.clear()
@@ -280,7 +276,6 @@ async def reported(c: Cluster, pod: Body) -> Documents:
 
 
 def connect(c: Cluster) -> Any:
-    """Return how workers connect."""
 
     def bus(
         client_id: str, *, announce: Any = None, receive_maximum: int | None = None, session_s: int = 0
@@ -296,21 +291,15 @@ async def several(c: Cluster) -> Documents:
     name, version = "crossing", "sedna.io/v1alpha1"
     north, south, cloud = c.nodes["edge0"], c.nodes["edge1"], c.nodes["cloud0"]
     await w.apply(multi_edge(name, cloud=cloud, north=north, south=south))
-    found["several-unmet"] = await c.resource(
-        name, SEVERAL, version, lambda s: s["conditions"][-1]["reason"] == "ModelNotFound"
-    )
+    found["several-unmet"] = await c.resource(name, SEVERAL, version, because("ModelNotFound"))
     await w.apply(model("small"), multi_edge("elsewhere", north=w.api.unique("ghost")))
-    found["several-no-node"] = await c.resource(
-        "elsewhere", SEVERAL, version, lambda s: s["conditions"][-1]["reason"] == "NodeNotFound"
-    )
+    found["several-no-node"] = await c.resource("elsewhere", SEVERAL, version, because("NodeNotFound"))
     found["several-status"] = await c.resource(name, SEVERAL, version, lambda s: s["phase"] == "Running")
     uid = found["several-status"]["metadata"]["uid"]
     (pod,) = [each for each in await c.pods(name) if each["spec"]["nodeName"] == north]
     c.report(info(pod["metadata"]["name"], name, SEVERAL, role="edge", ownerUid=uid))
     found["several-report"] = await c.heard_last("edge0", f"{name}/status", lambda told: told["output"]["taskInfo"])
-    insert, reports = c.topics("edge0", f"{name}/insert")[-1], c.topics("edge0", f"{name}/status")
-    found["several-insert"] = json.loads(insert.payload)
-    found["several-topics"] = {"insert": insert.topic, "status": reports[0].topic}
+    found["several-insert"], found["several-topics"] = c.exchanged(name)
     found["several-flow"] = {"created": await c.seen(name)}
     c.heard.clear()
     await w.delete(name, SEVERAL)
@@ -335,11 +324,9 @@ async def served(c: Cluster) -> Documents:
         made = (await w.made("Deployment", "facialexpression"))["spec"]["template"]
         container = made["spec"]["containers"][0]
         given = dict(each.removeprefix("--").split("=", 1) for each in container["args"])
-        found[f"{prefix}-server"] = {
-            "name": given["model_name"],
-            "version": made["metadata"]["annotations"][VERSION],
-            "port": int(given["rest_api_port"]),
-        }
+        version = made["metadata"]["annotations"][VERSION]
+        port = int(given["rest_api_port"])
+        found[f"{prefix}-server"] = {"name": given["model_name"], "version": version, "port": port}
         found.setdefault("tensorflow-pod", container)
         await w.delete(*at)
         await c.gone(*at)
@@ -366,12 +353,7 @@ async def made(c: Cluster, body: Body) -> Documents:
     await c.resource(*at, lambda s: s["observedGeneration"])
     found = Documents()
     for kind in ("Deployment", "Service"):
-
-        async def there(kind: str = kind) -> bool:
-            found[kind] = await w.object(kind, name)
-            return found[kind] is not None
-
-        await eventually(there, PATIENCE, every_s=0.1)
+        found[kind] = await eventually(partial(w.object, kind, name), PATIENCE, 0.1)
     pod = found["Deployment"]["spec"]["template"]["spec"]
     await w.delete(*at)
     await c.gone(*at)
@@ -409,18 +391,12 @@ async def selected(c: Cluster) -> Documents:
 
 
 async def counted(c: Cluster) -> Documents:
-    """Apply Datasets of two samples in each format of ``DATA``; return their statuses."""
-    found = Documents()
-    for name, text in DATA.items():
-        for file in ("1.xml", "2.xml") if name == "xml" else (f"all.{name}",):
-            path = c.host / "data" / name / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+    """Apply Datasets of two samples in each format; return their statuses."""
+    formats = [name for name, _ in write_data(c.host / "data")]
+    for name in formats:
         await c.w.apply(dataset(name, url=f"/data/{name}", format=name, nodeName=c.nodes["edge0"]))
-    for name in DATA:
-        stored = await c.resource(name, "datasets", "sedna.io/v1alpha1", lambda s: s["phase"] == "Ready")
-        found[name] = stored["status"]
-    return found
+    at = "datasets", "sedna.io/v1alpha1", lambda s: s["phase"] == "Ready"
+    return {name: (await c.resource(name, *at))["status"] for name in formats}
 
 
 LIVES = (control, several, served, objects, customers, selected)

@@ -84,7 +84,6 @@ def check(fact: Mapping[str, Any], documents: Mapping[str, Any]) -> None:
 
 
 def holds(fact: Mapping[str, Any], documents: Mapping[str, Any]) -> bool:
-    """Whether a fact holds."""
     try:
         check(fact, documents)
     except (AssertionError, LookupError, TypeError):

@@ -27,7 +27,6 @@ from tests.integration.gm_world import service as joint_inference
 from tests.integration.inference_models import KUBEEDGE, SEDNA, read
 from tests.seeds.facts import MANIFESTS, with_columns
 from tests.seeds.samples import (
-    DATA,
     FACES,
     HOSTNAME,
     JOINT,
@@ -39,6 +38,7 @@ from tests.seeds.samples import (
     model,
     service,
     without_node,
+    write_data,
 )
 from tests.simulated import simulate
 from tests.stateful.world import World
@@ -66,6 +66,29 @@ def seen(world: World, heard: Sequence[Packet], name: str = NAME) -> dict[str, d
     }
 
 
+def listen(world: World) -> list[Packet]:
+    """Return a list of what is published from now on. What workers say is the test's matter."""
+    heard: list[Packet] = []
+    world.broker.heard = heard.append
+    for node in world.nodes.values():
+        node.workers.heartbeat = lambda: 1e6
+    return heard
+
+
+def of_edge0(heard: Sequence[Packet], name: str) -> tuple[Packet, list[Packet]]:
+    """Return the one insert of a service that edge0 was sent, and its reports of the service."""
+    sent = [packet for packet in heard if packet.topic.startswith("node/edge0/")]
+    (insert,) = (packet for packet in sent if packet.topic.endswith(f"{name}/insert"))
+    return insert, [packet for packet in sent if packet.topic.endswith(f"{name}/status")]
+
+
+async def refused(world: World, body: dict[str, Any]) -> dict[str, str]:
+    """Apply what GM refuses; return the field that it names."""
+    with pytest.raises(ApiRefusedError) as caught:
+        await world.client.apply(body)
+    return {"field": caught.value.field}
+
+
 def report(world: World, body: dict[str, Any]) -> None:
     """Publish a worker's report as a worker of edge0 does."""
     topic = f"node/edge0/default/sedna/workers/{body['name']}/info"
@@ -75,15 +98,11 @@ def report(world: World, body: dict[str, Any]) -> None:
 async def control(world: World) -> dict[str, Any]:
     """Take a service through its life, and keep what is published of it."""
     found: dict[str, Any] = {}
-    heard: list[Packet] = []
-    world.broker.heard = heard.append
+    heard = listen(world)
     cloud, edge = world.nodes["cloud0"], world.nodes["edge0"]
-    edge.workers.heartbeat = cloud.workers.heartbeat = lambda: 1e6  # what a worker says is this test's matter
     cloud.cut()
     await asyncio.sleep(30)
-    with pytest.raises(ApiRefusedError) as refused:
-        await world.client.apply(without_node(service()))
-    found["refused"] = {"field": refused.value.field}
+    found["refused"] = await refused(world, without_node(service()))
     await world.client.apply(service())
     await asyncio.sleep(5)
     found["unmet"] = status_of(world)
@@ -97,12 +116,9 @@ async def control(world: World) -> dict[str, Any]:
         (process,) = node.workers.alive
         assert process.start
         found[f"{role}-worker"] = {"env": dict(process.start.spec.env), "node": node.node}
-    edge_worker = f"{NAME}-edge-edge0"
-    report(world, info(edge_worker))
+    report(world, info(f"{NAME}-edge-edge0"))
     await asyncio.sleep(5)
-    edge_heard = [packet for packet in heard if packet.topic.startswith("node/edge0/")]
-    reports = [packet for packet in edge_heard if packet.topic.endswith(f"{NAME}/status")]
-    (insert,) = (packet for packet in edge_heard if packet.topic.endswith(f"{NAME}/insert"))
+    insert, reports = of_edge0(heard, NAME)
     found["first-report"], found["report"] = json.loads(reports[0].payload), json.loads(reports[-1].payload)
     found["insert"], found["topics"] = json.loads(insert.payload), {"insert": insert.topic, "status": reports[0].topic}
     found["status"] = status_of(world)
@@ -136,10 +152,7 @@ async def end(world: World, found: dict[str, Any]) -> None:
 async def several(world: World) -> dict[str, Any]:
     """Take a multi-edge service through its life, and keep what is published of it."""
     found: dict[str, Any] = {}
-    heard: list[Packet] = []
-    world.broker.heard = heard.append
-    for node in world.nodes.values():
-        node.workers.heartbeat = lambda: 1e6
+    heard = listen(world)
     await world.client.apply(multi_edge("crossing", cloud="cloud0", north="edge0", south="edge1"))
     await asyncio.sleep(5)
     found["several-unmet"] = status_of(world, "crossing", SEVERAL)
@@ -150,9 +163,7 @@ async def several(world: World) -> dict[str, Any]:
     north = world.nodes["edge0"].workers.alive[0].record.worker.name
     report(world, info(north, "crossing", SEVERAL))
     await asyncio.sleep(5)
-    edge_heard = [each for each in heard if each.topic.startswith("node/edge0/") and "crossing/" in each.topic]
-    reports = [each for each in edge_heard if each.topic.endswith("crossing/status")]
-    (insert,) = (each for each in edge_heard if each.topic.endswith("crossing/insert"))
+    insert, reports = of_edge0(heard, "crossing")
     found["several-report"], found["several-insert"] = json.loads(reports[-1].payload), json.loads(insert.payload)
     found["several-topics"] = {"insert": insert.topic, "status": reports[-1].topic}
     found["several-status"] = status_of(world, "crossing", SEVERAL)
@@ -168,16 +179,10 @@ async def several(world: World) -> dict[str, Any]:
 async def served(world: World) -> dict[str, Any]:
     """Serve the samples of InferenceModels on a node, as ONNX; keep what is published of them."""
     found: dict[str, Any] = {}
-    heard: list[Packet] = []
-    world.broker.heard = heard.append
-    workers = world.nodes["edge0"].workers
-    workers.heartbeat = lambda: 1e6
+    heard, workers = listen(world), world.nodes["edge0"].workers
     here = {"frameworkType": "onnx", "nodeName": "edge0", "nodeSelector": {HOSTNAME: "edge0"}}
-    refused = {"negative-port": {"servingPort": -1}, "negative-replicas": {"replicas": -1}}
-    for name, change in refused.items():
-        with pytest.raises(ApiRefusedError) as caught:
-            await world.client.apply(read(SEDNA, **here, **change))
-        found[name] = {"field": caught.value.field}
+    for name, change in {"negative-port": {"servingPort": -1}, "negative-replicas": {"replicas": -1}}.items():
+        found[name] = await refused(world, read(SEDNA, **here, **change))
     for prefix, sample in (("served", SEDNA), ("kubeedge", KUBEEDGE)):
         heard.clear()
         await world.client.apply(read(sample, **here))
@@ -186,13 +191,10 @@ async def served(world: World) -> dict[str, Any]:
         assert process.start
         assert process.start.desired_model
         argv, desired, worker = process.start.spec.argv, process.start.desired_model, process.record.worker.name
-        found[f"{prefix}-server"] = {
-            "name": desired.name,
-            "version": desired.version,
-            "port": int(argv[argv.index("--http") + 1].rpartition(":")[2]),
-        }
+        port = int(argv[argv.index("--http") + 1].rpartition(":")[2])
+        found[f"{prefix}-server"] = {"name": desired.name, "version": desired.version, "port": port}
         using = {"version": desired.version, "digest": desired.digest}
-        serving = {"role": "serve", "model": using, "url": f"http://edge0:{found[f'{prefix}-server']['port']}"}
+        serving = {"role": "serve", "model": using, "url": f"http://edge0:{port}"}
         report(world, info(worker, "facialexpression", SERVED, **serving))
         await asyncio.sleep(5)
         (insert,) = (each for each in heard if each.topic.endswith("facialexpression/insert"))
@@ -210,13 +212,11 @@ async def selected(world: World) -> dict[str, Any]:
     found: dict[str, Any] = {}
     heard: list[Packet] = []
     world.broker.heard = heard.append
-    await world.client.apply(model("small"))
-    await world.client.apply(model("big"))
-    await world.client.apply(model("faces", **FACES))
-    body = joint_inference("doors")
-    body["spec"]["edgeWorker"]["model"] = {"selector": SELECTOR}
-    await world.client.apply(body)
-    await world.client.apply(dataset("shared", nodeName="edge0", syncTo={HOSTNAME: "edge1"}))
+    doors = joint_inference("doors")
+    doors["spec"]["edgeWorker"]["model"] = {"selector": SELECTOR}
+    shared = dataset("shared", nodeName="edge0", syncTo={HOSTNAME: "edge1"})
+    for body in (model("small"), model("big"), model("faces", **FACES), doors, shared):
+        await world.client.apply(body)
     await asyncio.sleep(120)
     found["synced"] = {
         node: sum(each.topic == f"node/{node}/default/sedna/downstream/datasets/shared/insert" for each in heard)
@@ -232,15 +232,7 @@ async def selected(world: World) -> dict[str, Any]:
 
 
 def counted(folder: Path) -> dict[str, Any]:
-    """Count two samples in each format of ``DATA``."""
-    found = {}
-    for name, text in DATA.items():
-        for file in ("1.xml", "2.xml") if name == "xml" else (f"all.{name}",):
-            path = folder / name / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        found[name] = msgspec.to_builtins(count(folder / name, name).facts)
-    return found
+    return {name: msgspec.to_builtins(count(path, name).facts) for name, path in write_data(folder)}
 
 
 async def reported(folder: Path) -> dict[str, Any]:

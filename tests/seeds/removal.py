@@ -145,10 +145,8 @@ def first_broken() -> str:
             lives = machine.lives(Path(folder))
             while more := next(lives, {}):
                 found |= more
-                here, left = (
-                    [f for f in left if f["document"] in found],
-                    [f for f in left if f["document"] not in found],
-                )
+                here = [fact for fact in left if fact["document"] in found]
+                left = [fact for fact in left if fact["document"] not in found]
                 if broken := [fact for fact in here if not holds(fact, found)]:
                     return f"{broken[0]['document']}:{broken[0]['path']}"
         except Exception as error:  # noqa: BLE001 - such as a field that other code needs

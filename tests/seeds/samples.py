@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from halimede.api.base import NEPTUNE, SEDNA
@@ -27,6 +29,16 @@ FACES = {
 }
 #: how a service selects it
 SELECTOR = {"metadata": {"finds": "faces"}, "labels": ["cat"]}
+
+
+def write_data(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Write two samples in each format; yield it and their folder."""
+    for name, text in DATA.items():
+        for file in ("1.xml", "2.xml") if name == "xml" else (f"all.{name}",):
+            path = folder / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        yield name, path.parent
 
 
 def model(name: str, **more: Any) -> dict[str, Any]:

@@ -17,19 +17,16 @@ PATIENCE = 300
 
 @pytest.fixture(scope="module", name="machine")
 def on_one_machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the product publishes on one machine."""
     return machine.documents(tmp_path_factory.mktemp("machine"))
 
 
 @pytest.fixture(scope="module", name="kubernetes")
 def on_kubernetes(tmp_path_factory: pytest.TempPathFactory, real_server: tuple[Path, bool] | None) -> dict[str, Any]:
-    """What the product publishes and makes on Kubernetes."""
     lives = cluster.documents(real_server, tmp_path_factory.mktemp("kubernetes"), MANIFESTS)
     return with_columns(asyncio.run(lives))
 
 
 def rows() -> list[Any]:
-    """Return each world with each of its facts."""
     slow = {"kubernetes": [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]}
     return [
         pytest.param(world, fact, marks=slow.get(world, ()), id=f"{world}:{fact['document']}:{fact['path']}")

@@ -39,7 +39,6 @@ def lines(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def without(table: dict[str, Any], at: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the settings without one entry."""
     made = copy.deepcopy(table)
     part: Any = made
     for key in at[:-1]:

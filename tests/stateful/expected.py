@@ -12,7 +12,8 @@ from typing import Any
 from halimede.bus import Packet
 from halimede.names import Key
 from tests.integration.lc_world import FakeProcess
-from tests.stateful.world import Node, World
+from tests.stateful.parts import Node
+from tests.stateful.world import World
 
 SERVICES, MODELS = "jointinferenceservices", "models"
 ROLES = {"edge": "small", "cloud": "big"}

@@ -44,7 +44,7 @@ async def mend(world: World) -> None:
     for part in world.parts:
         part.heal() if part.cut_off else None
         if not part.running:
-            started = part.start()
+            started = part.start()  # type: ignore[attr-defined]
             await started if started else None
 
 

@@ -37,7 +37,7 @@ def world() -> Iterator[World]:
     for node in world.nodes.values():
         node.workers.period_s, node.workers.heartbeat = PERIOD_S, pause
     clock: Any = types.SimpleNamespace(time=lambda: BEGAN_S + world.now + chance.uniform(-CLOCK_S, CLOCK_S))
-    services.gm.cluster.sqlite_file.time = services.lc.store.time = clock
+    services.gm.cluster.sqlite_file.time = services.lc.store.time = clock  # type: ignore[attr-defined]
     try:
         for body in (model("small", 0), model("big", 0), service("s0", "edge0", "cloud0", 0)):
             world.run(world.client.apply(body))

@@ -51,11 +51,11 @@ class World:
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         numbers = itertools.count(1)
-        services.gm.cluster.store.uuid = types.SimpleNamespace(uuid4=lambda: f"uid-{next(numbers)}")  # type: ignore[assignment]
+        services.gm.cluster.store.uuid = types.SimpleNamespace(uuid4=lambda: f"uid-{next(numbers)}")  # type: ignore[assignment, attr-defined]
         clock: Any = types.SimpleNamespace(time=lambda: BEGAN_S + self.loop.time())
-        services.gm.cluster.sqlite_file.time = services.lc.store.time = clock
+        services.gm.cluster.sqlite_file.time = services.lc.store.time = clock  # type: ignore[attr-defined]
         dates: Any = types.SimpleNamespace(now=lambda zone: datetime.fromtimestamp(clock.time(), zone))
-        services.gm.cluster.port.datetime = dates
+        services.gm.cluster.port.datetime = dates  # type: ignore[attr-defined]
         self.folder = Path(tempfile.mkdtemp(prefix="halimede-", dir=FOLDER))
         self.run(self._build(seed))
 
@@ -122,9 +122,9 @@ class World:
             self.run(self.gm.cluster.__aexit__(None, None, None)) if self.gm.running else None
         finally:
             structlog.configure(**self._log)
-            services.gm.cluster.store.uuid = uuid  # type: ignore[assignment]
-            services.gm.cluster.sqlite_file.time = services.lc.store.time = time  # type: ignore[assignment]
-            services.gm.cluster.port.datetime = datetime  # type: ignore[misc]
+            services.gm.cluster.store.uuid = uuid  # type: ignore[assignment, attr-defined]
+            services.gm.cluster.sqlite_file.time = services.lc.store.time = time  # type: ignore[assignment, attr-defined]
+            services.gm.cluster.port.datetime = datetime  # type: ignore[misc, attr-defined]
             self.loop.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_python
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_documents.py"
 
 
 def findings(document: Path, text: str) -> list[str]:
     document.write_text(text)
-    done = subprocess.run([sys.executable, str(SCRIPT), str(document)], capture_output=True, text=True, check=False)
+    done = run_python(SCRIPT, document)
     assert done.returncode == bool(done.stderr)
     return [line.split(": ", 2)[2] for line in done.stderr.splitlines()]
 
@@ -50,3 +50,9 @@ def test_it_finds(tmp_path: Path, text: str, found: str) -> None:
 )
 def test_it_passes(tmp_path: Path, text: str) -> None:
     assert findings(tmp_path / "document.md", text) == []
+
+
+def test_a_reader_of_the_code_begins_with_short_paragraphs(tmp_path: Path) -> None:
+    text = "A paragraph of five words. " * 19
+    assert findings(tmp_path / "architecture.md", text.strip()) == ["a paragraph of 95 words: split or shorten it"]
+    assert findings(tmp_path / "performance.md", text.strip()) == []

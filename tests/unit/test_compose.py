@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,68 +14,59 @@ from halimede.errors import NotAllowedError
 from services.broker import MosquittoProcess
 from tests.dockerfile import tags
 from tests.ports import free_port
-from tests.waiting import patience
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
+SERVICES = COMPOSE["services"]
 
 
-@pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
-    return found
+def option(service: str, name: str) -> str:
+    """Return the value of an option in a service's command."""
+    command = SERVICES[service]["command"]
+    return str(command[command.index(f"--{name}") + 1])
 
 
-def test_it_runs_a_broker_the_manager_and_a_node_of_each_role(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {"site", "broker", "gm", "edge0", "cloud0"}
+def test_it_runs_a_broker_the_manager_and_a_node_of_each_role() -> None:
+    assert set(SERVICES) == {"site", "broker", "gm", "edge0", "cloud0"}
     for name, role in (("edge0", "edge"), ("cloud0", "cloud")):
-        command = compose["services"][name]["command"]
-        assert command[command.index("--node") + 1] == name
-        assert command[command.index("--label") + 1] == f"node-role.kubernetes.io/{role}="
+        assert option(name, "node") == name
+        assert option(name, "label") == f"node-role.kubernetes.io/{role}="
 
 
-def test_what_it_refers_to_is_there(compose: dict[str, Any]) -> None:
-    for service in compose["services"].values():
-        assert set(service.get("depends_on", [])) <= set(compose["services"])
+def test_what_it_refers_to_is_there() -> None:
+    for service in SERVICES.values():
+        assert set(service.get("depends_on", [])) <= set(SERVICES)
         if "build" in service:
             target = service["build"]["target"]
             assert service["image"] == tags()[target]
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             made_here = source == "./build/site/operators"
-            assert source in compose["volumes"] or (ROOT / source).exists() or made_here
+            assert source in COMPOSE["volumes"] or (ROOT / source).exists() or made_here
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("service", "program"), [("gm", "gm"), ("edge0", "lc"), ("cloud0", "lc")])
-def test_its_commands_use_options_that_exist(compose: dict[str, Any], service: str, program: str) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "halimede", program, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=patience(30),
-    )
-    options = {word for word in compose["services"][service]["command"] if word.startswith("--")}
+def test_its_commands_use_options_that_exist(service: str, program: str) -> None:
+    shown = run_python("-m", "halimede", program, "--help", cwd=ROOT, check=True)
+    options = {word for word in SERVICES[service]["command"] if word.startswith("--")}
     assert options
     assert all(option in shown.stdout for option in options)
 
 
-async def test_its_broker_lets_in_those_to_whom_its_site_gives_credentials(
-    compose: dict[str, Any], tmp_path: Path
-) -> None:
+async def test_its_broker_lets_in_those_to_whom_its_site_gives_credentials(tmp_path: Path) -> None:
     """What the service ``site`` runs is run, and Mosquitto with the broker's file, both with other paths."""
-    (script,) = compose["services"]["site"]["command"]
+    (script,) = SERVICES["site"]["command"]
     python = script.split("<<'END'\n")[1].split("END\n")[0].replace("/site", str(tmp_path))
-    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", python], cwd=ROOT, check=True, timeout=30)
+    await asyncio.to_thread(run_python, "-c", python, cwd=ROOT, check=True)
     written = (ROOT / "deploy" / "compose" / "mosquitto.conf").read_text().replace("/site/", f"{tmp_path}/")
     lines = [line for line in written.splitlines() if line.startswith(("allow", "password", "acl"))]
     async with MosquittoProcess(tmp_path / "run", port=free_port(), access=lines) as broker:
         folders = {"operators/admin": tmp_path / "operators" / "admin"}
         for service in ("gm", "edge0", "cloud0"):
-            command = compose["services"][service]["command"]
-            given = command[command.index("--credentials") + 1]
-            mounts = [v.split(":")[1] for v in compose["services"][service]["volumes"]]
+            given = option(service, "credentials")
+            mounts = [v.split(":")[1] for v in SERVICES[service]["volumes"]]
             assert [m for m in mounts if m.startswith("/site")] == [given], "its own credentials, and no others"
             folders[service] = Path(given.replace("/site", str(tmp_path))) / ("" if service == "gm" else "lc")
         for folder in folders.values():

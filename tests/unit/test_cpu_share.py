@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 
 import pytest
 
 from halimede.system.cpu_share import IDLE_LEVEL, PERIOD_S, Period, ShareKeeper
 from halimede.system.process_limits import can_raise_priority
+from tests.programs import run_python
 
 #: weights of the kernel: of SCHED_IDLE, of a niceness of 0, and from one niceness to the next
 IDLE_WEIGHT, USUAL_WEIGHT, FACTOR = 3, 1024, 1.25
@@ -146,15 +145,12 @@ def test_a_training_of_an_ordinary_user_keeps_a_niceness_that_gives_it_its_share
 ) -> None:
     if not is_ordinary and os.geteuid():
         pytest.skip("only root may raise priorities everywhere")
-    arguments = [sys.executable, "-c", TRAINING_WORKER, str(is_ordinary), str(share)]
-    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    ended = run_python("-c", TRAINING_WORKER, str(is_ordinary), str(share), timeout_s=120)
     assert ended.stdout.startswith(expected), ended
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(9, False), (10, True), (resource.RLIM_INFINITY, True)])
-def test_a_limit_of_niceness_is_a_right_to_raise_it(
-    monkeypatch: pytest.MonkeyPatch, limit: int, expected: bool
-) -> None:
+def test_a_niceness_limit_is_a_right_to_raise_it(monkeypatch: pytest.MonkeyPatch, limit: int, expected: bool) -> None:
     def setpriority(which: int, who: int, niceness: int) -> None:
         raise PermissionError
 
@@ -186,7 +182,7 @@ asyncio.run(main())
 """
     if os.geteuid():
         pytest.skip("only root can become a user without privileges")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python("-c", code, timeout_s=120)
     print(done.stderr)
     assert "% of a core in the last minute, 100 % are promised" in done.stdout
     assert "RLIMIT_NICE" in done.stdout

@@ -9,12 +9,12 @@ import pytest
 from halimede.errors import HalimedeError, InvalidFieldError, cause_of, describe_exception, first_error, shorten_middle
 
 
-async def fail(error: Exception) -> None:
-    raise error
-
-
 async def together(*errors: Exception) -> None:
     """Fail with each of these at once, deep inside."""
+
+    async def fail(error: Exception) -> None:
+        raise error
+
     with first_error():
         async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as group:
             outer.create_task(asyncio.sleep(3600))
@@ -54,6 +54,7 @@ def test_a_long_text_keeps_its_begin_and_its_end() -> None:
     assert shown.startswith("Load model from /xx")
     assert shown.endswith("Unsupported model IR version: 13")
     assert shorten_middle(text, len(text)) == text
+    assert len(shorten_middle(text)) == 256
     assert [shorten_middle("abcdef", limit) for limit in (1, 2, 3, 5)] == ["…", "a…", "a…f", "ab…ef"]
 
 

@@ -21,14 +21,14 @@ from halimede.messages import Frame, KeptReply, Prediction, Result
 from halimede.names import file_name
 
 HOSTILE = [
-    "two\nlines\r.jpg",
-    "\x1b[31mred\x1b]0;title\x07.jpg",
-    "<img src=x onerror=alert(1)>.jpg",
-    "\u202egpj.exe",
-    "\x9b31m.jpg",
-    "w" * 255,
-    "\u20ac" * 85,
-]
+    "two\nlines\r.jpg", "\x1b[31mred\x1b]0;title\x07.jpg", "<img src=x onerror=alert(1)>.jpg", "\u202egpj.exe",
+    "\x9b31m.jpg", "w" * 255, "\u20ac" * 85,
+]  # fmt: skip
+
+
+def result_of(name: str) -> Result:
+    prediction = Prediction(label="5")
+    return Result(id="0" * 32, service="s", file=name, by="edge", worker="w", prediction=prediction, label="5")
 
 
 def framed(name: str) -> bytes:
@@ -66,9 +66,8 @@ def test_publish_sends_the_name_of_the_file_and_a_bare_picture_has_none(tmp_path
 
 
 def test_the_longest_name_fits_into_what_is_reserved_for_the_fields_of_a_frame() -> None:
-    frame = Frame(
-        id=new_id(), camera="c" * 63, file="\u20ac" * 85, sequence=2**63 - 1, encoding="jpeg", data=memoryview(PNG)
-    )
+    names = {"camera": "c" * 63, "file": "\u20ac" * 85}
+    frame = Frame(id=new_id(), sequence=2**63 - 1, encoding="jpeg", data=memoryview(PNG), **names)
     assert len(pack(frame)) - len(PNG) <= images.FRAME_BYTES
 
 
@@ -85,10 +84,7 @@ def test_a_worker_leaves_out_the_folders_of_a_camera_and_refuses_what_is_no_name
 def test_a_hostile_name_is_one_cell_of_results_of_hard_samples_and_of_a_trace(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = Result(
-        id="0" * 32, service="s", file=name, by="edge", worker="w", prediction=Prediction(label="5"), label="5"
-    )
-    again = codec.decode(topics.RESULT, codec.encode(topics.RESULT, result))
+    again = codec.decode(topics.RESULT, codec.encode(topics.RESULT, result_of(name)))
     assert again.file == name
     reply = codec.decode(topics.KEPT_REPLY, codec.encode(topics.KEPT_REPLY, EXAMPLES[topics.KEPT_REPLY.id]))
     assert isinstance(reply, KeptReply)
@@ -99,16 +95,15 @@ def test_a_hostile_name_is_one_cell_of_results_of_hard_samples_and_of_a_trace(
     out.print(table(COLUMNS, [row_of(reply, reply.entries[0])]))
     out.print(waterfall(Waterfall([row], [])))
     shown = capsys.readouterr().out
-    assert len(shown.splitlines()) == 1 + 2 + 2  # each is one line below its header
     assert all(character.isprintable() or character == "\n" for character in shown)
     lines = shown.splitlines()
+    assert len(lines) == 1 + 2 + 2  # each is one line below its header
     assert all(clean_cell(name)[:60] in line for line in (lines[0], lines[2], lines[4]))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_is_one_line_of_json_and_stays_itself(name: str) -> None:
-    result = Result(id="0" * 32, service="s", file=name, by="edge", worker="w", prediction=Prediction())
-    shown = escape_json(codec.encode(topics.RESULT, result).decode())
+    shown = escape_json(codec.encode(topics.RESULT, result_of(name)).decode())
     assert json.loads(shown)["file"] == name
     assert shown.isprintable()
 

@@ -17,9 +17,11 @@ from halimede.frames.encodings import measure
 from halimede.image_headers import DECODABLE, FRAMES, READERS, read_jpeg, read_png
 from halimede.messages import Frame
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
-from tests.hostile_pictures import chunk, jpeg, jpeg_of_kind, jpeg_that_hides, lossless_jpeg, png
+from tests.hostile_pictures import chunk, jpeg, jpeg_of_kind, jpeg_that_hides, lossless_jpeg, png, segment
 
 COLOURS = Image.fromarray(np.random.default_rng(2).integers(0, 256, (12, 20, 3), np.uint8)).resize((60, 44))
+#: of 16 bits
+DEEP = Image.fromarray(np.arange(48, dtype=np.uint16).reshape(6, 8) * 999)
 PROFILE = b"any colour profile"
 
 parts = st.tuples(st.sampled_from([b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tEXt", b"iCCP"]), st.binary(max_size=30))
@@ -33,9 +35,15 @@ def framed(encoding: str, data: bytes) -> Frame:
     return Frame(id=bytes(16), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
 
 
+def measured_or_refused(encoding: str, data: bytes) -> None:
+    with contextlib.suppress(DecodeError):
+        frame = framed(encoding, data)
+        assert decode(frame).nbytes == measure(frame)
+
+
 def saved(mode: str, form: str, **options: object) -> bytes:
     out = io.BytesIO()
-    COLOURS.convert(mode).save(out, form, **options)
+    (DEEP if mode == "I;16" else COLOURS.convert(mode)).save(out, form, **options)
     return out.getvalue()
 
 
@@ -59,12 +67,7 @@ def test_a_jpeg_has_the_same_pixels_without_its_remarks(mode: str, progressive: 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
 def test_a_png_has_the_same_pixels_without_its_remarks(mode: str) -> None:
-    if mode == "I;16":
-        out = io.BytesIO()
-        Image.fromarray(np.arange(48, dtype=np.uint16).reshape(6, 8) * 999).save(out, "PNG", icc_profile=PROFILE)
-        whole = out.getvalue()
-    else:
-        whole = saved(mode, "PNG", icc_profile=PROFILE)
+    whole = saved(mode, "PNG", icc_profile=PROFILE)
     claimed = read_png(memoryview(whole))
     assert b"iCCP" in whole
     assert b"iCCP" not in b"".join(claimed.parts)
@@ -158,27 +161,21 @@ def test_any_bytes_are_a_picture_or_refused(encoding: str, data: bytes) -> None:
         with contextlib.suppress(DecodeError):
             claimed = READERS[encoding](memoryview(start + data))
             assert sum(map(len, claimed.parts)) <= len(start + data)
-        with contextlib.suppress(DecodeError):
-            frame = framed(encoding, start + data)
-            assert decode(frame).nbytes == measure(frame)
+        measured_or_refused(encoding, start + data)
 
 
 @given(st.lists(parts, max_size=8), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_chunks_in_any_order_are_a_picture_or_refused(listed: list[tuple[bytes, bytes]], width: int, bad: int) -> None:
     whole = png(8, 8)[:33] + b"".join(chunk(kind, data) for kind, data in listed)
     for data in (whole, whole + bad.to_bytes(4) + b"IDAT", whole[:16] + width.to_bytes(4) + whole[20:]):
-        with contextlib.suppress(DecodeError):
-            frame = framed("png", data)
-            assert decode(frame).nbytes == measure(frame)
+        measured_or_refused("png", data)
 
 
 @given(st.lists(segments, max_size=8), st.booleans())
 def test_segments_in_any_order_are_a_picture_or_refused(listed: list[tuple[int, bytes]], whole: bool) -> None:
-    middle = b"".join(bytes([0xFF, marker]) + (len(data) + 2).to_bytes(2) + data for marker, data in listed)
+    middle = b"".join(segment(marker, data) for marker, data in listed)
     data = jpeg()[:2] + middle + (jpeg()[2:] if whole else b"")
-    with contextlib.suppress(DecodeError):
-        frame = framed("jpeg", data)
-        assert decode(frame).nbytes == measure(frame)
+    measured_or_refused("jpeg", data)
 
 
 @given(st.integers(0, 2**16), st.integers(0, 255))
@@ -186,6 +183,4 @@ def test_one_spoiled_byte_is_seen_or_does_no_harm(at: int, value: int) -> None:
     for encoding, whole in (("jpeg", saved("RGB", "JPEG", progressive=True)), ("png", saved("RGB", "PNG"))):
         data = bytearray(whole)
         data[at % len(data)] = value
-        with contextlib.suppress(DecodeError):
-            frame = framed(encoding, bytes(data))
-            assert decode(frame).nbytes == measure(frame)
+        measured_or_refused(encoding, bytes(data))

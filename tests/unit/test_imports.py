@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import patience
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=patience(30)
-    )
+    done = run_python(*words, cwd=ROOT, check=True)
     return done.stdout + done.stderr
 
 

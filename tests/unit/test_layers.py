@@ -7,30 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
-    return subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False
-    )
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """Return a copy of the code that a test may spoil."""
-    for name in ("halimede", "services"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
-
-
-def test_the_layers_hold(copy: Path) -> None:
-    found = lint(copy)
-    assert found.returncode == 0, found.stdout
+    command = Path(sys.executable).parent / "lint-imports"
+    return run_program(command, "--no-cache", cwd=folder, env={"PYTHONPATH": str(folder)})
 
 
 #: by file: an import that its layer forbids, and what the check calls it
@@ -45,11 +29,16 @@ PLANTED = {
 }
 
 
-def test_each_planted_import_is_caught(copy: Path) -> None:
+def test_the_layers_hold_and_each_planted_import_is_caught(tmp_path: Path) -> None:
+    for name in ("halimede", "services"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    found = lint(tmp_path)
+    assert found.returncode == 0, found.stdout
     for file, planted in PLANTED.items():
-        path = copy / file
+        path = tmp_path / file
         path.write_text("\n".join([path.read_text(), *(line for line, _ in planted), ""]))
-    found = lint(copy)
+    found = lint(tmp_path)
     assert found.returncode == 1, found.stdout
     text = " ".join(found.stdout.split())
     missed = [

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import structlog
 
 from halimede import log as our_log
-from tests.waiting import patience
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 log = structlog.get_logger()
@@ -27,10 +26,9 @@ log = structlog.get_logger()
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HALIMEDE_LOG", "json")
     monkeypatch.delenv("HALIMEDE_LOG_LEVEL", raising=False)
-    before, root = structlog.get_config(), logging.getLogger()
+    root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
-    structlog.configure(**before)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -43,8 +41,7 @@ def service(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process that logs as a worker does."""
     told = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HALIMEDE_LOG": "json", **environment}
     start = "from halimede import log\nlog.configure(node='edge0', service='default/helmet', worker='w1')\n"
-    command = [sys.executable, "-c", start + textwrap.dedent(code)]
-    return subprocess.run(command, env=told, capture_output=True, text=True, timeout=patience(60), check=False)
+    return run_python("-c", start + textwrap.dedent(code), env=told)
 
 
 def test_every_line_says_who_and_when(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +153,7 @@ def test_a_librarys_broken_line_does_no_harm() -> None:
 def test_an_uncaught_exception_is_one_structured_line() -> None:
     ended = service("raise RuntimeError('the end, password=s3cret-value')")
     assert ended.returncode == 1
-    (line,) = [json.loads(text) for text in ended.stderr.splitlines()]
+    (line,) = map(json.loads, ended.stderr.splitlines())
     assert (line["event"], line["error"], line["level"]) == ("uncaught exception", "RuntimeError", "critical")
     assert (line["node"], line["service"], line["worker"]) == ("edge0", "default/helmet", "w1")
     assert "RuntimeError: the end, password=***" in line["exception"]
@@ -166,15 +163,13 @@ def test_an_uncaught_exception_of_a_thread_is_one_structured_line() -> None:
     ended = service(
         """
         import threading
-        def work():
-            raise OSError("gone")
-        thread = threading.Thread(target=work, name="paho")
+        thread = threading.Thread(target=open, args=("/nowhere/gone",), name="paho")
         thread.start()
         thread.join()
         """
     )
-    (line,) = [json.loads(text) for text in ended.stderr.splitlines()]
-    assert (line["event"], line["error"], line["thread"]) == ("uncaught exception", "OSError", "paho")
+    (line,) = map(json.loads, ended.stderr.splitlines())
+    assert (line["event"], line["error"], line["thread"]) == ("uncaught exception", "FileNotFoundError", "paho")
     assert line["node"] == "edge0"
 
 

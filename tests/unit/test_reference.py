@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from types import ModuleType
@@ -15,27 +16,19 @@ from scripts.reference import __main__ as reference
 from scripts.reference import conditions, variables
 from scripts.reference.markdown import IncompleteError
 
-Pages = dict[str, str]
+made_once = functools.cache(reference.pages)
 
 
-@pytest.fixture(scope="module", name="pages")
-def all_pages() -> Pages:
-    """All pages, made once: it takes seconds."""
-    return reference.pages()
+@pytest.fixture(autouse=True)
+def _pages_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making all pages takes seconds."""
+    monkeypatch.setattr(reference, "pages", made_once)
 
 
-@pytest.fixture(name="as_made")
-def _pages_as_they_are_made(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the command take the pages that are made already."""
-    monkeypatch.setattr(reference, "pages", lambda: pages)
-
-
-@pytest.mark.usefixtures("as_made")
 def test_the_pages_in_the_repository_are_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert reference.main(["--check"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("as_made")
 def test_an_edited_and_a_left_over_page_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference.main(["--write"], tmp_path)
     folder = tmp_path / "docs" / "reference"
@@ -50,30 +43,30 @@ def test_an_edited_and_a_left_over_page_are_named(tmp_path: Path, capsys: pytest
     assert not (folder / "gone.md").exists()
 
 
-def page_of(kind: Kind, pages: Pages) -> dict[str, str]:
+def page_of(kind: Kind) -> dict[str, str]:
     """Return the sections of a kind's page by the path of their object."""
     titles = (f"# {kind.kind}\n", f"# {kind.kind} of {kind.api_version}\n")
-    (page,) = (text for text in pages.values() if text.startswith(titles) and f"`{kind.api_version}`" in text)
+    (page,) = (text for text in made_once().values() if text.startswith(titles) and f"`{kind.api_version}`" in text)
     first, *others = page.split("\n### ")
     return {"spec": first} | {part.partition("\n")[0]: part for part in others}
 
 
-def test_every_field_of_every_spec_is_in_the_section_of_its_object(pages: Pages) -> None:
+def test_every_field_of_every_spec_is_in_the_section_of_its_object() -> None:
     for kind in kinds():
-        sections = page_of(kind, pages)
+        sections = page_of(kind)
         for field in resource(kind).walk():
             if field.path.startswith("spec.") and not {"template", "hpa"} & set(field.path.split(".")[:-1]):
                 above, _, name = field.path.rpartition(".")
                 assert re.search(rf"^\| \[?`{name}`", sections[above], re.MULTILINE), field.path
 
 
-def test_every_command_and_a_metric_of_each_process_is_on_a_page(pages: Pages) -> None:
-    commands, metrics = (pages[f"docs/reference/{name}.md"] for name in ("commands", "metrics"))
+def test_every_command_and_a_metric_of_each_process_is_on_a_page() -> None:
+    commands, metrics = (made_once()[f"docs/reference/{name}.md"] for name in ("commands", "metrics"))
     assert all(f"\n## halimede {name}\n" in commands for name in COMMANDS)
     for row in (
         "| `halimede_bus_connected` | gauge | all | client |",
         "| `halimede_gm_resources` | gauge | GM | phase, plural |",
-        "| `halimede_service_answers_total` | counter | GM | namespace, plural, service |",
+        "| `halimede_service_answers_total` | counter | GM | namespace, node, plural, service |",
         "| `halimede_worker_edge_seconds` | histogram | edge | step |",
         "| `halimede_worker_upload_target_ratio` | gauge | edge |  |",
         "| `halimede_serve_version_info` | gauge | serve | as, digest, model, version |",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
 from tests.repeat import row_of
 
 pytestmark = pytest.mark.slow
@@ -59,12 +58,12 @@ def test_the_files_name_makes_no_row() -> None:
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "with workers"])
 def test_every_repetition_counts_and_what_was_skipped_is_no_success(tmp_path: Path, workers: tuple[str, ...]) -> None:
     (tmp_path / "test_rows.py").write_text(ROWS.replace("{first}", str(tmp_path / "first")))
-    command = [
-        sys.executable, "-m", "pytest", "-p", "tests.repeat", "--repeat", "3", "--rootdir", str(tmp_path),
+    arguments = [
+        "-m", "pytest", "-p", "tests.repeat", "--repeat", "3", "--rootdir", str(tmp_path),
         "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "xdist.plugin", *workers, str(tmp_path),
     ]  # fmt: skip
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # each process would load a dozen
-    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=100, check=False)
+    done = run_python(*arguments, cwd=ROOT, env=alone, timeout_s=100)
     assert done.returncode == 1, done.stdout + done.stderr
     table = json.loads((tmp_path / "build" / "faults.json").read_text())
     found = {row["row"]: (row["passed"], row["failed"], row["skipped"]) for row in table["rows"]}
@@ -74,6 +73,5 @@ def test_every_repetition_counts_and_what_was_skipped_is_no_success(tmp_path: Pa
     assert [row["row"] for row in table["rows"]][-1] == "attack 02"
 
     if not workers:  # what is passed alone passes with workers: the same table says so
-        command += ["-k", "fault_01 or attack_02"]
-        only = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=100, check=False)
+        only = run_python(*arguments, "-k", "fault_01 or attack_02", cwd=ROOT, env=alone, timeout_s=100)
         assert only.returncode == 0, only.stdout

@@ -1,4 +1,4 @@
-"""Simulated time: deadlines pass at once, threads still work, and what cannot end is stopped."""
+"""Simulated time: the clock stands while threads work, and what cannot end is stopped."""
 
 from __future__ import annotations
 
@@ -7,31 +7,10 @@ import asyncio
 import pytest
 
 from tests import simulated as module
-from tests.simulated import SimulationError, eventually, simulate, simulated
+from tests.simulated import SimulationError, simulate
 
 
-@simulated
-async def test_a_deadline_of_a_day_passes_at_once() -> None:
-    loop = asyncio.get_running_loop()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(24 * 3600):
-            await asyncio.Event().wait()
-    assert loop.time() == 24 * 3600
-
-
-@simulated
-async def test_timers_run_in_order_whatever_else_goes_on() -> None:
-    order: list[int] = []
-
-    async def note(number: int) -> None:
-        await asyncio.sleep(number)
-        order.append(number)
-
-    await asyncio.gather(*(note(number) for number in (3, 1, 2)))
-    assert order == [1, 2, 3]
-
-
-@simulated
+@pytest.mark.simulated
 async def test_the_clock_stands_while_a_thread_works() -> None:
     async with asyncio.timeout(0.001):
         assert await asyncio.to_thread(sum, [1, 2]) == 3
@@ -54,9 +33,3 @@ def test_a_simulation_in_which_everything_waits_is_stopped(monkeypatch: pytest.M
 
     with pytest.raises(SimulationError, match="nothing is left to happen"):
         simulate(stuck())
-
-
-@simulated
-async def test_what_does_not_come_true_fails_at_its_deadline() -> None:
-    with pytest.raises(AssertionError, match="within 5 s"):
-        await eventually(lambda: False, timeout_s=5)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from halimede.topics import CONTRACT
 from scripts import site
 from tests.browser import browser
-from tests.waiting import patience
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 SITE = site.ROOT / "build" / "pages"
@@ -21,14 +20,7 @@ PHONE = 390
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/site.py"],
-        cwd=site.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience(100),
-        check=False,
-    )
+    done = run_python("scripts/site.py", cwd=site.ROOT, timeout_s=100)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -40,6 +32,8 @@ def test_the_site_is_built_in_strict_mode_and_fetches_nothing() -> None:
         fetched = re.findall(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"?(https?:[^\"\s>]*)", text)
         assert not fetched, page
     home = (SITE / "index.html").read_text()
+    assert (SITE / "docs" / "asyncapi.json").exists()
+    assert {file.stem for file in (SITE / "docs" / "schemas").iterdir()} == {topic.id for topic in CONTRACT}
     assert all(f">\n  \n  {tab}" in home or tab in home for tab in ("Tutorial", "How-to", "Reference", "Explanation"))
 
 

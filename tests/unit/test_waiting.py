@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from tests.simulated import simulated
 from tests.waiting import SLOWEST, eventually, output_of, patience
 
 
@@ -19,7 +18,7 @@ async def test_a_slow_machine_has_longer_for_a_step() -> None:
         await eventually(lambda: False, 0.1 / SLOWEST)
 
 
-@simulated
+@pytest.mark.simulated
 async def test_simulated_time_passes_alike_on_all_machines() -> None:
     with pytest.raises(AssertionError, match="within 5 s"):
         await eventually(lambda: False, 5)
@@ -57,7 +56,7 @@ class Program:
         await self._ended.wait()
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_program_may_take_long_as_long_as_it_prints() -> None:
     goes_on = Program(100, ends=True)
     assert await output_of(goes_on, silence_s=1) == 100 * "."  # type: ignore[arg-type]

@@ -6,8 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
-import sys
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -15,22 +13,15 @@ from zipfile import ZipFile
 import pytest
 
 from tests.dockerfile import stages
-from tests.waiting import patience
+from tests.programs import run_python
 from tests.wheels import build, build_wheel
 
 ROOT = Path(__file__).parents[2]
 #: what the Dockerfile copies into the stage that builds it
 COPIED = [
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "NOTICE",
-    "halimede",
-    "services",
-    "examples/__init__.py",
-    "examples/demo_command.py",
-    "examples/digits",
-]
+    "pyproject.toml", "README.md", "LICENSE", "NOTICE", "halimede", "services", "examples/__init__.py",
+    "examples/demo_command.py", "examples/digits",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +53,14 @@ def copied(folder: Path) -> Path:
 def test_the_top_of_the_wheel_is_halimede_alone_and_every_module_is_in_it(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {"halimede", "halimede-0.1.0.dist-info"}
-    for package, folder in (
-        ("halimede", ""),
-        ("services", "halimede/_bundle/"),
-        ("examples/digits", "halimede/_bundle/"),
-    ):
+    for package in ("halimede", "services", "examples/digits"):
+        folder = "" if package == "halimede" else "halimede/_bundle/"
         modules = {f"{folder}{path.relative_to(ROOT)}" for path in (ROOT / package).rglob("*.py")}
         assert modules <= set(names)
     pages = "halimede/_bundle/services/gm/dashboard/static/index.html"
     assert {"halimede/py.typed", pages, "halimede/_bundle/examples/digits/2-service.yaml"} <= set(names)
-    assert not [
-        name for name in names if re.search(r"Dockerfile|__pycache__|/models/\w+\.onnx|/pictures/|tests/", name)
-    ]
+    left_out = re.compile(r"Dockerfile|__pycache__|/models/\w+\.onnx|/pictures/|tests/")
+    assert not [name for name in names if left_out.search(name)]
 
 
 def test_the_wheel_is_the_same_bytes_from_a_checkout_and_from_what_images_copy(wheel: Path, tmp_path: Path) -> None:
@@ -88,9 +75,7 @@ def test_every_image_has_the_wheel_of_these_files() -> None:
 
 
 @pytest.mark.slow
-def test_the_source_archive_is_the_same_bytes_twice_and_the_wheel_can_be_built_from_it(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_the_source_archive_is_the_same_twice_and_the_wheel_can_be_built_from_it(wheel: Path, tmp_path: Path) -> None:
     first, second = build("sdist", ROOT, tmp_path), build("sdist", ROOT, tmp_path)
     assert digest(first) == digest(second)
     shutil.unpack_archive(first, tmp_path / "unpacked")
@@ -113,11 +98,8 @@ def test_the_wheel_needs_no_compiler_and_rest_alone_needs_no_grpc(wheel: Path) -
 
 
 def test_python_3_10_is_refused_by_pip(wheel: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--no-index", "--no-deps", "--only-binary", ":all:"]
-    command += ["--dest", str(tmp_path), "--python-version"]
+    arguments = ["-m", "pip", "download", "--no-index", "--no-deps", "--only-binary", ":all:", "--dest", str(tmp_path)]
     for version, code in (("3.10", 1), ("3.11", 0)):
-        done = subprocess.run(
-            [*command, version, str(wheel)], capture_output=True, text=True, timeout=patience(60), check=False
-        )
+        done = run_python(*arguments, "--python-version", version, wheel)
         assert done.returncode == code, done.stderr
         assert ("requires a different Python: 3.10.0 not in '>=3.11'" in done.stderr) == (version == "3.10")

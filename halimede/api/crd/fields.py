@@ -17,13 +17,17 @@ from halimede.errors import InvalidFieldError
 
 #: the plain names of a schema's types
 TYPES = {"array": "list", "number": "number", "integer": "integer", "string": "string", "boolean": "boolean"}
-#: names that an error lists
+#: most names that an error lists
 MOST_LISTED = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceField:
-    """One field of a resource: its path from the kind (``spec.edgeWorker``; empty for the resource), and its schema."""
+    """One field of a resource.
+
+    ``path``: from the kind, such as ``spec.edgeWorker``; empty for the resource itself. ``schema``: from the CRD.
+    ``required``: it must be set.
+    """
 
     path: str
     schema: Schema
@@ -48,26 +52,26 @@ class ResourceField:
 
     @property
     def limits(self) -> str:
-        """What values are accepted, of the field's items if it is a list; empty if the type allows any."""
+        """The accepted values, of the field's items if it is a list; empty if the type allows any value."""
         return "; ".join(_limits(self.schema))
 
     @property
     def rules(self) -> list[str]:
-        """What its fields must be together, each with its field and the remedy of its error.
+        """The rules between its fields, each with the field of its error and the remedy.
 
-        Fields of only some members of a union are left out: their meaning says it.
+        The rule that only some members of a union have a field is left out: the field's meaning names them.
         """
-        found = _object(self.schema).get("x-kubernetes-validations", [])
-        texts = [f"{rule.get('fieldPath', '').lstrip('.')}: {rule['message']}".removeprefix(": ") for rule in found]
+        rules = _object(self.schema).get("x-kubernetes-validations", [])
+        texts = [f"{rule.get('fieldPath', '').lstrip('.')}: {rule['message']}".removeprefix(": ") for rule in rules]
         return [text for text in texts if "remove it: only " not in text]
 
     def fields(self) -> list[ResourceField]:
         """Return the fields of the object, or of the items of a list of objects."""
-        below = _object(self.schema)
-        required = below.get("required", [])
+        parent = _object(self.schema)
+        required = parent.get("required", [])
         return [
             ResourceField(f"{self.path}.{name}".lstrip("."), schema, name in required)
-            for name, schema in below.get("properties", {}).items()
+            for name, schema in parent.get("properties", {}).items()
         ]
 
     def walk(self) -> Iterator[ResourceField]:
@@ -78,37 +82,37 @@ class ResourceField:
 
 
 def resource(kind: Kind) -> ResourceField:
-    """Return the resource of a kind as a field with an empty path."""
+    """Return the resource of a kind as a field with an empty path, to walk from."""
     return ResourceField("", definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
 
 
 def field_at(kind: Kind, path: Sequence[str]) -> ResourceField:
-    """Return the field of a kind at a path of names; an index (``tiers[0]``) is ignored.
+    """Return the field of a kind at a path of names, such as ``["spec", "tiers[0]", "name"]``; an index is ignored.
 
     Raises InvalidFieldError with the nearest field.
     """
-    here = whole = resource(kind)
+    parent = whole = resource(kind)
     for name in path:
-        below = {field.path.rpartition(".")[2]: field for field in here.fields()}
+        fields = {field.path.rpartition(".")[2]: field for field in parent.fields()}
         plain = re.sub(r"\[\d*\]$", "", name)
-        if plain not in below:
-            raise InvalidFieldError(f"{here.path}.{name}".lstrip("."), name, _nearest(plain, here, whole))
-        here = below[plain]
-    return here
+        if plain not in fields:
+            raise InvalidFieldError(f"{parent.path}.{name}".lstrip("."), name, _field_fix(plain, parent, whole))
+        parent = fields[plain]
+    return parent
 
 
-def _nearest(name: str, here: ResourceField, whole: ResourceField) -> str:
-    """Return the remedy for a name that is no field: the nearest one here, else anywhere, else the fields here."""
-    names = [field.path.rpartition(".")[2] for field in here.fields()]
+def _field_fix(name: str, parent: ResourceField, whole: ResourceField) -> str:
+    """Return the remedy for a name that is no field: the nearest field of its parent, else of all, else all names."""
+    names = [field.path.rpartition(".")[2] for field in parent.fields()]
     if close := difflib.get_close_matches(name, names, n=1):
-        return f"did you mean {f'{here.path}.{close[0]}'.lstrip('.')}?"
+        return f"did you mean {f'{parent.path}.{close[0]}'.lstrip('.')}?"
     paths: dict[str, str] = {}
     for field in whole.walk():
         paths.setdefault(field.path.rpartition(".")[2], field.path)
     if close := difflib.get_close_matches(name, paths, n=1):
         return f"did you mean {paths[close[0]]}?"
     more = ", ..." if len(names) > MOST_LISTED else ""
-    return f"use one of {', '.join(names[:MOST_LISTED])}{more}" if names else f"{here.path} has no fields"
+    return f"use one of {', '.join(names[:MOST_LISTED])}{more}" if names else f"{parent.path} has no fields"
 
 
 def _object(schema: Schema) -> Schema:
@@ -121,6 +125,7 @@ def _object(schema: Schema) -> Schema:
 
 
 def _type(schema: Schema) -> str:
+    """Return the type of a schema in words."""
     if "items" in schema:
         return f"list of {_type(schema['items'])}"
     if isinstance(schema.get("additionalProperties"), dict):
@@ -129,6 +134,7 @@ def _type(schema: Schema) -> str:
 
 
 def _limits(schema: Schema) -> Iterator[str]:
+    """Yield the limits of a schema in words, also those of its items or values."""
     if "enum" in schema:
         yield f"one of {', '.join(map(str, schema['enum']))}"
     yield from _range(schema, "minimum", "maximum", "")
@@ -143,6 +149,7 @@ def _limits(schema: Schema) -> Iterator[str]:
 
 
 def _range(schema: Schema, lower: str, upper: str, unit: str) -> Iterator[str]:
+    """Yield the limit that two keywords of a schema set, if one is there."""
     least, most = schema.get(lower), schema.get(upper)
     if least is not None and most is not None:
         yield f"{least} to {most}{unit}"

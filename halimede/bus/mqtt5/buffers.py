@@ -28,9 +28,9 @@ LARGE = 8 * 1024
 
 
 class ReceiveBuffer:
-    """Receives bytes: the socket fills ``free``, and ``filled`` returns complete packets.
+    """Receives bytes: the socket fills ``free``, and ``take_packets`` returns complete packets.
 
-    ``limit``: bytes of the largest allowed packet. A packet's memory is allocated as announced, so never above it.
+    ``limit``: most bytes of an allowed packet. A packet's memory is allocated as announced, so never above it.
 
     Attributes:
         free: buffer for the next bytes; never empty.
@@ -46,11 +46,11 @@ class ReceiveBuffer:
         self._large: memoryview | None = None
         self._large_first = 0
 
-    def filled(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
+    def take_packets(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
         """Record ``count`` received bytes in ``free``; return the complete packets, and the error after them, if any.
 
-        Each packet is its first byte, and all that follows its length: a view of a separate buffer if it is large.
-        Raise the error after the packets before it are handled.
+        Each packet is its first byte, and all that follows its length: a view of a separate buffer if it is large. The
+        caller raises the error after it has handled the packets before it.
         """
         if self._large is not None:
             self.free = self.free[count:]
@@ -60,7 +60,7 @@ class ReceiveBuffer:
             return [(self._large_first, body)], None
         shared, begin, end = self._shared, 0, self._partial + count
         packets: list[tuple[int, bytes | memoryview]] = []
-        while end - begin >= 2:
+        while begin < end:
             at, length, shift = begin + 1, 0, 0
             while at < end:
                 byte = shared[at]
@@ -89,7 +89,7 @@ class ReceiveBuffer:
                 break
         # less than a large packet and its head remains: move it to the front
         self._partial = end - begin
-        if self._partial and begin:
+        if begin:
             shared[: self._partial] = bytes(shared[begin:end])
         self.free = shared[self._partial :]
         return packets, None
@@ -105,13 +105,15 @@ class SendBuffer:
     """Bytes to write to a non-blocking socket. The transport's slots bound it, not this class.
 
     All parts of one iteration of the event loop are sent at its end in one call; the rest follows as soon as the socket
-    accepts more. ``failed`` is called with the reason when sending is no longer possible.
+    accepts more. ``watch``: is told when bytes are sent. ``failed`` is called with the reason when sending is no longer
+    possible.
 
     Attributes:
         blocked: whether the socket accepts no more bytes now.
         put_bytes, sent_bytes: bytes added, and bytes accepted by the socket, since the beginning.
-        arrived_bytes: those that had arrived at the last call of ``arrives``; approximate with TLS.
-        pending: callbacks for when the bytes up to a position are accepted.
+        arrived_bytes: bytes that had arrived at the peer's system at the last call of ``has_progress``; approximate
+            with TLS.
+        pending: pairs of a position and a callback for when the bytes up to it are accepted.
 
     """
 
@@ -134,7 +136,7 @@ class SendBuffer:
         return bool(self._parts)
 
     def put(self, *parts: bytes | memoryview, sent: Callable[[], None] | None = None) -> bool:
-        """Append parts; return whether the connection is up. ``sent``: called once they are written."""
+        """Append parts; return whether the connection is up. ``sent``: called once the socket has accepted them."""
         if self._closed:
             return False
         before = self.put_bytes
@@ -154,7 +156,7 @@ class SendBuffer:
         return True
 
     def flush(self) -> None:
-        """Write as much as the socket accepts."""
+        """Write as much as the socket accepts; never raises for a broken connection."""
         self._scheduled = False
         if self._closed or not self._parts:
             return
@@ -184,7 +186,7 @@ class SendBuffer:
         if whole == self.blocked and not self._closed:
             self._block(blocked=not whole)
 
-    def arrives(self) -> bool:
+    def has_progress(self) -> bool:
         """Whether the peer's system has acknowledged some bytes since the last call, and some remain."""
         before, unacked = self.arrived_bytes, bytearray(4)
         try:
@@ -195,11 +197,12 @@ class SendBuffer:
         return before < self.arrived_bytes < self.put_bytes
 
     def close(self) -> None:
-        """Discard the buffer and stop writing."""
+        """Discard what was not sent, and send no more."""
         self._closed = True
         self._loop.remove_writer(self._sock.fileno())
 
     def _block(self, *, blocked: bool) -> None:
+        """Wait for the socket to accept bytes again, or stop waiting."""
         self.blocked = blocked
         if blocked:
             self._loop.add_writer(self._sock.fileno(), self._writable)
@@ -207,5 +210,6 @@ class SendBuffer:
             self._loop.remove_writer(self._sock.fileno())
 
     def _writable(self) -> None:
+        """Write on: the socket accepts bytes again."""
         self._watch.alive = self._watch.waiting_since = monotonic()  # the peer has received some bytes
         self.flush()

@@ -14,22 +14,24 @@ from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.settings import MqttSettings
-from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wait_for_connack
-from halimede.errors import DisconnectedError, InvalidFieldError
+from halimede.bus.transport import (
+    Deliver,
+    disable_socket_delays,
+    end_of_certificate,
+    tls_error,
+    wait_for_connack,
+)
 
 
 async def connect(
     address: SocketAddress, settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver
 ) -> Mqtt5Transport:
-    """Connect to one address and wait until the broker accepts this client.
+    """Return a connection to one address on which the broker has accepted this client.
 
-    Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
+    Each of connection, TLS and CONNACK has the address's ``timeout_s``. Raises OSError, TimeoutError,
+    DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
     """
-    try:
-        context = settings.context()
-        login = settings.login()
-    except InvalidFieldError as error:  # changed since the start: perhaps during a rotation
-        raise DisconnectedError(str(error)) from error
+    context, login = settings.tls_and_login()
     hello = encoder.connect(
         client_id,
         keepalive_s=settings.keepalive_s,
@@ -45,6 +47,8 @@ async def connect(
             async with _within(address.timeout_s, "no TLS handshake"):
                 sock = await _secure(sock, context, address.endpoint.host)
         link = Mqtt5Transport(sock, settings, deliver)
+        if isinstance(sock, ssl.SSLSocket):
+            link.certificate_end = end_of_certificate(sock.getpeercert())
     except BaseException:
         sock.close()
         raise
@@ -59,6 +63,7 @@ async def connect(
 
 @asynccontextmanager
 async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Bound the block; TimeoutError says ``what`` did not happen."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -67,7 +72,7 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
 
 
 async def _dial(address: SocketAddress) -> socket.socket:
-    """Return a connected socket."""
+    """Return a socket that is connected to the address. Raises OSError with the system's text, TimeoutError."""
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         sock.settimeout(0)
@@ -83,7 +88,7 @@ async def _dial(address: SocketAddress) -> socket.socket:
 
 
 async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Perform the TLS handshake without blocking. Raises NotAllowedError."""
+    """Return the socket with TLS, after the handshake, without blocking. Raises NotAllowedError, OSError."""
     try:
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except OSError as error:
@@ -121,5 +126,6 @@ async def _ready(sock: socket.socket, *, to_write: bool) -> None:
 
 
 def _settle(ready: asyncio.Future[None]) -> None:
+    """Set the future's result, unless it is done."""
     if not ready.done():
         ready.set_result(None)

@@ -12,40 +12,27 @@ import ssl
 from functools import partial
 from time import monotonic
 
-from halimede.bus.message import FAILURE, SUCCESS, Packet, name
+from halimede.bus.message import BARRED, DISCONNECT_WITH_WILL, FAILURE, SESSION_TAKEN_OVER, SUCCESS, Packet, name
 from halimede.bus.mqtt5 import decoder, encoder
 from halimede.bus.mqtt5.buffers import ReceiveBuffer, SendBuffer
-from halimede.bus.mqtt5.decoder import (
-    PROTOCOL_ERROR,
-    PUBACK,
-    PUBLISH,
-    Acknowledged,
-    ConnAck,
-    Disconnect,
-    MalformedError,
-    Pong,
-)
+from halimede.bus.mqtt5.decoder import PUBACK, PUBLISH, Acknowledged, ConnAck, Disconnect, MalformedError
 from halimede.bus.mqtt5.keepalive import KeepAlive
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
-from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
+from halimede.bus.transport import CLOSE_TIMEOUT, NO_PACKET_LIMIT, Deliver, Ended, PendingAck, Slots, Transport
 from halimede.errors import DisconnectedError, cause_of
 
-#: most bytes of a packet if the broker sets no limit (MQTT v5, 2.1.4)
-NO_LIMIT = 268_435_455
-DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
-#: client id not valid, bad user name or password, not authorised, banned, bad authentication method
-BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
+#: the highest packet identifier
 LAST_IDENTIFIER = 65_535
 #: reads before other tasks on the loop run
 READS = 16
 
 
 class Mqtt5Transport(Transport):
-    """A connection with an open socket. ``accepted`` is set by the broker's CONNACK."""
+    """A ``Transport`` over an open socket. ``accepted`` is set by the broker's CONNACK."""
 
     def __init__(self, sock: socket.socket, settings: MqttSettings, deliver: Deliver) -> None:
-        super().__init__(NO_LIMIT, settings.window)
+        super().__init__(NO_PACKET_LIMIT, settings.window)
         self._loop = asyncio.get_running_loop()
         self.accepted: asyncio.Future[None] = self._loop.create_future()
         self._sock = sock
@@ -62,7 +49,7 @@ class Mqtt5Transport(Transport):
         self._tick: asyncio.TimerHandle | None = None
 
     def begin(self, hello: bytes) -> None:
-        """Send a CONNECT and start reading."""
+        """Send an encoded CONNECT and start reading; called once."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
         self._check_keepalive()
         self._out.put(hello)
@@ -94,29 +81,32 @@ class Mqtt5Transport(Transport):
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         identifier = self._identifier()
         retained = not filter_.startswith(SHARE)
-        return self._ask(identifier, encoder.subscribe(identifier, filter_, qos, retained=retained))
+        return self._request(identifier, encoder.subscribe(identifier, filter_, qos, retained=retained))
 
     def unsubscribe(self, filter_: str) -> PendingAck:
-        """Unsubscribe."""
+        """Send an UNSUBSCRIBE; the future returns the broker's reason code."""
         identifier = self._identifier()
-        return self._ask(identifier, encoder.unsubscribe(identifier, filter_))
+        return self._request(identifier, encoder.unsubscribe(identifier, filter_))
 
     async def close(self, *, keep: bool = False) -> None:
-        """Disconnect after pending writes, with reason 0x04, so that the broker publishes the will."""
+        """Disconnect after pending writes, with reason 0x04, so that the broker publishes the will.
+
+        Waits at most ``CLOSE_TIMEOUT`` seconds. ``keep``: do not end a session that outlives connections.
+        """
         if self.ended.done():
             return
-        end_session = self._settings.session_s > 0 and not keep
+        end_session = bool(self._settings.session_s) and not keep
         self._out.put(encoder.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def pause_reading(self) -> None:
-        """Leave what arrives in the socket: see ``Transport.pause_reading``."""
+        """Leave what arrives in the socket, so that TCP slows the broker down."""
         if not self.paused and not self.ended.done():
             super().pause_reading()
             self._loop.remove_reader(self._sock.fileno())
 
     def resume_reading(self) -> None:
-        """Read on after a pause."""
+        """Read on after a pause, first what TLS has decrypted before."""
         if self.paused and not self.ended.done():
             super().resume_reading()
             self._loop.add_reader(self._sock.fileno(), self._readable)
@@ -124,7 +114,7 @@ class Mqtt5Transport(Transport):
             self._loop.call_soon(self._more)
 
     def abort(self, reason: str) -> None:
-        """Close the socket immediately."""
+        """Close the socket at once, for a reason in words."""
         self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
@@ -141,7 +131,8 @@ class Mqtt5Transport(Transport):
             self._settle(answer, DisconnectedError(f"the connection was lost: {ended.reason}"))
         self._unsent.clear()
 
-    def _ask(self, identifier: int, packet: bytes) -> PendingAck:
+    def _request(self, identifier: int, packet: bytes) -> PendingAck:
+        """Send a packet that the broker answers; return the pending answer."""
         answer = self._expect(identifier)
         self._out.put(packet)
         return answer
@@ -157,13 +148,14 @@ class Mqtt5Transport(Transport):
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
     def _sent(self, answer: PendingAck) -> None:
+        """Set the answer to a QoS 0 message that was written."""
         self._unsent.discard(answer)
         self._settle(answer, SUCCESS)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        """Receive bytes, and handle each complete packet."""
+        """Receive bytes, and handle each complete packet; end the connection for an error."""
         sock, received = self._sock, self._in
         try:
             for _ in range(READS):
@@ -173,9 +165,9 @@ class Mqtt5Transport(Transport):
                     self.end(Ended("the connection broke"))
                     return
                 self._watch.alive = monotonic()
-                packets, malformed = received.filled(count)
+                packets, malformed = received.take_packets(count)
                 for first, body in packets:
-                    self._take(first, body)
+                    self._handle(first, body)
                     if self.ended.done():
                         return
                 if malformed:
@@ -200,10 +192,11 @@ class Mqtt5Transport(Transport):
                 self._loop.call_soon(self._more)
 
     def _more(self) -> None:
+        """Read bytes for which the selector does not wake."""
         if not self.paused and not self.ended.done():
             self._readable()
 
-    def _take(self, first: int, body: bytes | memoryview) -> None:
+    def _handle(self, first: int, body: bytes | memoryview) -> None:
         """Handle one packet. Raises MalformedError."""
         if first & 0xF0 == PUBLISH and self.accepted.done():
             packet, identifier = decoder.publish(first, body)
@@ -213,35 +206,37 @@ class Mqtt5Transport(Transport):
             self._watch.answered = self._watch.alive
             self._settle(self._answers.pop(body[0] << 8 | body[1], None), SUCCESS)
         else:
-            self._take_other(first, body)
+            self._handle_other(first, body)
 
-    def _take_other(self, first: int, body: bytes | memoryview) -> None:
+    def _handle_other(self, first: int, body: bytes | memoryview) -> None:
+        """Handle a packet that is less frequent. Raises MalformedError."""
         if first & 0xF0 == PUBLISH:
-            raise MalformedError("a Publish at the wrong time", PROTOCOL_ERROR)
+            raise MalformedError("a Publish at the wrong time", decoder.PROTOCOL_ERROR)
         packet = decoder.read(first, body)
         if isinstance(packet, Acknowledged):
             self._watch.answered = self._watch.alive
             self._settle(self._answers.pop(packet.identifier, None), packet.reason)
         elif isinstance(packet, ConnAck) and not self.accepted.done():
-            self._welcome(packet)
-        elif isinstance(packet, Pong):
+            self._handle_connack(packet)
+        elif isinstance(packet, decoder.Pong):
             self._watch.pong()
         elif isinstance(packet, Disconnect):
             text = name(packet.reason, packet.reason_string)
             taken_over = packet.reason == SESSION_TAKEN_OVER
             self.end(Ended(f"the broker said: {text}", taken_over=taken_over, explained=True))
         else:
-            raise MalformedError(f"a {type(packet).__name__} at the wrong time", PROTOCOL_ERROR)
+            raise MalformedError(f"a {type(packet).__name__} at the wrong time", decoder.PROTOCOL_ERROR)
 
-    def _welcome(self, connack: ConnAck) -> None:
+    def _handle_connack(self, connack: ConnAck) -> None:
+        """Take the broker's limits and set ``accepted``, or end the connection that it refuses."""
         if connack.reason >= FAILURE:
             text = name(connack.reason, connack.reason_string)
             self.end(Ended(f"the broker refused the connection: {text}", barred=connack.reason in BARRED))
             return
         self.grants, self.resumed = connack.grants, connack.resumed
-        self.max_packet = connack.grants.max_packet or NO_LIMIT
+        self.max_packet = connack.grants.max_packet or NO_PACKET_LIMIT
         if connack.keepalive_s:
-            self._watch.hurry(connack.keepalive_s)
+            self._watch.shorten(connack.keepalive_s)
         self.slots = Slots(min(self._settings.window, connack.grants.receive_maximum))
         self.accepted.set_result(None)
 
@@ -252,13 +247,14 @@ class Mqtt5Transport(Transport):
         now = monotonic()
         if self.paused:
             self._watch.paused(now)
-        if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
+        if why := self._watch.why_dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
             self.end(Ended(why))
             return
-        if self.accepted.done() and self._watch.ping_due(now):
+        if self.accepted.done() and self._watch.must_ping(now):
             self._out.put(encoder.PINGREQ)
             self._watch.pinged(now, self._out.put_bytes)
         self._tick = self._loop.call_later(self._watch.pause, self._check_keepalive)
 
     def _broke(self, reason: str) -> None:
+        """End the connection for a reason in words."""
         self.end(Ended(reason))

@@ -1,8 +1,8 @@
 """Decodes MQTT v5 control packets that a broker sends (MQTT v5, chapter 3).
 
-The only error is ``MalformedError``, with the reason code for the broker. The paho client reads the properties of a
-message with this module as well: any publisher chooses them, and reading takes time in proportion to their allowed
-size. The port limits them further (``check_properties``).
+``publish`` and ``read`` raise only ``MalformedError``, with the reason code for the broker. The paho client decodes the
+properties of a message with ``properties`` as well: any publisher chooses them, so the time for them is bounded. The
+port limits them further (``check_properties``).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
 from halimede.errors import HalimedeError
 
+#: first bytes of packets: their types
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xB0, 0xD0, 0xE0
 #: reason codes that this client sends
 MALFORMED, PROTOCOL_ERROR, TOO_LARGE = 0x81, 0x82, 0x95
+#: identifiers of properties (MQTT v5, 2.2.2.2)
 RECEIVE_MAXIMUM, MAXIMUM_QOS, RETAIN, MAXIMUM_PACKET, REASON, USER = 0x21, 0x24, 0x25, 0x27, 0x1F, 0x26
 WILDCARDS, SHARED, KEEPALIVE = 0x28, 0x2A, 0x13
 #: answer of a broker without v5, and its name in v5
@@ -23,7 +25,7 @@ OLDER_PROTOCOL, UNSUPPORTED = 0x01, 0x84
 #: widths of all fixed-length properties that a broker may send in packets other than PUBLISH
 FIXED = {0x11: 4, KEEPALIVE: 2, RECEIVE_MAXIMUM: 2, 0x22: 2, MAXIMUM_QOS: 1, RETAIN: 1, MAXIMUM_PACKET: 4}
 FIXED |= {WILDCARDS: 1, 0x29: 1, SHARED: 1}
-#: properties with text or bytes
+#: properties with text or bytes, after two bytes of length
 LONG = frozenset({0x12, 0x15, 0x16, 0x1A, 0x1C, REASON})
 
 
@@ -37,11 +39,11 @@ MESSAGE_FIXED = {0x01: 1, EXPIRY: 4, 0x23: 2}
 #: text and bytes after two bytes of length: content type, response topic, correlation data
 MESSAGE_LONG = frozenset({0x03, RESPONSE_TOPIC, CORRELATION})
 #: most other properties of a message besides user properties, because none may be repeated
-KINDS = 8
+KINDS = len(MESSAGE_FIXED) + len(MESSAGE_LONG) + len({SUBSCRIPTION})
 #: most bytes of a variable byte integer (MQTT v5, 1.5.5)
 VARINT_BYTES = 4
 
-#: response topic, correlation data, expiry in seconds, user properties
+#: response topic, correlation data, expiry in seconds (None: never), user properties
 Properties = tuple[str, bytes, int | None, tuple[tuple[str, str], ...]]
 NO_PROPERTIES: Properties = ("", b"", None, ())
 
@@ -58,7 +60,11 @@ class MalformedError(HalimedeError):
 
 
 class ConnAck(NamedTuple):
-    """A CONNACK. ``keepalive_s``: the keepalive that the broker sets instead of the client's."""
+    """A CONNACK. ``resumed``: the broker has continued a session. ``reason``: 0x80 or more refuses the client.
+
+    ``grants``: the broker's limits. ``keepalive_s``: seconds that the broker sets instead of the client's keepalive;
+    None: the client's counts. ``reason_string``: the broker's text, which may be empty.
+    """
 
     resumed: bool
     reason: int
@@ -68,21 +74,21 @@ class ConnAck(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """A PUBACK, SUBACK or UNSUBACK."""
+    """A PUBACK, SUBACK or UNSUBACK: the packet identifier that it answers, and the reason code."""
 
     identifier: int
     reason: int
 
 
 class Disconnect(NamedTuple):
-    """A DISCONNECT from the broker."""
+    """A DISCONNECT from the broker: reason code, and the broker's text (``reason_string``), which may be empty."""
 
     reason: int
     reason_string: str
 
 
 class Pong(NamedTuple):
-    """A PINGRESP."""
+    """A PINGRESP, the answer to a ping."""
 
 
 ControlPacket = ConnAck | Acknowledged | Disconnect | Pong
@@ -123,14 +129,14 @@ def publish(first: int, body: bytes | memoryview) -> tuple[Packet, int]:
 
 
 def properties(section: bytes) -> Properties:
-    """Decode the properties of a message, without their length. Raises ValueError for invalid ones.
+    """Decode the properties of a message from all bytes after their length. Raises ValueError for invalid ones.
 
     Of too many user properties only the first are returned, one more than allowed.
     """
     response = correlation = b""
     expiry: int | None = None
     users: list[tuple[str, str]] = []
-    at, size, remaining = 0, len(section), MAX_PROPERTIES + KINDS
+    at, size, remaining = 0, len(section), MAX_PROPERTIES + 1 + KINDS
     try:
         while at < size and len(users) <= MAX_PROPERTIES and remaining:
             remaining -= 1
@@ -162,12 +168,15 @@ def properties(section: bytes) -> Properties:
 
 
 def varint(section: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """Decode a variable byte integer; return it and its end. Raises IndexError or ValueError."""
-    value = shift = 0
-    for shift in range(0, 7 * VARINT_BYTES, 7):
+    """Decode a variable byte integer (MQTT v5, 1.5.5) at a position; return it and its end.
+
+    Raises IndexError if it ends too early, ValueError if it is too long.
+    """
+    value = 0
+    for number in range(VARINT_BYTES):
         byte = section[at]
         at += 1
-        value |= (byte & 0x7F) << shift
+        value |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
             return value, at
     raise ValueError("a length of more than four bytes")
@@ -181,7 +190,10 @@ def _text(section: bytes, at: int) -> tuple[str, int]:
 
 
 def read(first: int, body: bytes | memoryview) -> ControlPacket:
-    """Decode any other packet from its first byte and all that follows its length. Raises MalformedError."""
+    """Decode a packet other than a PUBLISH from its first byte and all that follows its length.
+
+    Raises MalformedError.
+    """
     if first & 0x0F:
         raise MalformedError(f"a packet that begins with {first:#04x}")
     reader = _READERS.get(first)
@@ -214,6 +226,7 @@ def _answer(body: bytes | memoryview) -> Acknowledged:
 
 
 def _connack(body: bytes | memoryview) -> ConnAck:
+    """Decode a CONNACK: flags, reason, properties."""
     flags, reason = body[0], body[1]
     if flags > 1:
         raise ValueError("a CONNACK with unknown flags")
@@ -229,9 +242,9 @@ def _connack(body: bytes | memoryview) -> ConnAck:
         receive_maximum=values.get(RECEIVE_MAXIMUM, _DEFAULTS.receive_maximum),
         max_packet=values.get(MAXIMUM_PACKET, _DEFAULTS.max_packet),
         max_qos=values.get(MAXIMUM_QOS, _DEFAULTS.max_qos),
-        retain=bool(values.get(RETAIN, 1)),
-        wildcards=bool(values.get(WILDCARDS, 1)),
-        shared=bool(values.get(SHARED, 1)),
+        retain=bool(values.get(RETAIN, True)),
+        wildcards=bool(values.get(WILDCARDS, True)),
+        shared=bool(values.get(SHARED, True)),
     )
     if not grants.receive_maximum or values.get(MAXIMUM_PACKET) == 0:
         raise MalformedError("a limit of 0", PROTOCOL_ERROR)
@@ -239,11 +252,13 @@ def _connack(body: bytes | memoryview) -> ConnAck:
 
 
 def _disconnect(body: bytes | memoryview) -> Disconnect:
+    """Decode a DISCONNECT: a reason unless it is 0, then properties."""
     values = _properties(body, 1)[0] if len(body) > 1 else {}
     return Disconnect(body[0] if len(body) else 0, values.get(REASON, ""))
 
 
 def _pong(body: bytes | memoryview) -> Pong:
+    """Decode a PINGRESP."""
     if len(body):
         raise ValueError("a PINGRESP with content")
     return Pong()
@@ -290,7 +305,7 @@ def _properties(body: bytes | memoryview, at: int) -> tuple[dict[int, Any], int]
 
 
 def _long(body: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return the begin and end of the content of text or bytes."""
+    """Return the begin and end of the content of text or bytes at a position. Raises IndexError."""
     begin = at + 2
     after = begin + (body[at] << 8 | body[at + 1])
     if after > end:

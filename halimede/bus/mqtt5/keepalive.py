@@ -1,6 +1,7 @@
 """Decides when a connection is dead: the broker is silent, or acknowledges nothing for too long.
 
-A slow connection is not a dead one: while bytes arrive at the peer's system, the deadline moves.
+The connection tells it what is sent and received, and asks ``must_ping`` and ``why_dead``. A slow connection is not a
+dead one: while bytes arrive at the peer's system, the deadline moves.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from halimede.bus.mqtt5.buffers import SendBuffer
 
-#: interval of checks: most seconds, and as a share of the keepalive
+#: interval of checks: most seconds, and as a share of the keepalive, so that a dead connection is found within 1.5
+#: times the keepalive, however short
 TICK, TICK_SHARE = 1.0, 1 / 16
 #: share of the keepalive of silence in either direction before a ping: the rest is for a slow connection's answer
 SILENCE_SHARE = 1 / 3
-#: seconds after which a broker is left that answers pings, but acknowledges nothing or accepts no queued bytes
+#: seconds after which a connection ends whose broker answers pings, but acknowledges nothing or accepts no bytes
 UNANSWERED_S = 60.0
 
 
 class KeepAlive:
-    """The keepalive state of one connection.
+    """The keepalive state of one connection. All times are seconds of the monotonic clock.
 
     Attributes:
-        alive: time of the last received byte, or of the last write after a jam; all times in seconds of the
-            monotonic clock.
+        alive: time of the last received byte, or of the last write after a jam.
         spoke: time of the last sent packet.
         waiting_since: time of the first packet without an answer, or of the last progress in sending it.
-        answered: time of the last answer.
-        patience: seconds for the answer to a ping. With the silence before it, a dead connection is found within
-            1.5 times the keepalive.
+        answered: time of the last acknowledgement, or when nothing waited for one.
+        patience: seconds for the answer to a ping. With the silence before it, a dead connection is found within 1.5
+            times the keepalive.
 
     """
 
@@ -46,12 +47,12 @@ class KeepAlive:
         """Seconds until the next check."""
         return min(TICK, self.patience * TICK_SHARE)
 
-    def hurry(self, keepalive_s: float) -> None:
-        """Use the broker's keepalive if it is shorter."""
+    def shorten(self, keepalive_s: float) -> None:
+        """Use the broker's keepalive in seconds if that is shorter."""
         self.patience = min(self.patience, keepalive_s)
 
     def pinged(self, now: float, at: int) -> None:
-        """Record a ping; ``at``: the position after it in the sent bytes."""
+        """Record that a ping was sent; ``at``: the position after it in the sent bytes."""
         self._pinged, self._ping_at = now, at
 
     def pong(self) -> None:
@@ -63,16 +64,16 @@ class KeepAlive:
         self.alive = self.answered = now
         self._pinged = None
 
-    def ping_due(self, now: float) -> bool:
-        """Whether either direction was silent for too long."""
+    def must_ping(self, now: float) -> bool:
+        """Whether to send a ping: either direction was silent for too long, and no ping waits for its answer."""
         return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience * SILENCE_SHARE
 
-    def dead(self, now: float, out: SendBuffer, *, waiting: bool, blocked: bool) -> str:
+    def why_dead(self, now: float, out: SendBuffer, *, waiting: bool, blocked: bool) -> str:
         """Return why the connection is dead, empty if it is not.
 
         ``waiting``: a packet has no answer yet. ``blocked``: the socket accepts no bytes.
         """
-        if (self._pinged is not None or waiting) and out.arrives():
+        if (self._pinged is not None or waiting) and out.has_progress():
             # a slow connection. A hanging process gains no time: once its system has the ping, the deadline stands
             self.waiting_since = now
             if self._pinged is not None and out.arrived_bytes < self._ping_at:

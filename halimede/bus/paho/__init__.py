@@ -1,1 +1,1 @@
-"""The adapter of paho-mqtt, the stock MQTT client."""
+"""The adapter of paho-mqtt, the stock MQTT client. ``MqttBus`` uses it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -14,11 +15,17 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
 from halimede.bus.addresses import SocketAddress
+from halimede.bus.credentials import Login
 from halimede.bus.message import Packet
 from halimede.bus.paho.connection import EncodedProperties, PahoTransport, ReadingClient, no_properties
 from halimede.bus.settings import MqttSettings
-from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wait_for_connack
-from halimede.errors import DisconnectedError, InvalidFieldError
+from halimede.bus.transport import (
+    Deliver,
+    disable_socket_delays,
+    end_of_certificate,
+    tls_error,
+    wait_for_connack,
+)
 
 #: seconds that a cancellation waits for a connect in its thread; after that it ends at its own deadline
 CANCEL_PATIENCE = 1.0
@@ -27,15 +34,12 @@ CANCEL_PATIENCE = 1.0
 async def connect(
     address: SocketAddress, settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver
 ) -> PahoTransport:
-    """Connect to one address and wait until the broker accepts this client.
+    """Return a connection to one address on which the broker has accepted this client.
 
-    Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
+    Each of connection, TLS and CONNACK has the address's ``timeout_s``. Raises OSError, TimeoutError,
+    DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
     """
-    try:
-        context = settings.context()
-        login = settings.login()
-    except InvalidFieldError as error:  # changed since the start: perhaps during a rotation
-        raise DisconnectedError(str(error)) from error
+    context, login = settings.tls_and_login()
     tls = PahoContext(context, address.endpoint.host) if context else None
     client = _client(settings, client_id, will, tls, login)
     client.connect_timeout = address.timeout_s
@@ -48,24 +52,18 @@ async def connect(
             raise tls_error(error, address.endpoint.host) from error
         raise
     link = PahoTransport(client, settings, deliver)
+    if tls:
+        link.certificate_end = end_of_certificate(tls.certificate())
     await wait_for_connack(link, link.accepted, timeout_s=address.timeout_s, secure=settings.secure)
     return link
 
 
 def _client(
-    settings: MqttSettings,
-    client_id: str,
-    will: Packet | None,
-    tls: PahoContext | None,
-    login: tuple[str | None, str | None],
+    settings: MqttSettings, client_id: str, will: Packet | None, tls: PahoContext | None, login: Login
 ) -> ReadingClient:
-    client = ReadingClient(
-        CallbackAPIVersion.VERSION2,
-        client_id,
-        protocol=MQTTProtocolVersion.MQTTv5,
-        manual_ack=True,
-        reconnect_on_failure=False,
-    )
+    """Return a client of paho with these settings, not connected yet."""
+    version, protocol = CallbackAPIVersion.VERSION2, MQTTProtocolVersion.MQTTv5
+    client = ReadingClient(version, client_id, protocol=protocol, manual_ack=True, reconnect_on_failure=False)
     client.patience_s = settings.keepalive_s
     client.max_inflight_messages = 0  # no limit of paho's, which would queue without a bound; the slots limit
     if login[0] is not None:
@@ -123,11 +121,16 @@ class PahoContext:
         self._wrapped: ssl.SSLSocket | None = None
 
     def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
-        """Return the socket with TLS; its handshake has yet to be done."""
+        """Return the socket with TLS, before its handshake."""
         self._wrapped = self._context.wrap_socket(sock, **{**options, "server_hostname": self._host})
         return self._wrapped
 
+    def certificate(self) -> Mapping[str, Any]:
+        """Return the broker's certificate, as ``ssl`` gives it, after the handshake; empty for a closed socket."""
+        wrapped = self._wrapped
+        return (wrapped.getpeercert() if wrapped and wrapped.fileno() >= 0 else None) or {}  # paho may have closed it
+
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, if one was made."""
         if self._wrapped:
             self._wrapped.close()

@@ -21,25 +21,17 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from halimede.bus.message import SUCCESS, Grants, Packet
+from halimede.bus.message import BARRED, DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER, SUCCESS, Grants, Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
-from halimede.bus.mqtt5.keepalive import SILENCE_SHARE
+from halimede.bus.mqtt5.keepalive import SILENCE_SHARE, TICK, TICK_SHARE
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
-from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
+from halimede.bus.transport import CLOSE_TIMEOUT, NO_PACKET_LIMIT, Deliver, Ended, PendingAck, Slots, Transport
 
 log = structlog.get_logger()
-#: the protocol's own limits, if the broker sets none
-NO_LIMIT, NO_RECEIVE_MAXIMUM = 268_435_455, 65_535
 #: no packet has this identifier
 NOT_SENT = 0
-DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
-#: client id not valid, bad user name or password, not authorised, banned, bad authentication method
-BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
-#: interval of paho's keepalive checks: most seconds, and as a share of the keepalive, so that a dead connection is
-#: found within 1.5 times the keepalive, however short
-TICK, TICK_SHARE = 1.0, 1 / 16
 #: properties of the broker's CONNACK, by their fields in ``Grants``
 GRANTS = {
     "receive_maximum": "ReceiveMaximum",
@@ -49,23 +41,24 @@ GRANTS = {
     "wildcards": "WildcardSubscriptionAvailable",
     "shared": "SharedSubscriptionAvailable",
 }
+#: those of them that are true or false
 SWITCHES = frozenset({"retain", "wildcards", "shared"})
 
 
 class PahoTransport(Transport):
-    """A connection with an open socket. ``accepted`` is set by the broker's CONNACK."""
+    """A ``Transport`` over paho with an open socket. ``accepted`` is set by the broker's CONNACK."""
 
     def __init__(self, client: ReadingClient, settings: MqttSettings, deliver: Deliver) -> None:
-        super().__init__(NO_LIMIT, settings.window)
+        super().__init__(NO_PACKET_LIMIT, settings.window)
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._window = settings.window
-        self._durable = settings.session_s > 0
+        self._durable = bool(settings.session_s)
         self._every = min(TICK, settings.keepalive_s * TICK_SHARE)
         self._deliver = deliver
         self._why: Ended | None = None
-        self._fd = -1
+        self._attached = False
         self._tls: ssl.SSLSocket | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._attach()
@@ -76,21 +69,24 @@ class PahoTransport(Transport):
         """Queue a packet for the socket. At QoS 0 the answer is set when it is written."""
         payload = b"".join((packet.payload, packet.tail)) if len(packet.tail) else bytes(packet.payload)
         info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, EncodedProperties(packet))
-        return self._sent(info.rc, info.mid)
+        return self._pending_ack(info.rc, info.mid)
 
     def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         # the standard requires this; Mosquitto 2.0.11 needs the option
         retained = SubscribeOptions.RETAIN_DO_NOT_SEND if filter_.startswith(SHARE) else 0
         options = SubscribeOptions(qos=qos, retainHandling=retained)
-        return self._sent(*self._client.subscribe(filter_, options=options))
+        return self._pending_ack(*self._client.subscribe(filter_, options=options))
 
     def unsubscribe(self, filter_: str) -> PendingAck:
-        """Unsubscribe."""
-        return self._sent(*self._client.unsubscribe(filter_))
+        """Send an UNSUBSCRIBE; the future returns the broker's reason code."""
+        return self._pending_ack(*self._client.unsubscribe(filter_))
 
     async def close(self, *, keep: bool = False) -> None:
-        """Disconnect after queued packets, with reason 0x04, so that the broker publishes the will."""
+        """Disconnect after queued packets, with reason 0x04, so that the broker publishes the will.
+
+        Waits at most ``CLOSE_TIMEOUT`` seconds. ``keep``: do not end a session that outlives connections.
+        """
         if not self.ended.done():
             properties = no_properties(PacketTypes.DISCONNECT)
             if self._durable and not keep:
@@ -100,22 +96,22 @@ class PahoTransport(Transport):
             await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def pause_reading(self) -> None:
-        """Leave what arrives in the socket: see ``Transport.pause_reading``."""
-        if not self.paused and self._fd >= 0:
+        """Leave what arrives in the socket, so that TCP slows the broker down."""
+        if not self.paused and self._attached:
             super().pause_reading()
             self._client.paused = True
             self._loop.remove_reader(self._fd)
 
     def resume_reading(self) -> None:
-        """Read on after a pause."""
-        if self.paused and self._fd >= 0:
+        """Read on after a pause, first what TLS has decrypted before."""
+        if self.paused and self._attached:
             super().resume_reading()
             self._client.paused = False
             self._loop.add_reader(self._fd, self._readable)
             self._loop.call_soon(self._read_decrypted)
 
     def abort(self, reason: str) -> None:
-        """Close the socket immediately."""
+        """Close the socket at once, for a reason in words."""
         self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
@@ -132,7 +128,8 @@ class PahoTransport(Transport):
             sock.close()
         super().end(ended)
 
-    def _sent(self, code: MQTTErrorCode, mid: int | None) -> PendingAck:
+    def _pending_ack(self, code: MQTTErrorCode, mid: int | None) -> PendingAck:
+        """Return the pending answer to a packet, which fails at once if paho could not send it."""
         answer = self._expect(mid or NOT_SENT)
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
             self._unanswered(mid or NOT_SENT, f"not sent: {error_string(code)}")
@@ -141,11 +138,12 @@ class PahoTransport(Transport):
     # --- driving paho -----------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
+        """Let the event loop drive the client's socket."""
         client, sock = self._client, self._client.socket()
         if sock is None:
             self.end(Ended("the connection broke at once"))
             return
-        self._fd = sock.fileno()
+        self._fd, self._attached = sock.fileno(), True
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
@@ -153,7 +151,7 @@ class PahoTransport(Transport):
         client.on_publish = self._on_publish
         client.on_subscribe = client.on_unsubscribe = self._on_answers
         client.on_socket_close = lambda *_: self._detach()
-        client.on_socket_register_write = self._start_writing
+        client.on_socket_register_write = lambda *_: self._loop.add_writer(self._fd, self._writable)
         client.on_socket_unregister_write = self._on_nothing_to_write
         self._loop.add_reader(self._fd, self._readable)
         if client.want_write():
@@ -161,12 +159,13 @@ class PahoTransport(Transport):
         self._tick = self._loop.call_later(self._every, self._misc)
 
     def _detach(self) -> None:
+        """Stop driving the client's socket."""
         if self._tick:
             self._tick.cancel()
-        if self._fd >= 0:
+        if self._attached:
             self._loop.remove_reader(self._fd)
             self._loop.remove_writer(self._fd)
-            self._fd = -1
+            self._attached = False
 
     def _drive(self, step: Callable[[], MQTTErrorCode]) -> None:
         """Run one step of paho. An error at a malformed packet ends the connection, not the process."""
@@ -182,6 +181,7 @@ class PahoTransport(Transport):
             self.end(self._why)
 
     def _readable(self) -> None:
+        """Let paho read one packet, and what TLS has decrypted."""
         self._drive(self._client.loop_read)
         self._read_decrypted()
 
@@ -194,31 +194,30 @@ class PahoTransport(Transport):
         self._drive(self._client.loop_write)
 
     def _misc(self) -> None:
+        """Check paho's keepalive, again and again."""
         self._drive(self._client.loop_misc)
         if not self.ended.done():
             self._tick = self._loop.call_later(self._every, self._misc)
 
     # --- callbacks of paho (always within ``_drive``) ---------------------------------------------------------
 
-    def _start_writing(self, *_: Any) -> None:
-        self._loop.add_writer(self._fd, self._writable)
-
     def _on_nothing_to_write(self, *_: Any) -> None:
         self._loop.remove_writer(self._fd)
 
     def _on_connect(self, _: Client, __: Any, flags: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
+        """Take the broker's limits and set ``accepted``, or record why it refuses the client."""
         if reason.is_failure:
             self._why = Ended(f"the broker refused the connection: {reason}", barred=reason.value in BARRED)
             return
-        self.max_packet = getattr(properties, "MaximumPacketSize", NO_LIMIT)
         self.grants = grants(properties)
+        self.max_packet = self.grants.max_packet or NO_PACKET_LIMIT
         self.resumed = flags.session_present
-        theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM)
-        self.slots = Slots(max(1, min(self._window, theirs)))
+        self.slots = Slots(min(self._window, self.grants.receive_maximum))
         if not self.accepted.done():
             self.accepted.set_result(None)
 
     def _on_disconnect(self, _: Client, __: Any, flags: DisconnectFlags, reason: ReasonCode, ___: Any) -> None:
+        """Record why the connection has ended."""
         by_broker = flags.is_disconnect_packet_from_server
         self._why = self._why or Ended(
             f"the broker said: {reason}" if by_broker else "the connection broke",
@@ -233,6 +232,7 @@ class PahoTransport(Transport):
         self._answer(mid, reasons[0].value if reasons else SUCCESS)
 
     def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
+        """Deliver a received message."""
         response_topic, correlation, expiry_s, properties = self._client.message_properties
         packet = Packet(
             topic=message.topic,
@@ -249,6 +249,7 @@ class PahoTransport(Transport):
         self._deliver(packet, acknowledge, message.mid)
 
     def _acknowledge(self, mid: int) -> bool:
+        """Acknowledge a message to the broker; return whether the connection still exists."""
         if self.ended.done():
             return False
         self._client.ack(mid, 1)
@@ -256,13 +257,13 @@ class PahoTransport(Transport):
 
 
 def grants(properties: Any) -> Grants:
-    """Read the limits in a CONNACK; missing ones have the protocol's default."""
+    """Return the limits in the properties of a CONNACK; missing ones have the protocol's default."""
     limits = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
     return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in limits.items()})
 
 
 def no_properties(kind: int) -> Properties:
-    """Return an empty set for a kind of packet (``PacketTypes``)."""
+    """Return an empty set of properties for a kind of packet (``PacketTypes``)."""
     return Properties(kind)  # type: ignore[no-untyped-call]
 
 
@@ -275,25 +276,28 @@ class EncodedProperties(Properties):
         object.__setattr__(self, "_encoded", encoder.packet_properties(packet))  # paho's attributes are not used
 
     def pack(self) -> bytes:
-        """Return their length and the properties (MQTT v5, 2.2.2)."""
+        """Return the length of the properties and the properties (MQTT v5, 2.2.2)."""
         return encoder.varint(len(self._encoded)) + self._encoded
 
 
 class ReadingClient(Client):
-    """paho's client, which reads ``message_properties`` and ``payload`` of the message of ``on_message`` itself.
+    """paho's client with its own reader of the ``message_properties`` and the ``payload`` of a message.
 
     Any publisher chooses the properties, and paho's reader takes quadratic time over them (half a minute of a core for
     10^5 user properties, which fit into one small packet). It also ends the connection at U+FEFF, which brokers allow:
     a retained message could disconnect a client again and again.
 
     It also sends large packets without copying the rest at each step, and pings early and again: a slow connection has
-    ``patience_s`` to bring an answer, and the broker hears of this client all the time.
+    ``patience_s`` to bring an answer, and the broker gets packets of this client all the time.
+
+    Three private methods are overridden, since paho 2 has no public way: it neither sends a ping on request nor changes
+    the keepalive of an open connection, passes no view to the socket, and gives no message before it is decoded.
     """
 
     message_properties = NO_PROPERTIES
     payload = b""
     #: seconds for the answer to a ping
-    patience_s = 15.0
+    patience_s: float
     #: whether nothing is read at present
     paused = False
     #: time of the first ping since the last received bytes; 0: none
@@ -320,7 +324,7 @@ class ReadingClient(Client):
             self._ping_t, self._first_ping = 0, self._first_ping or now
 
     def _handle_publish(self) -> MQTTErrorCode:
-        # paho has no public method for this; if it stops calling this one, its own reader works as before
+        # if paho stops calling this method, its own reader works as before
         packet: Any = self._in_packet["packet"]
         start = _start(packet, qos=self._in_packet["command"] >> 1 & 3)
         length, first = varint(packet, start)

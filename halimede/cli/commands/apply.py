@@ -17,7 +17,7 @@ from halimede.api.jointinference import JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import FORMATS, format_of
-from halimede.api.processing import keeps_range
+from halimede.api.processing import has_unscaled_pixels
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
@@ -29,13 +29,14 @@ from halimede.cli.waiting import NotReadyError, wait_ready
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 
+#: outcomes of a change, shown in green
 CHANGED = frozenset({"created", "configured"})
 #: characters of a digest in messages
 SHORT = 12
 
 
 class DryRun(StrEnum):
-    """Who checks manifests without applying them."""
+    """Who checks manifests without applying them: nobody (they are applied), this command, or GM."""
 
     NONE = "none"
     CLIENT = "client"
@@ -46,10 +47,11 @@ class ApplyCommand(TyperCommand):
     """The command ``apply``: its option ``--dry-run`` alone means ``--dry-run=server``, as with kubectl."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Complete the option."""
+        """Parse the arguments as Click does, after completing the option."""
         return super().parse_args(ctx, ["--dry-run=server" if arg == "--dry-run" else arg for arg in args])
 
 
+#: the command, with its own class
 apply = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
@@ -105,16 +107,17 @@ def main(
 
 
 def reference(key: Key) -> str:
-    """Return the name of a resource for output, as in ``-o name``."""
+    """Return the name of a resource for output, as ``-o name`` shows it: ``model/digits-small``."""
     return f"{kind_of(key.plural).kind.lower()}/{key.name}"
 
 
 async def apply_manifests(
     broker: BrokerAddress, paths: Sequence[str], namespace: str, dry_run: DryRun = DryRun.NONE, *, wait_s: float = 0.0
 ) -> int:
-    """Apply manifests; one that GM refuses does not stop the others. Returns the exit code.
+    """Apply manifests and return the exit code: 1 if GM refused one, or one is not ready in time.
 
-    ``wait_s``: seconds in which all of them must be ready; 0: do not wait.
+    A refused manifest does not stop the others. ``namespace`` is for resources without one. ``wait_s``: seconds for all
+    of them to be ready; 0: do not wait. Raises HalimedeError for invalid manifests, and if GM does not answer.
     """
     manifests = load(paths, namespace, admit)
     if dry_run is DryRun.CLIENT:
@@ -138,7 +141,7 @@ async def apply_manifests(
 
 
 async def _wait_all(client: Client, applied: Iterable[tuple[Key, int]], wait_s: float) -> int:
-    """Wait until resources are ready, all within the same time. Returns the number of those that are not."""
+    """Wait until resources (key, generation) are ready, all within the same time; return how many are not."""
     failed, loop = 0, asyncio.get_running_loop()
     give_up = loop.time() + wait_s
     for key, generation in applied:
@@ -153,7 +156,10 @@ async def _wait_all(client: Client, applied: Iterable[tuple[Key, int]], wait_s: 
 
 
 async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | None:
-    """Apply one manifest. Returns the generation that GM has stored (0 of a dry run), None if GM refused it."""
+    """Apply one manifest; return the generation that GM has stored (0 of a dry run), None if GM refused it.
+
+    Prints the outcome, changes of the files that it names, and warnings.
+    """
     resource, generation = manifest.resource, 0
     name = reference(resource.key)
     try:
@@ -178,7 +184,7 @@ async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | 
 
 
 async def _print_code(resource: Resource[Any], status: Mapping[str, Any]) -> None:
-    """Print the Python files that have changed since nodes have read them."""
+    """Print the Python files of a service that have changed since nodes read them; ``status`` is the service's."""
     for file, digest in (await asyncio.to_thread(local_code, resource)).items():
         reported = {(node.get("code") or {}).get(file, "") for node in status.get("nodes") or ()}
         old = ", ".join(f"{before[:SHORT]}.." for before in sorted(reported - {""}) if not digest.startswith(before))
@@ -188,7 +194,7 @@ async def _print_code(resource: Resource[Any], status: Mapping[str, Any]) -> Non
 
 
 def _warn(manifest: Manifest, problem: str = "") -> None:
-    """Warn of what is no error, and often a mistake. ``problem``: of the file that it names."""
+    """Warn of likely mistakes in a manifest that are no errors. ``problem``: that of the file that it names."""
     resource = manifest.resource
     if manifest.missing:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
@@ -213,7 +219,7 @@ def _models(manifests: Iterable[Manifest], service: Manifest) -> dict[str, Model
 
 
 async def _stored_models(client: Client, service: Manifest, models: Collection[str]) -> dict[str, ModelSpec]:
-    """Return the Models that a service names and that are not among ``models``, as far as GM has them."""
+    """Return the Models that a service names and GM has, by name, except for those in ``models``."""
     stored: dict[str, ModelSpec] = {}
     for name in model_names(service.resource.spec) - set(models):
         try:
@@ -231,24 +237,27 @@ def _warn_of_classes(service: Manifest, models: Mapping[str, ModelSpec]) -> None
 
 
 def _range_warning(resource: Resource[Any]) -> str:
-    """Return the warning that a Model gets pictures on another range than it was trained on, if its file is here."""
+    """Return the warning that a Model probably gets pixels on another range than it was trained on; else empty.
+
+    It is empty as well if the model's file is not on this machine.
+    """
     if resource.kind.plural != MODELS:
         return ""
     spec = in_force(resource.spec)
-    if not keeps_range(spec.preprocess):
+    if not has_unscaled_pixels(spec.preprocess):
         return ""
     try:
-        from halimede.inference.graph_input import unscaled
+        from halimede.inference.graph_input import scale_warning
         from halimede.models import local_path
 
         path = local_path(spec.url)
     except (ModuleNotFoundError, HalimedeError):  # only the extras of workers read models; nodes report a wrong url
         return ""
-    return unscaled(path, spec) if path else ""
+    return scale_warning(path, spec) if path else ""
 
 
 def _format_warning(resource: Resource[Any]) -> str:
-    """Return the warning that a Model's format looks like one that halimede reads: a user's own may have any name."""
+    """Return the warning that a Model's format is probably misspelt; empty: it is known, or a user's own."""
     form = resource.spec.format if resource.kind.plural == MODELS else ""
     if not form or format_of(form) is not None:
         return ""

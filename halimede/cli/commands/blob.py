@@ -1,4 +1,7 @@
-"""``halimede blob``: files over the bus. ``put`` serves a file to a keeper, which downloads it."""
+"""``halimede blob``: stores, lists, downloads and deletes files at GM or nodes, over the bus.
+
+With ``put``, this command serves the file, and GM or the node downloads it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from typing import Annotated
 import typer
 
 from halimede.blobs import BlobClient, BlobServer, BusOpener, FileProvider, with_fallback
-from halimede.blobs.uris import ANY, GM, SCHEME, check_digest, party, url
+from halimede.blobs.uris import ANY, GM, SCHEME, bus_name_of, check_digest, url
 from halimede.cli import completion
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
@@ -30,8 +33,9 @@ from halimede.models.cache import in_thread
 from halimede.models.materialize import deliver
 from halimede.names import check_name
 
-#: seconds: for a reply, without progress before the transfer is aborted, between two lines of progress, and in all
+#: seconds for a reply, without progress until a transfer is aborted, between two lines of progress, and for a transfer
 ANSWER_S, SILENT_S, PROGRESS_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
+#: an argument of commands
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="SHA-256, sha256:DIGEST or bus URL of the file.")]
 
 blob = o.group("Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.")
@@ -64,7 +68,7 @@ def list_(
     source: Annotated[
         str, typer.Option("--from", metavar="gm|NODE", help="Whose files to list.", autocompletion=completion.nodes)
     ] = GM,
-    output: o.LinesOption = o.LinesFormat.TABLE,
+    output: o.LinesOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -75,7 +79,7 @@ def list_(
       halimede blob list
       halimede blob list --from edge0 -o json
     """
-    run(lambda: list_files(o.address(broker, credentials), source, as_json=output is o.LinesFormat.JSON))
+    run(lambda: list_files(o.address(broker, credentials), source, as_json=output == "json"))
 
 
 @blob.command()
@@ -111,7 +115,7 @@ def delete(digest: Digest, broker: o.Broker = "", credentials: o.Credentials = "
 
 
 async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
-    """Let ``gm`` or a node store a file; print its URL and digest."""
+    """Let ``gm`` or a node store a file; print its URL and digest. Raises HalimedeError."""
     keeper = _source("--to", to)
     digest, size = await in_thread(_measure, file)
 
@@ -134,7 +138,7 @@ async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
 
 
 async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> None:
-    """Print the files of ``gm`` or a node."""
+    """Print the files of ``gm`` or a node. Raises HalimedeError."""
     giver = _source("--from", source)
     entries: list[BlobEntry] = []
     async with _connect(broker) as client:
@@ -154,7 +158,7 @@ async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> No
 
 
 async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str) -> None:
-    """Download a file to ``out``."""
+    """Download a file to ``out`` from ``gm``, a node or ``any`` of them, and verify it. Raises HalimedeError."""
     digest = _digest(digest)
     if source != ANY:
         _source("--from", source)
@@ -179,7 +183,7 @@ async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str)
 
 
 async def delete_file(broker: BrokerAddress, digest: str) -> None:
-    """Let GM delete a file."""
+    """Let GM delete a file. Raises HalimedeError."""
     digest = _digest(digest)
     async with _connect(broker) as client:
         await client.order(GM, BlobOrder(op="remove", digest=digest), timeout_s=ANSWER_S)
@@ -188,6 +192,7 @@ async def delete_file(broker: BrokerAddress, digest: str) -> None:
 
 @contextlib.asynccontextmanager
 async def _connect(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
+    """Yield a connected client for blobs. Raises NotLetInError if the broker refuses its requests."""
     async with Client.to(broker) as connection:
         client = BlobClient(connection.bus, connection.bus.client_id)
         try:
@@ -198,7 +203,7 @@ async def _connect(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
 
 
 async def _watch(order: asyncio.Task[object], bytes_sent: Callable[[], int], size: int, to: str) -> None:
-    """Wait for a transfer; print its progress, and abort it when there is none."""
+    """Wait for the order to store a file; print the progress. Raises HalimedeError after ``SILENT_S`` without any."""
     loop = asyncio.get_running_loop()
     sent, since = 0, loop.time()
     while not (await asyncio.wait([order], timeout=PROGRESS_S))[0]:
@@ -211,6 +216,7 @@ async def _watch(order: asyncio.Task[object], bytes_sent: Callable[[], int], siz
 
 
 def _measure(file: Path) -> tuple[str, int]:
+    """Return the SHA-256 and the bytes of a file. Raises InvalidFieldError for one that cannot be sent."""
     try:
         with file.open("rb") as opened:
             if not stat.S_ISREG(file.stat().st_mode):
@@ -225,12 +231,14 @@ def _measure(file: Path) -> tuple[str, int]:
 
 
 def _source(option: str, name: str) -> str:
+    """Return the name on the bus of ``gm`` or a node. Raises InvalidFieldError."""
     if name == ANY:
         raise InvalidFieldError(option, name, "give the name of a node, or gm")
-    return party(check_name(option, name))
+    return bus_name_of(check_name(option, name))
 
 
 def _digest(text: str) -> str:
+    """Return the digest of a digest, ``sha256:`` digest or bus URL. Raises InvalidFieldError."""
     bare = text.rpartition("/sha256/")[2] if text.startswith(f"{SCHEME}://") else text.removeprefix("sha256:")
     return check_digest("DIGEST", bare)
 

@@ -16,24 +16,25 @@ from rich.table import Table
 
 from halimede.cli.commands.evaluate import DataOption, ServiceFiles
 from halimede.cli.options import check_finite, read_costs
-from halimede.cli.output import clean, console, to_yaml, warn
+from halimede.cli.output import clean, console, to_yaml, warn, writable
 from halimede.cli.progress import stages
-from halimede.cli.runner import FAILED, run
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.cli.runner import FAILED, needs_worker, run
+from halimede.errors import HalimedeError
 
 if TYPE_CHECKING:
-    from halimede.calibration.calibrate import Calibrated, Goal
+    from halimede.calibration.calibrate import CalibrationResult, Goal
     from halimede.calibration.service import Deadline
     from halimede.evaluation.service import Chain
 
-    #: a service, the index of the tier in it, and the result
-    Found = tuple[Chain, int, Calibrated]
+    #: a service, the index of the calibrated tier in it, and the result
+    CalibratedTier = tuple[Chain, int, CalibrationResult]
 
+#: the warning that no file is written
 NOT_ABOVE_CHANCE = (
     "Not written: the joint answers are not above chance, by the 95 % interval. Give more samples, another --rule or"
     " another goal; --accept writes the files all the same"
 )
-#: defaults of a link that was not measured: a round trip without data, and its speed
+#: defaults of a link that was not measured: milliseconds of a round trip without data, and kilobits per second
 LINK_MS, LINK_KBPS = 20.0, 10_000.0
 
 
@@ -97,125 +98,130 @@ def calibrate(
       halimede calibrate --service service.yaml --data labelled/ --costs miss=10,falseAlarm=1,upload=0.2,positive=yes
       halimede calibrate --service service.yaml --data labelled/ --deadline-ms 100 --link-kbps 2000
     """
-    wanted = {"--target-upload": target_upload, "--max-risk": max_risk, "--deadline-ms": deadline_ms}
-    check_finite(wanted)
+    goals = {"--target-upload": target_upload, "--max-risk": max_risk, "--deadline-ms": deadline_ms}
+    check_finite(goals)
     check_finite({"--confidence": confidence, "--link-ms": link_ms, "--link-kbps": link_kbps})
     check_finite({"--per-second": per_second})
-    if sum(value is not None for value in wanted.values()) + bool(costs) != 1:
-        raise typer.BadParameter(f"give exactly one of {', '.join(wanted)}, --costs")
+    if sum(value is not None for value in goals.values()) + bool(costs) != 1:
+        raise typer.BadParameter(f"give exactly one of {', '.join(goals)}, --costs")
 
     async def command() -> int:
-        try:
-            from halimede.calibration.calibrate import Goal
-            from halimede.calibration.service import Deadline
-            from halimede.calibration.thresholds import UploadPath
-        except ModuleNotFoundError as error:
-            raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
+        needs_worker("halimede.calibration.service")
+        from halimede.calibration.calibrate import Goal
+        from halimede.calibration.service import Deadline
+        from halimede.calibration.thresholds import UploadPath
+
         prices = read_costs("--costs", costs) if costs else None
         goal: Goal | Deadline = Goal(
             target_upload=target_upload, max_risk=max_risk, costs=prices, confidence=confidence
         )
         if deadline_ms is not None:
-            goal = Deadline(ms=deadline_ms, way=UploadPath(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second))
-        chain, at, found = _calibrated(service, data, goal, rule, tier)
-        written = _write(chain, at, found, out) if accept or found.is_above_chance else None
-        _show(chain, at, found, written, as_json=as_json)
-        if written is None:
+            path = UploadPath(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second)
+            goal = Deadline(ms=deadline_ms, path=path)
+        chain, index, result = _read_and_calibrate(service, data, goal, rule, tier)
+        files = _write(chain, index, result, out) if accept or result.is_above_chance else None
+        _show(chain, index, result, files, as_json=as_json)
+        if files is None:
             warn(NOT_ABOVE_CHANCE)
-        return 0 if written else FAILED
+        return 0 if files else FAILED
 
     run(command)
 
 
-def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> Found:
-    """Read the data and calibrate, with progress."""
+def _read_and_calibrate(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> CalibratedTier:
+    """Read the service and its data, and calibrate the tier ``tier`` with a progress bar. Raises HalimedeError.
+
+    ``rule``: the algorithm; empty: the best of all.
+    """
     from halimede.calibration.calibrate import describe_shortage
-    from halimede.calibration.service import calibrated, tier_index
+    from halimede.calibration.service import calibrate_tier, tier_index
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.service import check_crops, read_chain
 
     chain = read_chain(service)
-    at = tier_index(chain, tier)
+    index = tier_index(chain, tier)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
         check_crops(chain, samples, "--data", str(data))
         if shortage := describe_shortage(len(samples)):  # before a model is opened
             raise HalimedeError(f"--data {data}: {shortage}")
-        return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, report=report)
+        return chain, index, calibrate_tier(chain, index, samples, goal=goal, rule=rule, report=report)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCalibration:
-    """Both files, and what the manifests change in the service."""
+    """The files that were written."""
 
+    #: the calibration
     artefact: Path
+    #: the manifests of the calibration, the service and its Models
     fragment: Path
+    #: lines about what these change in the service
     changes: list[str]
 
     @property
     def next(self) -> str:
-        """The command that applies them."""
+        """The command that applies the manifests."""
         return f"halimede apply -f {shlex.quote(str(self.fragment))}"
 
 
-def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> WrittenCalibration:
-    """Write both files, each atomically."""
+def _write(chain: Chain, index: int, result: CalibrationResult, out: Path) -> WrittenCalibration:
+    """Write both files into ``out``, each atomically. Raises InvalidFieldError."""
     from halimede.calibration.service import changes, manifests, name_of
     from halimede.mining.calibration_file import write_artefact
     from halimede.system.files import write_atomic
 
-    name, contents = name_of(chain, at), write_artefact(found.artefact)
+    name, contents = name_of(chain, index), write_artefact(result.artefact)
     artefact, fragment = out / f"{name}.calibration", out / f"{name}.calibration.yaml"
     url = str(artefact.resolve())
-    documents = manifests(chain, at, found, url, hashlib.sha256(contents).hexdigest())
-    try:
+    documents = manifests(chain, index, result, url, hashlib.sha256(contents).hexdigest())
+    with writable("--out", out):
         out.mkdir(parents=True, exist_ok=True)
-        for path, data in ((artefact, contents), (fragment, "---\n".join(map(to_yaml, documents)).encode())):
-            write_atomic(path, data)
-    except OSError as error:
-        raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error
-    return WrittenCalibration(artefact, fragment, changes(chain.service.body, documents[-1], at))
+        write_atomic(artefact, contents)
+        write_atomic(fragment, "---\n".join(map(to_yaml, documents)).encode())
+    return WrittenCalibration(artefact, fragment, changes(chain.service.body, documents[-1], index))
 
 
-def _show(chain: Chain, at: int, found: Calibrated, written: WrittenCalibration | None, *, as_json: bool) -> None:
-    from halimede.calibration.service import about, rows
+def _show(
+    chain: Chain, index: int, result: CalibrationResult, files: WrittenCalibration | None, *, as_json: bool
+) -> None:
+    """Print the result as text or JSON; ``files`` None: none were written."""
+    from halimede.calibration.service import describe_calibration, metric_rows
 
     if as_json:
         report = {
-            "rule": found.artefact.rule,
-            "parameters": found.artefact.parameters,
-            "fitted": found.fitted,
-            "heldOut": found.held_out,
-            "blockLength": found.block_length,
-            "metric": found.metric,
-            "aboveChance": found.is_above_chance,
-            "figures": found.artefact.figures,
-            "files": [str(written.artefact), str(written.fragment)] if written else [],
-            "changes": written.changes if written else [],
-            "next": written.next if written else "",
+            "rule": result.artefact.rule,
+            "parameters": result.artefact.parameters,
+            "fitted": result.fitted,
+            "heldOut": result.held_out,
+            "blockLength": result.block_length,
+            "metric": result.metric,
+            "aboveChance": result.is_above_chance,
+            "figures": result.artefact.metrics,
+            "files": [str(files.artefact), str(files.fragment)] if files else [],
+            "changes": files.changes if files else [],
+            "next": files.next if files else "",
         }
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
         return
-    shown = console()
-    low, high = (each.model for each in chain.tiers[at : at + 2])
-    for line in about(found, low, high):
-        shown.print(clean(line), markup=False)
+    terminal = console()
+    low, high = (tier.model for tier in chain.tiers[index : index + 2])
+    for line in describe_calibration(result, low, high):
+        terminal.print(clean(line), markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("HELD OUT", "VALUE", "95 % INTERVAL"):
         table.add_column(heading, justify="left" if heading == "HELD OUT" else "right")
-    for row in rows(found):
+    for row in metric_rows(result):
         table.add_row(*row)
-    shown.print()
-    shown.print(table)
-    shown.print()
-    for note in found.notes:
+    terminal.print()
+    terminal.print(table)
+    terminal.print()
+    for note in result.notes:
         warn(f"Note: {note}")
-    if written is None:
+    if files is None:
         return
-    shown.print("Changed in the service:")
-    for line in written.changes:
-        shown.print(clean(f"  {line}"), markup=False)
-    shown.print(
-        clean(f"Written: {written.artefact}, {written.fragment} (the service and all its Models)"), markup=False
-    )
-    shown.print(clean(f"Next: {written.next}"), markup=False)
+    terminal.print("Changed in the service:")
+    for line in files.changes:
+        terminal.print(clean(f"  {line}"), markup=False)
+    terminal.print(clean(f"Written: {files.artefact}, {files.fragment} (the service and all its Models)"), markup=False)
+    terminal.print(clean(f"Next: {files.next}"), markup=False)

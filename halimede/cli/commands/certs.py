@@ -8,9 +8,8 @@ import math
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -26,29 +25,29 @@ from halimede.cli.output import clean, console, table, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, cause_of, shorten_middle
 
+#: names of users by their field in site.yaml
 Names = dict[str, list[str]]
+#: how site.yaml begins
 HEAD = """\
 # Who there is on this site's broker. Edit it, then run `halimede certs init` with this folder again.
 """
-#: enough for a site file with ten thousand long names
+#: most bytes of a site file: enough for ten thousand long names
 MAX_BYTES = 4 * 1024 * 1024
+#: days of a certificate's validity below which the table shows "soon"
 SOON = 30
 #: what to do about a place whose broker would keep its messages in the folder of its Secret
 DATA_FIX = (
     "on Kubernetes its broker cannot write below `install`, so messages that wait for the link are lost at a restart: "
     "write `data: /var/lib/halimede-place` there, and run `halimede certs init` and `halimede certs secrets` again"
 )
-#: names in a summary; more are only counted
+#: most names in a summary; more are only counted
 SHOWN = 12
 
 
-class AclTarget(StrEnum):
-    """Brokers for which access rules can be written."""
+#: brokers for which access rules can be written
+AclTarget = Literal["mosquitto", "emqx"]
 
-    MOSQUITTO = "mosquitto"
-    EMQX = "emqx"
-
-
+# arguments and options of several commands
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.", show_default=False)]
 Nodes = Annotated[
     list[str] | None,
@@ -79,6 +78,7 @@ Prefix = Annotated[
     typer.Option(metavar="LEVELS", help="Prefix of every topic, if systems share a broker.", show_default=False),
 ]
 
+#: the command with its subcommands
 certs = o.group("Manage the certificates and access rules of a site with its own broker.")
 
 
@@ -223,7 +223,7 @@ def rotate(
 
 
 @certs.command()
-def show(folder: Folder, output: o.LinesOption = o.LinesFormat.TABLE) -> None:
+def show(folder: Folder, output: o.LinesOption = "table") -> None:
     """Show the users and when their certificates expire. Exit code 1: one is missing or not valid.
 
     \b
@@ -241,7 +241,7 @@ def show(folder: Folder, output: o.LinesOption = o.LinesFormat.TABLE) -> None:
 @certs.command()
 def acl(
     folder: Folder,
-    target: Annotated[AclTarget, typer.Option("--for", help="The software of the broker.")] = AclTarget.MOSQUITTO,
+    target: Annotated[AclTarget, typer.Option("--for", help="The software of the broker.")] = "mosquitto",
     prefix: Prefix = "",
 ) -> None:
     """Print the access rules of a site as a broker reads them.
@@ -255,7 +255,7 @@ def acl(
     async def command() -> None:
         with _open_site(folder) as site:
             shown = read_site({**_plain(site), "prefix": prefix}) if prefix else site
-        sys.stdout.write(emqx.acl_conf(shown) if target is AclTarget.EMQX else acl_file(shown))
+        sys.stdout.write(emqx.acl_conf(shown) if target == "emqx" else acl_file(shown))
 
     run(command)
 
@@ -270,7 +270,7 @@ def secrets(
             metavar="NAME", help="A namespace with services; repeatable. Default: default.", show_default=False
         ),
     ] = None,
-    target: Annotated[AclTarget, typer.Option("--for", help="The software of the broker.")] = AclTarget.MOSQUITTO,
+    target: Annotated[AclTarget, typer.Option("--for", help="The software of the broker.")] = "mosquitto",
 ) -> None:
     """Print the credentials of a site as Kubernetes Secrets. Keep them secret: they give all rights on the broker.
 
@@ -284,7 +284,7 @@ def secrets(
     async def command() -> None:
         with _open_site(folder) as site:
             documents = manifests.secrets_of(
-                site, folder, namespace=namespace, workers_in=workers_in or ["default"], emqx=target is AclTarget.EMQX
+                site, folder, namespace=namespace, workers_in=workers_in or ["default"], emqx=target == "emqx"
             )
             texts = [to_yaml(secret) for secret in documents]
             for i, site_bridge in enumerate(site.bridges):
@@ -296,7 +296,10 @@ def secrets(
 
 
 def _make_site(folder: Path, names: Names, settings: dict[str, str | int], *, days: int) -> None:
-    """Make a site, or update its files to its ``site.yaml``. ``install`` may be given again: users stay as they are."""
+    """Make a site, or update its files to its ``site.yaml``; of an existing site only ``install`` may be given.
+
+    ``settings`` are the other options of ``certs init``. Raises InvalidFieldError and HalimedeError.
+    """
     options = {**names, **{key: value for key, value in settings.items() if value}}
     with _usable(folder):
         existing = _site_of(folder) if (folder / "nodes").is_dir() else _read(folder)
@@ -315,7 +318,10 @@ def _make_site(folder: Path, names: Names, settings: dict[str, str | int], *, da
 
 
 def _change(folder: Path, options: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
-    """Add users to a site, or remove them."""
+    """Add users to a site, or remove them, and update its files. ``options`` are the arguments of ``_names_by_field``.
+
+    Raises InvalidFieldError for a user that is there already, or is not there.
+    """
     trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists the users"
     with _open_site(folder) as site:
         changed = _plain(site)
@@ -334,7 +340,7 @@ def _change(folder: Path, options: tuple[list[str] | None, ...], *, add: bool, d
 
 
 def _rotate_authority(folder: Path, *, finish: bool) -> None:
-    """Begin to trust a new authority, or stop trusting the old one."""
+    """Add a new authority to a site, or (``finish``) remove the old one; print the next steps."""
     with _open_site(folder) as site:
         if site.passwords:
             raise InvalidFieldError("--finish" if finish else "--ca", "", "leave it out: the site has passwords")
@@ -356,7 +362,7 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
 
 
 def _show_users(folder: Path, form: Format) -> int:
-    """Show the users; return 1 if a certificate is missing, invalid or expired."""
+    """Print the users of a site; return the exit code: 1 if a certificate is missing, invalid or expired."""
     now = datetime.now(UTC)
     with _open_site(folder) as site:
         states = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
@@ -380,7 +386,11 @@ def _show_users(folder: Path, form: Format) -> int:
 def _make(
     site: Site, folder: Path, *, days: int = certificates.DAYS, rotate: bool = False, only: list[str] | None = None
 ) -> None:
-    """Make missing files; ``site.yaml`` is written last, so that a command that fails does not change it."""
+    """Make the missing files of a site, and print what was done and the next steps.
+
+    ``rotate``: make new certificates or passwords, of the users ``only`` if it is given. ``site.yaml`` is written last,
+    so that a command that fails does not change it.
+    """
     folder = folder.absolute()
     if site.passwords:
         report = passwords.make_passwords(site, folder, rotate=rotate)
@@ -398,6 +408,7 @@ def _make(
 
 
 def _write_bridges(site: Site, folder: Path) -> None:
+    """Write the configuration of each place's broker, which forwards messages to the site's broker."""
     for site_bridge in site.bridges:
         bridge_folder = folder / "bridges" / site_bridge.name
         link = bridge_folder / "link"
@@ -408,6 +419,7 @@ def _write_bridges(site: Site, folder: Path) -> None:
 
 
 def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> list[str]:
+    """Return what to do after files were made; ``changed``: site.yaml has changed. Empty: nothing is to do."""
     if not report.changed and not changed:
         return []
     broker = f"mqtt{'' if site.passwords else 's'}://{bridge.address(site)}"
@@ -445,6 +457,7 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
 
 
 def _show(lines: list[str], steps: list[str]) -> None:
+    """Print lines, and numbered next steps."""
     out = console()
     for line in lines:
         out.print(Text(clean(line)))
@@ -460,6 +473,7 @@ def _list(names: tuple[str, ...] | list[str]) -> str:
 
 
 def _time(days: Any, problem: str) -> str:
+    """Return the cell about a certificate's validity: its days, or the problem."""
     if days is None or problem:
         return problem
     return f"{days} days{': soon' if days < SOON else ''}"
@@ -472,7 +486,7 @@ def _names_by_field(*names: list[str] | None) -> Names:
 
 
 def _plain(site: Site) -> dict[str, Any]:
-    """Return a site with the fields that users edit."""
+    """Return a site as plain data, with the fields that users edit; optional ones only if they are set."""
     fields = {name: getattr(site, name) for name in site.__struct_fields__}
     optional = {"prefix", "install", "pools", "passwords", "bridges"}
     return {key: value for key, value in msgspec.to_builtins(fields).items() if value or key not in optional}
@@ -492,6 +506,7 @@ def _site_of(folder: Path) -> Site:
 
 
 def _read(folder: Path) -> Site | None:
+    """Return the site in a folder's site.yaml; None without that file. Raises InvalidFieldError and HalimedeError."""
     from ruamel.yaml.error import YAMLError
 
     from halimede.system.bounded_yaml import bounded_yaml
@@ -509,6 +524,7 @@ def _read(folder: Path) -> Site | None:
 
 @contextlib.contextmanager
 def _usable(folder: Path) -> Iterator[None]:
+    """Raise HalimedeError in place of an OSError in the block, which uses ``folder``."""
     try:
         yield
     except OSError as error:
@@ -519,6 +535,6 @@ def _usable(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open_site(folder: Path) -> Iterator[Site]:
-    """Yield the site of a folder; errors of its files become one line."""
+    """Yield the site of a folder. Raises InvalidFieldError without one, HalimedeError in place of an OSError."""
     with _usable(folder):
         yield _site_of(folder)

@@ -68,7 +68,10 @@ def delete(
 async def delete_resources(
     broker: BrokerAddress, keys: Iterable[Key], *, wait: bool, timeout_s: float, ignore_missing: bool
 ) -> int:
-    """Delete resources, those that refer to others first, and wait until they are gone. Returns the exit code."""
+    """Delete resources in this order, and return the exit code: 1 if GM refused one.
+
+    ``wait``: wait until all are gone, each for at most ``timeout_s``; raises HalimedeError after that.
+    """
     failed = 0
     out = console()
     going: list[tuple[Key, str]] = []
@@ -93,7 +96,7 @@ async def delete_resources(
 
 
 async def delete_node(broker: BrokerAddress, name: str, *, ignore_missing: bool) -> int:
-    """Have GM forget a node that will not come back. Returns the exit code."""
+    """Let GM forget a node that will not come back. Returns the exit code."""
     async with Client.to(broker) as client:
         try:
             await client.delete_node(name)
@@ -107,11 +110,12 @@ async def delete_node(broker: BrokerAddress, name: str, *, ignore_missing: bool)
 
 
 def keys_of(paths: Sequence[str], namespace: str) -> list[Key]:
-    """Return the keys of manifests, in the order in which they can be deleted."""
+    """Return the keys of resources in manifests, in the order in which they can be deleted. Raises ManifestError."""
     return [manifest.resource.key for manifest in reversed(load(paths, namespace))]
 
 
 async def _wait_deleted(client: Client, key: Key, uid: str, timeout_s: float) -> None:
+    """Wait until the resource with this uid is gone. Raises HalimedeError after ``timeout_s``."""
     try:
         await client.wait_until(
             lambda body: body is None or _uid(body) != uid, key.plural, key.name, key.namespace, timeout_s=timeout_s

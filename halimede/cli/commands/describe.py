@@ -1,4 +1,4 @@
-"""``halimede describe``: one resource in a readable form."""
+"""``halimede describe``: prints one resource in a readable form, with its status and its events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from halimede.cli.output import age, clean, console, table, to_yaml
 from halimede.cli.runner import run
 from halimede.cli.tables import text
 from halimede.errors import hide_secrets
-from halimede.health_checks.resource_fields import condition, dig, phase
+from halimede.health_checks.resource_fields import condition_text, dig, phase
 from halimede.messages import Event
 from halimede.names import Key
 
+#: most events that are shown, the newest
 EVENTS_SHOWN = 15
-#: classes that are drawn, and characters of the longest bar and of a class's name
+#: most classes that are drawn, and characters of the longest bar and of a class's name
 DRAWN, WIDTH, NAME = 25, 40, 40
 #: characters of a digest that are shown: enough for `halimede rollback --to`
 SHORT = 12
@@ -54,7 +55,7 @@ def describe(
 
 
 async def describe_resource(broker: BrokerAddress, kind: Kind, name: str, namespace: str) -> None:
-    """Show everything about one resource."""
+    """Print everything about one resource. Raises HalimedeError."""
     async with Client.to(broker) as client:
         body = await client.get(kind.plural, name, namespace)
         events = await client.events(about=str(Key(kind.plural, namespace, name)))
@@ -62,10 +63,10 @@ async def describe_resource(broker: BrokerAddress, kind: Kind, name: str, namesp
 
 
 def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[Event]) -> None:
-    """Print a resource, part by part; parts that are empty are left out."""
+    """Print a resource, part by part, without empty parts. ``body`` has its status."""
     metadata, status = body.get("metadata") or {}, body.get("status") or {}
     observed = status.get("observedGeneration", 0)
-    why = condition(body)
+    why = condition_text(body)
     facts = [
         ("Name", text(metadata.get("name"))),
         ("Namespace", text(metadata.get("namespace"))),
@@ -107,7 +108,7 @@ def _metrics(body: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows for the workers in a service's status."""
+    """Return the titles and the rows of the table of workers in a service's status."""
     tiers = tables.tiers(body)
     rows = []
     for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _tier_rank(tiers, w)):
@@ -122,12 +123,12 @@ def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _tier_rank(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
-    """Return the position of a worker's tier; without tiers the order is that of the status."""
+    """Return the position of a worker's tier, edge first: a sort key; 0 without tiers."""
     return tiers.index(worker.get("name")) if worker.get("name") in tiers else 0
 
 
 def _spec(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines that describe a service; another spec is shown as it is."""
+    """Yield lines that describe the spec of a service; of another kind, its spec as YAML."""
     spec = body.get("spec") or {}
     if isinstance(dig(spec, "edgeWorkers"), Sequence) and isinstance(dig(spec, "application"), Mapping):
         yield from _multi_edge(spec)
@@ -156,7 +157,7 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _multi_edge(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines that describe a multi-edge service."""
+    """Yield lines that describe the spec of a multi-edge service."""
     application = spec["application"]
     yield f"{_call_text(application)}, {application.get('entry') or 'installed'}"
     for worker in spec["edgeWorkers"]:
@@ -174,6 +175,7 @@ def _multi_edge(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _where(worker: Mapping[str, Any]) -> str:
+    """Return where a worker may run: the name of a node, or the labels of nodes."""
     pod = dig(worker, "template", "spec") or {}
     name = worker.get("nodeName") or pod.get("nodeName")
     if name:
@@ -183,7 +185,7 @@ def _where(worker: Mapping[str, Any]) -> str:
 
 
 def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about content and encoding of uploads, unless it is the default."""
+    """Yield lines about content and encoding of a worker's uploads, unless they are the default."""
     if worker.get("upload", "frame") != "frame":
         yield "        uploads the regions of hard frames with uncertain boxes"
     encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
@@ -197,7 +199,7 @@ def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _budget(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about the share of samples that go to the next tier."""
+    """Yield lines about the share of a worker's samples that go to the next tier."""
     target, audits = worker.get("targetUploadRatio"), worker.get("auditShare")
     if target is None:
         yield "        no budget: the rule alone decides (targetUploadRatio sets one)"
@@ -208,15 +210,18 @@ def _budget(worker: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mining(edge: Mapping[str, Any]) -> str:
+    """Return the mining algorithm of a worker, with its parameters."""
     return _call_text(edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {})
 
 
 def _call_text(chosen: Mapping[str, Any]) -> str:
+    """Return an algorithm or application with its parameters, such as ``Margin(threshold_margin=0.2)``."""
     parameters = ", ".join(f"{p.get('key')}={p.get('value')}" for p in chosen.get("parameters") or [])
     return f"{text(chosen.get('name'))}({parameters})" if parameters else text(chosen.get("name"))
 
 
 def _source(edge: Mapping[str, Any], service: str) -> str:
+    """Return where a worker's frames come from; ``service`` is the name of the camera if it names none."""
     source = edge.get("source") or {}
     if source.get("path") or source.get("url"):
         return hide_secrets(str(source.get("path") or source.get("url")))
@@ -232,6 +237,7 @@ def _pairs(values: Any) -> str:
 
 
 def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
+    """Print names with their values, aligned."""
     width = max(len(key) for key, _ in facts) + 2
     for key, value in facts:
         line = Text(f"{key}:".ljust(width + 1), style="bold")
@@ -249,7 +255,7 @@ def _part(out: Console, title: str, content: RenderableType) -> None:
 
 
 def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield titles and contents about a dataset; nothing before it was counted."""
+    """Yield (title, content) of the parts about a dataset; none before a node has counted it."""
     facts = dig(body, "status", "dataset")
     if not isinstance(facts, Mapping):
         return
@@ -271,7 +277,10 @@ def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType
 
 
 def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
-    """Return a bar for each of the most frequent classes, and the total of the others."""
+    """Return a table with a bar for each of the most frequent classes, and the total of the others.
+
+    ``classes`` are name and count, the most frequent first, ``number`` is that of all classes.
+    """
     counts = [(str(entry.get("name")), int(entry.get("count") or 0)) for entry in classes]
     total, longest = sum(count for _, count in counts), max(count for _, count in counts)
     drawn = Table.grid(padding=(0, 2))
@@ -291,7 +300,7 @@ def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
 
 
 def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield titles and contents about the models in a status; nothing if it has none."""
+    """Yield (title, content) of the parts about the models in a status; none if it has no model."""
     status = body.get("status") or {}
     if url := status.get("url"):
         lines = [str(url), f"version {text(status.get('servingVersion'))}"]
@@ -334,6 +343,7 @@ def choice(model: Any) -> str:
 
 
 def _content(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines about the content of a Model: digest, size, and since when nodes have it."""
     yield f"sha256 {text(facts.get('digest'))}"
     if facts.get("size"):
         yield tables.size(facts["size"])

@@ -1,6 +1,7 @@
-"""``halimede doctor``: all checks that are possible from here, and a remedy for each problem.
+"""``halimede doctor``: runs all checks that are possible from this machine, and prints a remedy for each problem.
 
-Each check needs the ones before it: if the broker is not reachable, the others are skipped.
+The order is this machine, the broker, what the broker offers, and the system. A check that depends on a failed one is
+skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PATIENCE_S = 2.0
 
 
 def doctor(
-    output: o.ReportOption = o.ReportFormat.TABLE,
+    output: o.ReportOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -46,7 +47,10 @@ def doctor(
 
 
 async def run_checks(option: str, credentials: str, form: Format) -> int:
-    """Run all checks. Returns 1 when there is a problem."""
+    """Run all checks, print them, and return the exit code: 1 if there is a problem.
+
+    ``option`` and ``credentials`` are those of the command; empty: not given.
+    """
     checks = []
     async with aclosing(examine(option, credentials)) as examination:
         async for check in examination:
@@ -62,7 +66,7 @@ async def run_checks(option: str, credentials: str, form: Format) -> int:
 
 
 async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
-    """Run all checks, one after the other."""
+    """Yield the rows of all checks, as soon as each is known. ``option`` and ``credentials`` are the command's."""
     for check in machine.disks(brokers.home()):
         yield check
     try:
@@ -90,7 +94,7 @@ async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
 
 
 async def _inside(broker: BrokerAddress, reachable: Sequence[MqttSettings]) -> AsyncGenerator[Check, None]:
-    """Run the checks that need a connection to the broker; ``reachable`` are the settings of each broker of a list."""
+    """Yield the rows of the checks over a connection; ``reachable`` are the settings of each broker that answers."""
     client = Client.to(broker, patience_s=PATIENCE_S)
     try:
         await client.__aenter__()
@@ -123,7 +127,7 @@ async def _inside(broker: BrokerAddress, reachable: Sequence[MqttSettings]) -> A
 
 
 def _print(check: Check) -> None:
-    """Print a check."""
+    """Print the row of a check."""
     line = Text(f"{check.level:<9}", style=COLOURS[check.level])
     line.append(f"{check.name:<16}", style="default bold").append(clean(check.found), style="default not bold")
     out = console()

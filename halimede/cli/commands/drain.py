@@ -17,6 +17,7 @@ from halimede.cli.output import fail, warn
 from halimede.cli.runner import run
 from halimede.names import check_name
 
+#: seconds between two requests to GM
 POLL_S = 0.3
 
 
@@ -39,7 +40,7 @@ def drain(
 
 
 async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: float) -> int:
-    """Drain a node and wait until it has no worker. Returns the exit code."""
+    """Drain a node and, with ``wait``, wait until it has no worker. Returns the exit code: 1 if it is not empty."""
     async with Client.to(broker) as client:
         answer = await client.drain(node)
         print(f"node {node} is drained: nothing is placed on it until `halimede uncordon {node}`", flush=True)
@@ -51,7 +52,10 @@ async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s:
 
 
 def stranded_text(node: str, role: Mapping[str, Any]) -> str:
-    """Return a message that a role of a service has no other node, with the remedy."""
+    """Return the message that a worker of a service has no other node, with what to do.
+
+    ``role`` has the fields ``service`` (``<namespace>/<name>``) and ``role``.
+    """
     namespace, _, name = str(role["service"]).partition("/")
     return (
         f"service {name} in namespace {namespace}: its {role['role']} worker can run only on {node}, and waits: "
@@ -64,6 +68,7 @@ def _count_text(number: int, noun: str) -> str:
 
 
 async def _wait_empty(client: Client, node: str, timeout_s: float) -> int:
+    """Wait until a node has neither services nor workers, with progress. Returns the exit code."""
     loop = asyncio.get_running_loop()
     give_up, shown = loop.time() + timeout_s, ""
     with Console(stderr=True).status("") as status:
@@ -104,7 +109,7 @@ def uncordon(node: o.NodeArgument, broker: o.Broker = "", credentials: o.Credent
 
 
 async def uncordon_node(broker: BrokerAddress, node: str) -> None:
-    """Uncordon a node."""
+    """Let GM use a drained node again."""
     async with Client.to(broker) as client:
         await client.uncordon(node)
     print(f"node {node} is uncordoned: its workers start again")

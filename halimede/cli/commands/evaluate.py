@@ -12,18 +12,18 @@ import msgspec
 import typer
 
 from halimede.cli.options import check_finite
-from halimede.cli.output import clean, console, table, warn
+from halimede.cli.output import clean, console, table, warn, writable
 from halimede.cli.progress import stages
-from halimede.cli.runner import run
-from halimede.errors import InvalidFieldError
+from halimede.cli.runner import needs_worker, run
 
 if TYPE_CHECKING:
-    from halimede.evaluation.data import LabelledPicture
+    from halimede.evaluation.data import LabelledSamples
     from halimede.evaluation.evaluate import EvaluationReport, TierLink
 
-PLOT, PAGE, FIGURES = "evaluation.png", "evaluation.html", "evaluation.json"
+#: names of the files that are written
+PLOT_FILE, PAGE_FILE, JSON_FILE = "evaluation.png", "evaluation.html", "evaluation.json"
 
-#: shared with `halimede calibrate`
+#: options, also of `halimede calibrate`
 ServiceFiles = Annotated[
     list[Path],
     typer.Option("--service", metavar="FILE", help="Manifests of the service and its Models; may be repeated."),
@@ -69,68 +69,69 @@ def evaluate(
     check_finite({"--link-ms": link_ms, "--link-kbps": link_kbps})
 
     async def command() -> None:
-        try:
-            from halimede.evaluation.evaluate import TierLink
-        except ModuleNotFoundError as error:
-            raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
-        given = {name: value for name, value in (("ms", link_ms), ("kbps", link_kbps)) if value is not None}
-        report, samples = _evaluated(service, data, [name.strip() for name in rules.split(",") if name.strip()],
-                            TierLink(**given, assumed=not given))  # fmt: skip
+        needs_worker("halimede.evaluation.evaluate")
+        from halimede.evaluation.evaluate import TierLink
+
+        link_options = {name: value for name, value in (("ms", link_ms), ("kbps", link_kbps)) if value is not None}
+        report, samples = _read_and_evaluate(service, data, [name.strip() for name in rules.split(",") if name.strip()],
+                            TierLink(**link_options, assumed=not link_options))  # fmt: skip
         _write(report, samples, out)
         _show(report, out, as_json=as_json)
 
     run(command)
 
 
-def _evaluated(
+def _read_and_evaluate(
     service: list[Path], data: Path, rules: list[str], link: TierLink
-) -> tuple[EvaluationReport, LabelledPicture]:
-    """Read the data and evaluate, with progress."""
+) -> tuple[EvaluationReport, LabelledSamples]:
+    """Read the service and its data, and evaluate with a progress bar. Raises HalimedeError."""
     from halimede.evaluation.data import read_labelled
-    from halimede.evaluation.evaluate import evaluate as evaluated
+    from halimede.evaluation.evaluate import evaluate as evaluate_chain
     from halimede.evaluation.service import check_crops, read_chain
 
     chain = read_chain(service)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
         check_crops(chain, samples, "--data", str(data))
-        return evaluated(chain, samples, rules=rules, link=link, report=report), samples
+        return evaluate_chain(chain, samples, rules=rules, link=link, report=report), samples
 
 
-def _write(report: EvaluationReport, samples: LabelledPicture, out: Path) -> None:
-    """Write all files. Without a plotting library, the plot is left out with a message."""
+def _write(report: EvaluationReport, samples: LabelledSamples, out: Path) -> None:
+    """Write all files into ``out``; without a plotting library, the plot is left out with a warning.
+
+    Raises InvalidFieldError.
+    """
     from halimede.evaluation.pictures import disagreements_section
     from halimede.evaluation.report import page, write_plot
 
-    try:
+    with writable("--out", out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-        (out / PAGE).write_text(page(report, disagreements_section(report, samples)), encoding="utf-8")
+        (out / JSON_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+        (out / PAGE_FILE).write_text(page(report, disagreements_section(report, samples)), encoding="utf-8")
         try:
-            write_plot(report, out / PLOT)
+            write_plot(report, out / PLOT_FILE)
         except ImportError as error:
-            (out / PLOT).unlink(missing_ok=True)  # left by an earlier run
+            (out / PLOT_FILE).unlink(missing_ok=True)  # left by an earlier run
             warn(f"no plot: {error.name} is not installed: pip install 'halimede[demo]'")
-    except OSError as error:
-        raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error
 
 
 def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:
-    from halimede.evaluation.report import about, operating_rows, ratio_rows, tier_rows
+    """Print the report as tables, or as JSON."""
+    from halimede.evaluation.report import describe_data, operating_rows, ratio_rows, tier_rows
 
     if as_json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")
         return
-    shown = console()
-    shown.print(clean(f"{report.service}: {about(report)}"), markup=False)
+    terminal = console()
+    terminal.print(clean(f"{report.service}: {describe_data(report)}"), markup=False)
     for heading, rows in (
         tier_rows(report),
         ratio_rows(report),
         (["AS CONFIGURED", ""], operating_rows(report)),
     ):
-        shown.print()
-        shown.print(table(heading, rows))
+        terminal.print()
+        terminal.print(table(heading, rows))
     for note in report.notes:
         warn(f"Note: {note}")
-    written = [str(out / name) for name in (PAGE, PLOT, FIGURES) if (out / name).exists()]
-    shown.print(f"\nwritten: {', '.join(written)}", markup=False)
+    paths = [str(out / name) for name in (PAGE_FILE, PLOT_FILE, JSON_FILE) if (out / name).exists()]
+    terminal.print(f"\nwritten: {', '.join(paths)}", markup=False)

@@ -1,7 +1,7 @@
-"""``halimede events``: the events that GM has recorded, and new ones with ``--follow``.
+"""``halimede events``: shows the events that GM has recorded, and new ones with ``--follow``; or occupancy events.
 
-To follow, it requests page by page the events after the last one that was shown. So neither a restart of GM or broker
-nor a burst of events leaves a gap, and no event is shown twice.
+To follow, it requests page by page the events after the last one that was shown. So a restart of GM or the broker, or
+many events at once, leave no gap, and no event is shown twice.
 """
 
 from __future__ import annotations
@@ -11,33 +11,31 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
+from halimede import codec, topics
+from halimede.answer_text import describe_occupancy
 from halimede.cli import completion, tables
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
+from halimede.cli.commands.results import Once, warn_if_unknown
+from halimede.cli.follow import follow as follow_topic
 from halimede.cli.options import Format
-from halimede.cli.output import COLOURS, clean, console, dump, plain, warn
+from halimede.cli.output import COLOURS, clean, console, dump, escape_json, plain, warn
 from halimede.cli.runner import run
 from halimede.health_checks.resource_fields import time_of
-from halimede.messages import Event
+from halimede.messages import Event, OccupancyEvent
 
+#: seconds between two requests for new events
 POLL_S = 1.0
-#: events in one reply
+#: most events of one reply
 PAGE = 500
-
-
-class EventType(StrEnum):
-    """Types of events."""
-
-    ALL = "all"
-    NORMAL = "Normal"
-    WARNING = "Warning"
+#: events that are shown by default
+LIMIT = 100
 
 
 def events(
@@ -50,12 +48,28 @@ def events(
             autocompletion=completion.events,
         ),
     ] = "",
-    type_: Annotated[EventType, typer.Option("--type", "-t", help="Only events of this type.")] = EventType.ALL,
+    type_: Annotated[
+        Literal["all", "Normal", "Warning"], typer.Option("--type", "-t", help="Only events of this type.")
+    ] = "all",
     since: o.Since = "",
     namespace: o.Namespace = "default",
     output: o.OutputOption = Format.TABLE,
-    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many events, the newest.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=5000, help=f"How many events, the newest. Default: {LIMIT}.", show_default=False
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new events until Ctrl-C.")] = False,
+    occupancy: Annotated[
+        str,
+        typer.Option(
+            metavar="SERVICE",
+            help="Follow who enters and leaves the pictures of this service, after the last event of each camera.",
+            show_default=False,
+            autocompletion=completion.services,
+        ),
+    ] = "",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -67,12 +81,18 @@ def events(
       halimede events --about ji/digits
       halimede events --about node/edge0 -f
       halimede events -f -o json | jq .reason
+      halimede events --occupancy yard
     """
+    if occupancy and (about or since or limit or type_ != "all"):
+        fix = "give it without --about, --since, --type and --limit, which select events of the global manager"
+        raise typer.BadParameter(fix, param_hint="--occupancy")
 
     async def command() -> None:
+        if occupancy:
+            await follow_occupancy(o.address(broker, credentials), occupancy, o.namespace_of(namespace), Format(output))
+            return
         subject = o.about(about, o.namespace_of(namespace))
-        event_type = "" if type_ is EventType.ALL else type_.value
-        choice = EventSelection(subject, event_type, o.time_of(since), limit)
+        choice = EventSelection(subject, "" if type_ == "all" else type_, o.time_of(since), limit or LIMIT)
         await show_events(o.address(broker, credentials), choice, Format(output), follow=follow)
 
     run(command)
@@ -80,16 +100,20 @@ def events(
 
 @dataclass(frozen=True, slots=True)
 class EventSelection:
-    """Selects events: about one object (or all), of one type (or both), from a time on, the newest ``limit``."""
+    """Selects events."""
 
+    #: as in ``Event``, such as ``node/edge0``; empty: all
     about: str = ""
+    #: ``Normal`` or ``Warning``; empty: both
     type: str = ""
+    #: with its zone; None: all
     since: datetime | None = None
-    limit: int = 100
+    #: most events, the newest
+    limit: int = LIMIT
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the selection depends on the content of events."""
+        """Whether the selection depends on the type or time of events, which GM does not select by."""
         return bool(self.type or self.since)
 
     def matches(self, event: Event) -> bool:
@@ -100,7 +124,7 @@ class EventSelection:
 
 
 async def show_events(broker: BrokerAddress, choice: EventSelection, form: Format, *, follow: bool) -> None:
-    """Show the newest selected events, oldest first, and with ``follow`` also new ones."""
+    """Print the newest selected events, the oldest first, and with ``follow`` also new ones until Ctrl-C."""
     async with Client.to(broker) as client:
         collected = await page(client, choice, after=0, most=0 if choice.is_narrow else choice.limit)
         after = max((event.sequence for event in collected), default=0)
@@ -116,8 +140,35 @@ async def show_events(broker: BrokerAddress, choice: EventSelection, form: Forma
             show_event(event, form)
 
 
+async def follow_occupancy(broker: BrokerAddress, service: str, namespace: str, form: Format) -> None:
+    """Print the last occupancy event of each camera of a service, and new ones until Ctrl-C, each once.
+
+    As JSON, an event is a line.
+    """
+    await warn_if_unknown(broker, service, namespace, "occupancy events")
+    once = Once()
+    async for _, event in follow_topic(broker, topics.OCCUPANCY.filter(ns=namespace, service=service)):
+        if event is None or not once.is_new(event.id):
+            continue
+        if form is Format.TABLE:
+            console().print(_occupancy_line(event))
+        else:
+            print(escape_json(codec.encode(topics.OCCUPANCY, event).decode()), flush=True)
+
+
+def _occupancy_line(event: OccupancyEvent) -> Text:
+    """Return the line of an occupancy event: time, type, and who is where."""
+    moment = datetime.fromtimestamp(event.time_ns / 1e9, UTC).astimezone()
+    line = Text(f"{moment:%H:%M:%S}  ", style="dim")
+    line.append(f"{event.type:<8}", style="green" if event.type == "entered" else "default")
+    return line.append(clean(f"  {describe_occupancy(event)}"), style="default not dim")
+
+
 async def page(client: Client, choice: EventSelection, *, after: int, most: int) -> list[Event]:
-    """Return the events after a sequence, oldest first, without a gap; only the newest ``most`` unless that is 0."""
+    """Return the events after a sequence number, the oldest first, without a gap; at most the newest ``most``, 0: all.
+
+    Events before ``choice.since`` may be missing.
+    """
     collected: list[Event] = []
     before = 0
     while True:
@@ -132,6 +183,7 @@ async def page(client: Client, choice: EventSelection, *, after: int, most: int)
 
 
 async def _follow(client: Client, choice: EventSelection, after: int) -> AsyncIterator[Event]:
+    """Yield selected events after a sequence number as they happen; a GM that is away is waited for."""
     is_away = False
     while True:
         await asyncio.sleep(POLL_S)
@@ -154,11 +206,12 @@ async def _follow(client: Client, choice: EventSelection, after: int) -> AsyncIt
 
 
 async def _newest(client: Client) -> int:
+    """Return the sequence number of the newest event; 0: there is none."""
     return max((event.sequence for event in await client.events(limit=1)), default=0)
 
 
 def show_event(event: Event, form: Format) -> None:
-    """Print one event on a line."""
+    """Print one event on a line: as text, or as JSON for all other forms."""
     if form is not Format.TABLE:
         print(json.dumps(plain(event), ensure_ascii=False), flush=True)
         return
@@ -171,6 +224,7 @@ def show_event(event: Event, form: Format) -> None:
 
 
 def _table(shown: Sequence[Event], choice: EventSelection, form: Format) -> None:
+    """Print events as a table, or as one document; warn if there is none."""
     if form is not Format.TABLE:
         dump(plain(shown), form)
     elif shown:

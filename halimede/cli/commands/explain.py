@@ -1,4 +1,4 @@
-"""``halimede explain``: the fields of a kind, as ``kubectl explain`` shows those of Kubernetes. Needs no broker."""
+"""``halimede explain``: shows the fields of a kind, as ``kubectl explain`` does for Kubernetes. It needs no broker."""
 
 from __future__ import annotations
 
@@ -48,14 +48,17 @@ def explain(
         try:
             field = field_at(kind, field_path)
         except InvalidFieldError as error:
-            raise error.moved("", f"{name}.") from None
+            raise error.replace_prefix("", f"{name}.") from None
         print("\n".join(page(kind, field, recursive=recursive)))
 
     run(command)
 
 
 def kind_with(name: str, api_version: str) -> Kind:
-    """Return the kind of a word, in a group if one is given. Raises InvalidFieldError."""
+    """Return the kind of a name or short name, in the group ``api_version`` unless that is empty.
+
+    Raises InvalidFieldError.
+    """
     default = kind_of(name)
     if not api_version:
         return default
@@ -66,7 +69,7 @@ def kind_with(name: str, api_version: str) -> Kind:
 
 
 def page(kind: Kind, field: ResourceField, *, recursive: bool) -> Iterator[str]:
-    """Yield the lines about a field: the kind, its own type and meaning, then its fields."""
+    """Yield the lines about a field: the kind, its type and meaning, then its fields (``recursive``: of all levels)."""
     short = f", short: {kind.short_names[0]}" if kind.short_names else ""
     yield f"KIND:   {kind.kind} ({kind.api_version}{short})"
     if field.path:

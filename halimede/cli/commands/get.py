@@ -1,4 +1,4 @@
-"""``halimede get`` and ``halimede nodes``: resources of a kind, or nodes; with -w a table that stays up to date.
+"""``halimede get`` and ``halimede nodes``: show resources of a kind, nodes or cameras; with -w also their changes.
 
 Without a kind, ``get`` lists the kinds.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -28,11 +29,13 @@ from halimede.cli.runner import run
 from halimede.health_checks.resource_fields import dig
 from halimede.messages import ResourceBody, StatusDocument
 
+#: resources by namespace and name
 Rows = dict[tuple[str, str], ResourceBody]
 #: seconds to wait for the retained statuses of cameras
 CAMERAS_S = 0.5
+#: characters of a column in a pipe
 COLUMN_WIDTH = 16
-#: the short names of what ``get`` lists besides resources
+#: the short names of what ``get`` lists in addition to resources, in the order of ``completion.LISTS``
 SHORT = ("no", "cam", "ev")
 
 
@@ -91,17 +94,13 @@ def get(
 
 
 async def show_kinds(form: Format) -> None:
-    """Show what ``get`` takes as KIND. It needs no broker."""
+    """Print what ``get`` takes as KIND. It needs no broker."""
     rows = [(kind.plural, kind.short_names[0], kind.kind, _groups(kind)) for kind in plurals()]
     rows += [(name, short, "", []) for name, short in zip(completion.LISTS, SHORT, strict=True)]
-    if form in {Format.JSON, Format.YAML}:
-        dump([dict(zip(("name", "shortName", "kind", "apiVersions"), row, strict=True)) for row in rows], form)
-    elif form is Format.NAME:
-        for name, *_ in rows:
-            print(name)
-    else:
-        columns = ["KIND", "SHORT", "IN MANIFESTS", "API VERSIONS"]
-        console().print(table(columns, [(*names, ", ".join(groups)) for *names, groups in rows]))
+    data = [dict(zip(("name", "shortName", "kind", "apiVersions"), row, strict=True)) for row in rows]
+    columns = ["KIND", "SHORT", "IN MANIFESTS", "API VERSIONS"]
+    cells = [(*names, ", ".join(groups)) for *names, groups in rows]
+    _print(form, data, [name for name, *_ in rows], lambda: table(columns, cells))
 
 
 def _groups(kind: Kind) -> list[str]:
@@ -109,7 +108,7 @@ def _groups(kind: Kind) -> list[str]:
 
 
 async def show_cameras(broker: BrokerAddress, name: str, namespace: str, form: Format) -> None:
-    """Show the cameras that report a status or that services name; an empty name or namespace means all of them."""
+    """Print cameras that have a status or that services name; an empty name or namespace means all of them."""
     async with Client.to(broker) as client:
         reports = await cameras.statuses(client.bus, CAMERAS_S)
         rows = [
@@ -117,31 +116,25 @@ async def show_cameras(broker: BrokerAddress, name: str, namespace: str, form: F
             for row in cameras.rows(reports, await client.services(namespace))
             if name in {"", row["camera"]} and namespace in {"", row["namespace"]}
         ]
-    if form in {Format.JSON, Format.YAML}:
-        dump(rows, form)
-    elif form is Format.NAME:
-        for row in rows:
-            print(f"camera/{row['camera']}")
-    elif rows:
-        console().print(cameras.camera_table(rows, wide=form is Format.WIDE, all_namespaces=not namespace))
-    else:
-        warn(f"no cameras{f' in namespace {namespace}' if namespace else ''}: no service names one, and none reports")
+    grid = partial(cameras.camera_table, rows, wide=form is Format.WIDE, all_namespaces=not namespace)
+    nothing = f"no cameras{_in_namespace(namespace)}: no service names one, and none reports"
+    _print(form, rows, [f"camera/{row['camera']}" for row in rows], grid, nothing)
 
 
 async def show_resources(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
-    """Show one resource, or all of a kind; an empty namespace means all of them."""
+    """Print one resource, or all of a kind; an empty name or namespace means all of them."""
     async with Client.to(broker) as client:
         bodies, cut = await fetch(client, kind, name, namespace)
-    _print(kind, bodies, form, single=bool(name), all_namespaces=not namespace)
+    names = [f"{str(body.get('kind') or kind.kind).lower()}/{key(body)[1]}" for body in bodies]
+    grid = partial(tables.resources, kind.plural, bodies, wide=form is Format.WIDE, all_namespaces=not namespace)
+    nothing = f"no {kind.plural}{_in_namespace(namespace)}"
+    _print(form, bodies[0] if name else as_list(bodies), names, grid, nothing)
     if cut:
         warn("the list is truncated at the size limit of a reply: use -n for one namespace")
-    if not bodies and form in {Format.TABLE, Format.WIDE}:
-        where = f" in namespace {namespace}" if namespace else ""
-        warn(f"no {kind.plural}{where}")
 
 
 async def fetch(client: Client, kind: Kind, name: str, namespace: str) -> tuple[list[ResourceBody], bool]:
-    """Return the requested resources, sorted by namespace and name, and whether the list was cut."""
+    """Return resources, sorted by namespace and name, and whether the list was cut at the size of a reply."""
     if name:
         return [await client.get(kind.plural, name, namespace)], False
     bodies, cut = await client.list(kind.plural, namespace)
@@ -149,26 +142,33 @@ async def fetch(client: Client, kind: Kind, name: str, namespace: str) -> tuple[
 
 
 def key(body: Mapping[str, Any]) -> tuple[str, str]:
-    """Return namespace and name."""
+    """Return namespace and name of a resource: a sort key."""
     return str(dig(body, "metadata", "namespace")), str(dig(body, "metadata", "name"))
 
 
-def _print(
-    kind: Kind, bodies: Sequence[Mapping[str, Any]], form: Format, *, single: bool, all_namespaces: bool
-) -> None:
-    """Print resources in the requested form."""
+def _in_namespace(namespace: str) -> str:
+    """Return where there is nothing, for a warning; empty: in no namespace."""
+    return f" in namespace {namespace}" if namespace else ""
+
+
+def _print(form: Format, data: Any, names: Sequence[str], grid: Callable[[], Table], nothing: str = "") -> None:
+    """Print plain data, names or a table, as the form requires; without names, ``nothing`` replaces the table."""
     if form in {Format.JSON, Format.YAML}:
-        dump(bodies[0] if single else as_list(bodies), form)
+        dump(data, form)
     elif form is Format.NAME:
-        for body in bodies:
-            print(f"{str(body.get('kind') or kind.kind).lower()}/{key(body)[1]}")
-    elif bodies:
-        wide = form is Format.WIDE
-        console().print(tables.resources(kind.plural, bodies, wide=wide, all_namespaces=all_namespaces))
+        for name in names:
+            print(name)
+    elif names:
+        console().print(grid())
+    else:
+        warn(nothing)
 
 
 async def watch_resources(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
-    """Show resources until Ctrl-C: as a live table on a terminal, else as a line for each change."""
+    """Show resources until Ctrl-C: as a live table on a terminal, else as a line for each change.
+
+    An empty name or namespace means all of them.
+    """
     from halimede.cli.follow import follow  # here, because only watching needs its MQTT client
 
     async with Client.to(broker) as client:
@@ -202,7 +202,7 @@ async def _merge(client: Client, kind: Kind, body: ResourceBody | None, document
 
 
 class _Lines:
-    """For pipes: prints one line for each change."""
+    """For pipes: prints one line or document for each change. It has the interface of ``_Screen``."""
 
     def __init__(self, kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> None:
         self._form = form
@@ -235,7 +235,7 @@ class _Lines:
 
 
 class _Screen:
-    """For terminals: draws the whole table again on each change."""
+    """For terminals: draws the whole table again on each change. Use it with ``with``; call ``start``, ``changed``."""
 
     def __init__(self, kind: Kind, *, wide: bool, all_namespaces: bool) -> None:
         self._kind, self._wide, self._all = kind, wide, all_namespaces
@@ -259,6 +259,7 @@ class _Screen:
 
 
 def _screen(kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> _Lines | _Screen:
+    """Return what shows changes on this standard output."""
     if sys.stdout.isatty() and form in {Format.TABLE, Format.WIDE}:
         return _Screen(kind, wide=wide, all_namespaces=all_namespaces)
     return _Lines(kind, form, wide=wide, all_namespaces=all_namespaces)
@@ -276,15 +277,8 @@ def nodes(output: o.OutputOption = Format.TABLE, broker: o.Broker = "", credenti
 
 
 async def show_nodes(broker: BrokerAddress, form: Format) -> None:
-    """Show the nodes."""
+    """Print the nodes, by name."""
     async with Client.to(broker) as client:
         infos = sorted(await client.nodes(), key=lambda node: node.name)
-    if form in {Format.JSON, Format.YAML}:
-        dump(plain(infos), form)
-    elif form is Format.NAME:
-        for node in infos:
-            print(f"node/{node.name}")
-    elif infos:
-        console().print(tables.nodes(infos))
-    else:
-        warn("no nodes: no local controller has connected to this broker yet")
+    nothing = "no nodes: no local controller has connected to this broker yet"
+    _print(form, plain(infos), [f"node/{node.name}" for node in infos], lambda: tables.nodes(infos), nothing)

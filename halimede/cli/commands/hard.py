@@ -7,7 +7,6 @@ import getpass
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,15 +17,16 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.options import Format
-from halimede.cli.output import as_json, console, dump, fail, plain, table, warn
+from halimede.cli.output import as_json, console, dump, fail, plain, table, warn, writable
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.hard_samples.client import KeptSamples
+from halimede.hard_samples.client import NAMES, KeptSamples
 from halimede.hard_samples.export import SUFFIXES, By, Export, Form, moment
 from halimede.hard_samples.export import as_json as answers_of
 from halimede.messages import KeptEntry, KeptReply, KeptRequest, PersonLabel
 from halimede.names import check_label, check_name
 
+#: titles of the list of samples
 COLUMNS = (
     "TIME",
     "SERVICE",
@@ -45,47 +45,15 @@ COLUMNS = (
 )
 #: samples of one worker that are downloaded at a time
 AT_ONCE = 8
+#: the id of a sample
 ID = re.compile("[0-9a-f]{32}")
 
 
-class Truth(StrEnum):
-    """Whose answer a data set uses as the label."""
+#: whether the mining found a sample hard, and which tier gave the final answer
+Stratum = Literal["hard", "easy", "any"]
+Answerer = Literal["any", "edge", "cloud"]
 
-    EDGE = "edge"
-    CLOUD = "cloud"
-    PERSON = "person"
-
-
-class ExportLayout(StrEnum):
-    """Forms of a data set."""
-
-    FOLDER = "folder"
-    COCO = "coco"
-
-
-class Stratum(StrEnum):
-    """Whether the mining found a sample hard."""
-
-    HARD = "hard"
-    EASY = "easy"
-    ANY = "any"
-
-
-STRATA: dict[Stratum, Literal["", "hard", "easy"]] = {
-    Stratum.HARD: "hard",
-    Stratum.EASY: "easy",
-    Stratum.ANY: "",
-}
-
-
-class Answerer(StrEnum):
-    """Which tier gave the final answer."""
-
-    ANY = "any"
-    EDGE = "edge"
-    CLOUD = "cloud"
-
-
+# arguments and options of several commands
 Service = Annotated[
     str, typer.Argument(metavar="[SERVICE]", help="Only of this service.", autocompletion=completion.services)
 ]
@@ -107,6 +75,7 @@ StratumOption = Annotated[
 ]
 Disagree = Annotated[bool, typer.Option("--disagree", help="Only if the final label differs from the small model's.")]
 
+#: the command with its subcommands
 hard = o.group("List, show, label and export the hard samples that edge workers store (keepHardSamples).")
 
 
@@ -117,14 +86,14 @@ def list_(
     node: NodeOption = "",
     label: LabelOption = "",
     reason: ReasonOption = "",
-    answered_by: AnsweredBy = Answerer.ANY,
+    answered_by: AnsweredBy = "any",
     disagree: Disagree = False,
-    stratum: StratumOption = Stratum.HARD,
+    stratum: StratumOption = "hard",
     since: o.Since = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many samples, the newest first.")] = 20,
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
-    output: o.LinesOption = o.LinesFormat.TABLE,
+    output: o.LinesOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -230,17 +199,17 @@ def export(
             autocompletion=completion.services,
         ),
     ] = "",
-    by: Annotated[Truth, typer.Option(help="Whose answer to use as the label.")] = Truth.CLOUD,
+    by: Annotated[By, typer.Option(help="Whose answer to use as the label.")] = "cloud",
     form: Annotated[
-        ExportLayout, typer.Option("--format", help="Class folders, or pictures with annotations.json (for boxes).")
-    ] = ExportLayout.FOLDER,
+        Form, typer.Option("--format", help="Class folders, or pictures with annotations.json (for boxes).")
+    ] = "folder",
     camera: CameraOption = "",
     node: NodeOption = "",
     label: LabelOption = "",
     reason: ReasonOption = "",
-    answered_by: AnsweredBy = Answerer.ANY,
+    answered_by: AnsweredBy = "any",
     disagree: Disagree = False,
-    stratum: StratumOption = Stratum.HARD,
+    stratum: StratumOption = "hard",
     since: o.Since = "",
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
@@ -264,13 +233,13 @@ def export(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
             answered_by=answered_by, disagree=disagree, stratum=stratum, since=since,
         )  # fmt: skip
-        return await export_samples(o.address(broker, credentials), request, folder, by.value, form.value)
+        return await export_samples(o.address(broker, credentials), request, folder, by, form)
 
     run(command)
 
 
 def _id_of(sample: str) -> str:
-    """Return the id of a sample. Raises InvalidFieldError."""
+    """Return the id of a sample in lower case. Raises InvalidFieldError for a text that is no id."""
     id_ = sample.lower()
     if not ID.fullmatch(id_):
         raise InvalidFieldError("ID", sample, "write 32 hexadecimal digits, as `halimede hard list` shows them")
@@ -278,7 +247,10 @@ def _id_of(sample: str) -> str:
 
 
 def labels_of(folder: Path) -> dict[str, str]:
-    """Return the class folder of each picture that is named by a sample's id. Raises InvalidFieldError."""
+    """Return the class of each sample, by its id, from a folder with class folders whose pictures are named by ids.
+
+    Raises InvalidFieldError if there is no such picture, or one is in two class folders.
+    """
     if not folder.is_dir():
         raise InvalidFieldError("--folder", str(folder), "give a folder with a folder for each class")
     labels: dict[str, str] = {}
@@ -309,7 +281,7 @@ def _request_of(
     disagree: bool,
     stratum: Stratum,
 ) -> KeptRequest:
-    """Return the request, with all names checked."""
+    """Return the request for samples that match these options. Raises InvalidFieldError for an invalid option."""
     if service:
         check_name("SERVICE", service)
     if camera:
@@ -323,10 +295,10 @@ def _request_of(
         node=node,
         camera=camera,
         label=label[:1024],
-        by="" if answered_by is Answerer.ANY else answered_by.value,
+        by="" if answered_by == "any" else answered_by,
         reason=reason[:256],
         disagree=disagree,
-        stratum=STRATA[stratum],
+        stratum="" if stratum == "any" else stratum,
         since_ns=max(0, int(first.timestamp() * 1e9)) if first else 0,
         limit=limit,
     )
@@ -334,7 +306,7 @@ def _request_of(
 
 @asynccontextmanager
 async def _connect(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
-    """Connect, and subscribe to replies."""
+    """Yield a connected client that is subscribed to replies."""
     async with Client.to(broker) as client:
         samples = KeptSamples(client.bus)
         await samples.start()
@@ -342,19 +314,14 @@ async def _connect(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
 
 
 async def show_list(broker: BrokerAddress, request: KeptRequest, limit: int, form: Format) -> None:
-    """List the newest matching samples of all workers together."""
+    """Print the newest ``limit`` matching samples of all workers together. Raises HalimedeError."""
     async with _connect(broker) as client:
         replies = await client.pages(request)
         entries = [(reply, entry) for reply in replies for entry in await _first(client, reply, request, limit)]
     entries.sort(key=lambda pair: pair[1].kept_ns, reverse=True)
     if form is Format.JSON:
         for reply, entry in entries[:limit]:
-            source = {
-                "namespace": reply.namespace,
-                "service": reply.service,
-                "worker": reply.worker,
-                "node": reply.node,
-            }
+            source = {name: getattr(reply, name) for name in NAMES}
             print(as_json({**source, **plain(entry)}), flush=True)
         return
     console().print(table(COLUMNS, [row_of(reply, entry) for reply, entry in entries[:limit]]))
@@ -363,7 +330,7 @@ async def show_list(broker: BrokerAddress, request: KeptRequest, limit: int, for
 
 
 async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None:
-    """Print one sample as JSON, and write its picture to a file or into a folder."""
+    """Print one sample as JSON; write its picture to the file or into the folder ``out``, if given."""
     async with _connect(broker) as client:
         reply = await client.sample(id_)
     assert reply.sample is not None  # noqa: S101  # a reply without one raises an error
@@ -374,7 +341,7 @@ async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None
 
 
 async def label_samples(broker: BrokerAddress, labels: Mapping[str, str], person: str) -> int:
-    """Store a person's labels; return the exit code: 1 if one was not stored."""
+    """Store a person's labels, by the ids of samples; return the exit code: 1 if one was not stored."""
     failed = 0
     async with _connect(broker) as client:
         for id_, text in labels.items():
@@ -407,16 +374,15 @@ async def export_samples(broker: BrokerAddress, request: KeptRequest, folder: Pa
 
 
 def _write(out: Path, name: str, data: bytes) -> Path:
+    """Write a file, into ``out`` if that is a folder; return its path. Raises InvalidFieldError."""
     path = out / name if out.is_dir() else out
-    try:
+    with writable("--out", path):
         path.write_bytes(data)
-    except OSError as error:
-        raise InvalidFieldError("--out", str(path), f"cannot be written: {error.strerror}") from error
     return path
 
 
 async def _export_worker(client: KeptSamples, reply: KeptReply, request: KeptRequest, dataset: Export) -> None:
-    """Write a worker's samples; skip those that it no longer has."""
+    """Write a worker's samples into a data set; samples that it no longer has count as skipped."""
     waiting: list[KeptEntry] = []
 
     async def flush() -> None:
@@ -438,6 +404,7 @@ async def _export_worker(client: KeptSamples, reply: KeptReply, request: KeptReq
 
 
 async def _first(client: KeptSamples, reply: KeptReply, request: KeptRequest, limit: int) -> list[KeptEntry]:
+    """Return a worker's newest ``limit`` samples; ``reply`` is its first page."""
     entries: list[KeptEntry] = []
     async for entry in client.entries(reply, request):
         entries.append(entry)
@@ -447,7 +414,10 @@ async def _first(client: KeptSamples, reply: KeptReply, request: KeptRequest, li
 
 
 def row_of(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
-    """Return a row of the list, with the distance to the cut: a rule "below a threshold" has negative hardnesses."""
+    """Return a row of the list, with the cells of ``COLUMNS``.
+
+    OVER CUT is hardness less cut, because the hardness alone may be negative.
+    """
     return (
         moment(entry.kept_ns),
         reply.service,

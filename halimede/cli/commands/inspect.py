@@ -14,11 +14,11 @@ import typer
 
 from halimede.answer_text import describe_answer
 from halimede.api.model_formats import format_of
-from halimede.cli.drawings import JPEG_SUFFIXES, PNG_SUFFIX, write_drawing
+from halimede.cli.drawings import JPEG_SUFFIXES, PNG_SUFFIX
 from halimede.cli.manifests import SUFFIXES
-from halimede.cli.model_files import Inspection, inspect_file, inspect_manifest, needs_worker, write_manifest
-from halimede.cli.output import clean, clean_cell, console, plain, table, to_yaml, warn
-from halimede.cli.runner import FAILED, run
+from halimede.cli.model_files import Inspection, inspect_file, inspect_manifest
+from halimede.cli.output import clean, clean_cell, console, plain, table, to_yaml, warn, write_file
+from halimede.cli.runner import FAILED, needs_worker, run
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, shorten_middle
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 #: most bytes of a picture
 MAX_PICTURE = 64 * 1024**2
-#: classes and boxes of an answer that are shown
+#: most boxes of an answer that are shown
 SHOWN = 5
-#: characters of a text of the file's metadata that are shown, and number of texts
+#: most characters of a text of the file's metadata that are shown, and most texts
 SHOWN_TEXT = 100
 SHOWN_TEXTS = 24
 
@@ -87,7 +87,7 @@ def inspect(
         if any(inspection.unknown for inspection in inspections) and (picture or out):
             return FAILED
         if out and inspections[0].manifest:
-            write_manifest(out, inspections[0].manifest)
+            write_file("--out", out, to_yaml(inspections[0].manifest).encode())
             if not as_json:
                 console().print(clean(f"\nNext: halimede apply -f {shlex.quote(str(out))}"), markup=False)
         return 0
@@ -96,7 +96,10 @@ def inspect(
 
 
 def _open_and_answer(inspection: Inspection, frame: Frame | None) -> tuple[Prediction, float] | None:
-    """Open a model by its spec, and answer the picture if there is one. Raises ModelError with what to do."""
+    """Open a model by its spec; return its answer and the milliseconds, None without a picture.
+
+    Raises ModelError if the model does not answer with this spec.
+    """
     from halimede.inference import ModelError, open_model
 
     try:
@@ -110,7 +113,7 @@ def _open_and_answer(inspection: Inspection, frame: Frame | None) -> tuple[Predi
 
 
 def _read(picture: Path) -> Frame:
-    """Return the frame of a picture that can be decoded."""
+    """Return the upright frame of a picture file. Raises InvalidFieldError if it cannot be decoded."""
     from halimede.frames import encodings
     from halimede.frames.orientation import upright
     from halimede.frames.payloads import open_payload
@@ -141,7 +144,7 @@ def _answer(model: Model, frame: Frame) -> tuple[Prediction, float]:
 
 
 def _document(inspection: Inspection, answered: tuple[Prediction, float] | None) -> dict[str, Any]:
-    """Return all as plain data."""
+    """Return an inspection and the answer, with its milliseconds, as plain data."""
 
     def port_facts(ports: Sequence[Declared]) -> list[dict[str, Any]]:
         return [{"name": port.name, "type": port.type, "shape": list(port.shape)} for port in ports]
@@ -164,7 +167,7 @@ def _document(inspection: Inspection, answered: tuple[Prediction, float] | None)
 
 
 def _metadata(inspection: Inspection) -> dict[str, str]:
-    """Return the texts of the file's metadata, long ones shortened, those with several lines as one."""
+    """Return the texts of the file's metadata, by name, each shortened and on one line."""
     return {
         key: shorten_middle(" ".join(text.split()), SHOWN_TEXT)
         for key, text in list(inspection.metadata.items())[:SHOWN_TEXTS]
@@ -172,11 +175,13 @@ def _metadata(inspection: Inspection) -> dict[str, str]:
 
 
 def _row(port: Declared) -> tuple[str, str, str]:
+    """Return name, type and shape of a model's input or output; ``?`` is an open axis."""
     shape = ", ".join("?" if size is None else str(size) for size in port.shape)
     return port.name, port.type.removeprefix("tensor(").removesuffix(")"), f"[{shape}]"
 
 
 def _show(model: Path, inspection: Inspection, *, several: bool) -> None:
+    """Print what is known of a model; ``several``: with its name, since a manifest has several."""
     shown, form = console(), format_of(inspection.spec.format)
     path = inspection.path
     size = f", {path.stat().st_size / 1024:,.0f} KiB" if path.is_file() else ""
@@ -203,6 +208,7 @@ def _show(model: Path, inspection: Inspection, *, several: bool) -> None:
 
 
 def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
+    """Print a model's answer to the picture."""
     shown = console()
     shown.print(f"\nANSWER TO {clean(str(picture))} ({ms:.1f} ms)", style="bold", markup=False)
     if answer.boxes is not None:
@@ -224,6 +230,7 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
 
 
 def _check_drawing(draw: Path | None, picture: Path | None) -> None:
+    """Raise typer.BadParameter for ``--draw`` without a picture, or with another suffix than of JPEG and PNG."""
     if draw and not picture:
         raise typer.BadParameter("give a PICTURE with --draw")
     if draw and draw.suffix.lower() not in {*JPEG_SUFFIXES, PNG_SUFFIX}:
@@ -238,6 +245,6 @@ def _draw(path: Path | None, frame: Frame | None, answered: tuple[Prediction, fl
     from halimede.frames.encodings import decode
 
     encode = draw_png if path.suffix.lower() == PNG_SUFFIX else draw_jpeg
-    write_drawing("--draw", path, encode(decode(frame), [Layer(answered[0])]))
+    write_file("--draw", path, encode(decode(frame), [Layer(answered[0])]))
     if not as_json:
         console().print(clean(f"drawn: {path}"), markup=False)

@@ -1,7 +1,7 @@
-"""``halimede logs``: the logs of workers, requested from their nodes over the bus.
+"""``halimede logs``: shows the logs of workers, which it requests from their nodes over the bus.
 
-Each log has its own task, so a node that does not reply delays no other; lines are shown when they arrive. When
-following a service, its workers are looked up periodically, because they may move.
+Each log has its own task, so that a node that does not reply delays no other; lines are shown when they arrive. While
+it follows a service, it looks up the workers again and again, because they may move to other nodes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -37,23 +36,18 @@ from halimede.names import check_name
 
 #: seconds between two requests for a log, and between two lookups of the workers
 POLL_S, SEARCH_S = 0.5, 3.0
+#: most bytes of one reply
 PART_BYTES = 262_144
-#: bytes to request for each line, so that the last lines are complete in general
+#: bytes to request for each of the last lines: more than most lines have
 BYTES_A_LINE = 1024
-#: logs that are followed at a time
+#: most logs that are followed at a time
 MOST_LOGS = 500
+#: colours of workers' names
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+#: colours of the levels of log events; other levels are dim
 LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
 #: fields of a log line that are shown in their own place, or in the prefix
 PLACED = frozenset({"event", "timestamp", "level", "worker", "service", "node", "namespace"})
-
-
-class WorkerRole(StrEnum):
-    """Roles of workers."""
-
-    BOTH = "both"
-    EDGE = "edge"
-    CLOUD = "cloud"
 
 
 def logs(
@@ -78,7 +72,7 @@ def logs(
         ),
     ] = None,
     since: o.Since = "",
-    role: Annotated[WorkerRole, typer.Option(help="Only workers of this role.")] = WorkerRole.BOTH,
+    role: Annotated[Literal["both", "edge", "cloud"], typer.Option(help="Only workers of this role.")] = "both",
     node: Annotated[
         str,
         typer.Option(
@@ -109,7 +103,7 @@ def logs(
         for option, value in (("NAME", name), ("--node", node)):
             if value:
                 check_name(option, value)
-        only = "" if role is WorkerRole.BOTH else role.value
+        only = "" if role == "both" else role
         lines = tail if tail is not None else (-1 if since else 100)
         choice = LogSelection(name, o.namespace_of(namespace), node, only, lines, o.time_of(since))
         return await show_logs(o.address(broker, credentials), choice, follow=follow)
@@ -119,21 +113,23 @@ def logs(
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """Selects logs and their lines. ``name``: a service or worker, empty for all; ``role`` empty for both.
+    """Selects logs and their lines."""
 
-    ``tail``: start with so many lines, negative for all; ``since``: leave out older ones.
-    """
-
+    #: a service or a worker; empty: all
     name: str
     namespace: str
+    #: only workers of this node; empty: of all
     node: str = ""
+    #: only workers of this role; empty: of both
     role: Role | str = ""
+    #: how many lines to show at first, the last ones; negative: all
     tail: int = 100
+    #: only lines from this time on; None: all
     since: datetime | None = None
 
     @property
     def direct(self) -> bool:
-        """Whether node and worker are named: then no request to GM is needed."""
+        """Whether node and worker are named, so that no request to GM is needed."""
         return bool(self.node and self.name)
 
 
@@ -141,22 +137,28 @@ class LogSelection:
 class Log:
     """The state of reading one worker's log."""
 
+    #: the names of the worker and of its node
     node: str
     worker: str
+    #: ``edge`` or ``cloud``; empty: unknown
     role: str = ""
+    #: bytes that were read
     offset: int = 0
+    #: the beginning of a line whose end has not been read
     unfinished_line: str = field(default="", repr=False)
+    #: why the last read failed; empty: it did not
     problem: str = ""
+    #: a read has succeeded
     started: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its node and its worker."""
+        """Node and worker, which identify the log."""
         return self.node, self.worker
 
 
 async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool) -> int:
-    """Show the selected logs, and with ``follow`` new lines. Returns the exit code."""
+    """Print the selected logs, and with ``follow`` new lines until Ctrl-C. Returns 1 if no log could be read."""
     async with Client.to(broker) as client:
         selected = await find(client, choice)
         with_names = len(selected) > 1 or (follow and not choice.direct)
@@ -170,7 +172,7 @@ async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool
 
 
 async def find(client: Client, choice: LogSelection) -> list[Log]:
-    """Return the selected logs; raise if none exist."""
+    """Return the selected logs. Raises InvalidFieldError for an unknown name, and HalimedeError if there is none."""
     if choice.direct:
         return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
@@ -199,7 +201,7 @@ async def find(client: Client, choice: LogSelection) -> list[Log]:
 
 
 def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
-    """Return the workers of a service, by the same rule as GM and LC."""
+    """Return the logs of a service's workers on these nodes, as GM places them."""
     resource = api.parse(body)
     if resource.kind.api_version == NEPTUNE:
         resource = api.parse(to_sedna(resource))
@@ -212,6 +214,7 @@ def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
 
 
 async def _follow(client: Client, choice: LogSelection, selected: Sequence[Log]) -> None:
+    """Print new lines of the selected logs, and logs of new workers, until it is cancelled."""
     followed = {log.key: log for log in selected}
     with first_error():
         async with asyncio.TaskGroup() as group:
@@ -233,6 +236,7 @@ async def _follow(client: Client, choice: LogSelection, selected: Sequence[Log])
 
 
 async def _search_again(client: Client, choice: LogSelection) -> list[Log]:
+    """Return the logs that are selected now; nothing if that is unknown."""
     try:
         return await find(client, choice)
     except HalimedeError:  # GM is restarting, or the service is missing for now: follow the known logs
@@ -240,6 +244,7 @@ async def _search_again(client: Client, choice: LogSelection) -> list[Log]:
 
 
 async def _follow_one(client: Client, choice: LogSelection, log: Log) -> None:
+    """Print new lines of one log, until it is cancelled."""
     while True:
         for line in await _new(client, choice, log):
             show_line(log.worker, line, several=not choice.direct)
@@ -247,7 +252,7 @@ async def _follow_one(client: Client, choice: LogSelection, log: Log) -> None:
 
 
 async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
-    """Return new lines of one log; report an error once, without stopping the others."""
+    """Return new lines of one log, the first time those that ``choice`` selects; warn once of the same error."""
     first = not log.started
     try:
         from_end = first and choice.tail >= 0
@@ -262,7 +267,10 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
 
 
 async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
-    """Return the lines since the last read, or the last ``lines`` of the log."""
+    """Return the complete lines since the last read, or (``from_end``) the last ``lines`` of the log.
+
+    Raises HalimedeError if the node does not answer or has no such log.
+    """
     collected: list[str] = []
     offset = -max(1, lines) * BYTES_A_LINE if from_end else log.offset
     while True:
@@ -281,7 +289,7 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
 
 
 def show_line(worker: str, line: str, *, several: bool) -> None:
-    """Print a line, with its worker's name if there are several workers; in color on a terminal."""
+    """Print a line of a log, with its worker's name if there are several workers; in colour on a terminal."""
     if not sys.stdout.isatty():
         print(f"{worker}  {line}" if several else line, flush=True)
         return
@@ -292,7 +300,7 @@ def show_line(worker: str, line: str, *, several: bool) -> None:
 
 
 def pretty(line: str) -> Text:
-    """Return a log line for a terminal: structlog's JSON as time, event and fields; anything else as it is."""
+    """Return a line of a log for a terminal: a log event in JSON as time, level, event and fields, another as it is."""
     fields = _fields(line)
     if "event" not in fields:
         return Text(clean(line))
@@ -308,7 +316,7 @@ def pretty(line: str) -> Text:
 
 
 def lines_since(lines: Iterable[str], start: datetime) -> Iterator[str]:
-    """Return the lines since a time. A line without a time belongs to the line before it."""
+    """Yield the lines from a time on. A line without a time belongs to the line before it."""
     recent = False
     for line in lines:
         if (time := time_of(_fields(line).get("timestamp"))) is not None:
@@ -318,6 +326,7 @@ def lines_since(lines: Iterable[str], start: datetime) -> Iterator[str]:
 
 
 def _fields(line: str) -> Mapping[str, Any]:
+    """Return the fields of a log event in JSON; empty for another line."""
     try:
         fields: Any = json.loads(line) if line.startswith("{") else None
     except ValueError:

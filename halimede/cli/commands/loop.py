@@ -1,12 +1,10 @@
-"""``halimede loop``: the learning loop of a service: its state, its versions, its last rounds; ``--start`` begins one.
+"""``halimede loop``: shows the learning loop of a service and its last rounds; ``--start`` begins a round.
 
 The loop is that of the TrainingModel whose ``spec.loop`` names the service. Its state is in that resource's status.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -20,6 +18,7 @@ from halimede.cli import completion
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands import rollback
 from halimede.cli.follow import follow
 from halimede.cli.options import Format
 from halimede.cli.output import as_json, console, dump, fail, table, warn
@@ -27,10 +26,12 @@ from halimede.cli.runner import run
 from halimede.errors import HalimedeError
 from halimede.learning_loop.states import LoopState, RoundRecord
 from halimede.messages import ResourceBody
-from halimede.names import check_name
+from halimede.names import Key, check_name
 from halimede.stats.agreement import Estimate
 
+#: titles of the table of rounds
 HISTORY = ("ROUND", "ENDED", "TRIGGER", "VERSION", "OUTCOME", "REASON", "GAIN", "BEFORE", "AFTER")
+#: the error if a service has no loop
 NO_LOOP = (
     "no TrainingModel has a loop for service {service} in namespace {namespace}: apply one whose "
     "spec.loop.service.name is {service} (docs/learning-loop.md)"
@@ -86,7 +87,10 @@ async def find(client: Client, service: str, namespace: str) -> ResourceBody:
 
 
 async def begin(broker: BrokerAddress, service: str, namespace: str, *, quiet: bool = False) -> int:
-    """Begin a round; return the exit code."""
+    """Begin a round: write the number of a new command into the spec. Returns the exit code.
+
+    On Kubernetes, it prints the command that does so. ``quiet``: print nothing if it succeeds.
+    """
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
         number = next_command(body)
@@ -115,14 +119,13 @@ def next_command(body: ResourceBody) -> int:
 
 
 def kubectl(body: ResourceBody, number: int) -> str:
-    """Return the command that begins a round on Kubernetes."""
-    group, meta = str(body.get("apiVersion", "")).partition("/")[0], body["metadata"]
-    args = ["kubectl", "patch", f"{PLURAL}.{group}", meta["name"], "-n", meta["namespace"], "--type", "merge", "-p"]
-    return shlex.join([*args, json.dumps({"spec": {"loop": {"command": number}}})])
+    """Return the shell command that begins a round on Kubernetes; ``number`` is that of the command to the loop."""
+    key = Key(PLURAL, body["metadata"]["namespace"], body["metadata"]["name"])
+    return rollback.kubectl(body, key, {"loop": {"command": number}})
 
 
 async def show(broker: BrokerAddress, service: str, namespace: str, *, as_document: bool) -> None:
-    """Print the state of a loop."""
+    """Print the state of the loop of a service, as text or JSON. Raises HalimedeError."""
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
         services, _ = await client.list("jointinferenceservices", namespace)
@@ -140,7 +143,7 @@ async def show(broker: BrokerAddress, service: str, namespace: str, *, as_docume
 
 
 async def watch(broker: BrokerAddress, service: str, namespace: str, *, as_document: bool) -> None:
-    """Print each change of a loop until Ctrl-C."""
+    """Print each change of a loop on a line, until Ctrl-C or the end of its TrainingModel. Raises HalimedeError."""
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
     last = ""
@@ -157,7 +160,7 @@ async def watch(broker: BrokerAddress, service: str, namespace: str, *, as_docum
 
 
 def document(body: ResourceBody) -> dict[str, Any]:
-    """Return the state as data: that of the status, with the resource's name and phase."""
+    """Return the state of a loop as plain data: as in the status, with the resource's name and phase."""
     status = body.get("status") or {}
     names = {"name": body["metadata"]["name"], "phase": status.get("phase", "Pending")}
     return {**names, **(status.get("loop") or {})}
@@ -172,7 +175,7 @@ def state_of(body: ResourceBody) -> LoopState:
 
 
 def line(body: ResourceBody) -> str:
-    """Return a change as one line."""
+    """Return the state of a loop as one line: round, state, and reason."""
     state, status = state_of(body), body.get("status") or {}
     condition = (status.get("conditions") or [{}])[-1]
     why = ": ".join(text for text in (condition.get("reason", ""), condition.get("message", "")) if text)
@@ -180,7 +183,7 @@ def line(body: ResourceBody) -> str:
 
 
 def lines(body: ResourceBody, state: LoopState, counts: dict[str, str]) -> Iterator[str]:
-    """Yield the state of a loop as readable lines."""
+    """Yield the state of a loop as lines; ``counts`` are the service's metrics, empty without them."""
     status = body.get("status") or {}
     condition = (status.get("conditions") or [{}])[-1]
     model = body["spec"]["model"]["name"]
@@ -199,7 +202,7 @@ def lines(body: ResourceBody, state: LoopState, counts: dict[str, str]) -> Itera
 
 
 def row(record: RoundRecord) -> tuple[str, ...]:
-    """Return a round as a row."""
+    """Return a round as a row, with the cells of ``HISTORY``."""
     return (
         str(record.round),
         _moment(record.ended_s),
@@ -214,6 +217,7 @@ def row(record: RoundRecord) -> tuple[str, ...]:
 
 
 def _estimate(estimate: Estimate | None, *, signed: bool = False) -> str:
+    """Return an estimate with its interval as text; ``-`` without one."""
     if estimate is None:
         return "-"
     form = "+.3f" if signed else ".3f"
@@ -225,5 +229,6 @@ def _moment(seconds: float) -> str:
 
 
 def _service_of(body: ResourceBody) -> str:
+    """Return the name of the service of a TrainingModel's loop; empty: it has no loop."""
     service = ((body.get("spec") or {}).get("loop") or {}).get("service") or {}
     return str(service.get("name", ""))

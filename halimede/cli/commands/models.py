@@ -1,4 +1,4 @@
-"""``halimede models``: writes the Model of a file. ``add`` needs no broker."""
+"""``halimede models add``: writes a manifest with the Model of a model's file. It needs no broker."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from halimede.cli.model_files import inspect_file, needs_worker, write_manifest
-from halimede.cli.output import clean, console, to_yaml, warn
-from halimede.cli.runner import run
+from halimede.cli.model_files import inspect_file
+from halimede.cli.output import clean, console, to_yaml, warn, write_file
+from halimede.cli.runner import needs_worker, run
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import check_name
 
@@ -55,7 +55,7 @@ def add(
         ),
     ] = None,
 ) -> None:
-    """Write a Model for a file into a manifest. An existing manifest is not changed.
+    """Write a Model for a file into a manifest. An existing manifest is an error, and not changed.
 
     Without a preset, the family of the outputs is recognised by their structure and the file's metadata. What is not
     recognised needs a preset or a script. The Model is opened once before it is written.
@@ -80,11 +80,13 @@ def add(
             with open_model(inspection.path, inspection.spec):
                 pass
         except HalimedeError as error:
-            lines = f". `halimede inspect {shlex.quote(str(model))}` prints lines that do" if inspection.opening else ""
-            raise InvalidFieldError("FILE", str(model), f"the model does not answer so: {error}{lines}") from error
-        manifest = inspection.manifest or {}
-        write_manifest(path, manifest)
-        console().print(clean(to_yaml(manifest)), markup=False, end="")
+            inspect = f"`halimede inspect {shlex.quote(str(model))}`"
+            lines = f". {inspect} prints Python lines that open its fixed axes" if inspection.opening else ""
+            text = f"the model cannot be opened with this manifest: {error}{lines}"
+            raise InvalidFieldError("FILE", str(model), text) from error
+        manifest = to_yaml(inspection.manifest or {})
+        write_file("--out", path, manifest.encode())
+        console().print(clean(manifest), markup=False, end="")
         for note in inspection.notes:
             warn(f"Note: {note}")
         shown = shlex.quote(str(path))

@@ -1,6 +1,7 @@
 """``halimede publish``: publishes pictures, or frames of a video, stream or device, as a camera does.
 
-``halimede.cameras`` reads the video; its process ends with the command.
+Pictures are sent by ``publish_pictures``, all others by ``publish_stream``: ``halimede.cameras`` reads these in a
+process that ends with the command.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError,
 from halimede.names import check_label
 from halimede.topic import Address
 from halimede.tracing import FrameRecord, TraceBuffer, write
-from halimede.tracing.export import exporting
+from halimede.tracing.export import open_exporter
 from halimede.tracing.steps import PUBLISH
 
 if TYPE_CHECKING:
@@ -46,22 +47,25 @@ if TYPE_CHECKING:
     from halimede.cameras.ipc_messages import CapturedPicture
     from halimede.cameras.publisher import CameraPublisher
 
-#: unacknowledged messages at a time
+#: most unacknowledged pictures at a time
 WINDOW = 20
-#: seconds for which a frame is retried while the broker is not reachable
+#: seconds for which a frame is retried while the broker is not reachable, and between two attempts
 PATIENCE_S = 30.0
 RETRY_S = 0.2
-#: default frames per second
+#: default pictures per second
 FPS = 25.0
 
+#: suffixes of video files
 VIDEOS = frozenset({
     ".264", ".265", ".asf", ".avi", ".flv", ".h264", ".h265", ".hevc", ".ivf", ".m4v", ".mjpeg", ".mjpg", ".mkv",
     ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm",
 })  # fmt: skip
-#: unacknowledged frames at a time: of a file enough for a distant broker, of a live camera only the newest
+#: most unacknowledged frames at a time: of a file enough for a distant broker, of a live camera only the newest
 FILE_WINDOW, LIVE_WINDOW = 20, 2
+#: packages that videos need
 NEEDED = ("av", "numpy", "PIL")
 
+#: user properties of a message
 Properties = Mapping[str, str] | None
 
 
@@ -169,12 +173,21 @@ def publish(
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """The frames to send. ``rounds`` 0: no limit; ``fps`` 0: as fast as the broker accepts, None: the source's own.
+    """The frames to send, and how.
 
-    ``max_width``: wider frames of a video are scaled down to that; 0: none are. ``order``: shuffles pictures in each
-    round; None: they keep the order of their names. ``wait_s``: seconds in which a worker must read the camera, before
-    the first frame counts; 0: do not wait. ``return_s``: seconds for which frames wait until a worker reads the camera
-    again. ``draw``: the folder for drawn answers; None: none are drawn.
+    Attributes:
+        paths: files and folders, or one video, stream or device.
+        camera, namespace: the camera as which they are published.
+        fps: frames per second; 0: as fast as the broker accepts; None: the source's own, of pictures ``FPS``.
+        rounds: how often all frames are sent; 0: no limit.
+        qos: of the messages, 0 or 1.
+        bare: send pictures as they are, without id and sequence number.
+        max_width: wider frames of a video are scaled down to this, in pixels; 0: none are.
+        order: shuffles pictures in each round; None: they keep the order of their names.
+        wait_s: seconds for a worker to read the camera before frames are counted; 0: do not wait.
+        return_s: seconds for which frames wait until a worker reads the camera again.
+        draw: the folder for drawn answers; None: none are drawn.
+
     """
 
     paths: Sequence[str]
@@ -193,15 +206,20 @@ class PublishPlan:
 
 @dataclass(slots=True)
 class PublishSummary:
-    """The outcome of sending, and when it began, after a wait for a worker; 0: it has not begun."""
+    """The outcome of sending pictures."""
 
     sent: int = 0
+    #: sent without a subscriber
     unheard: int = 0
+    #: when sending began, on the loop's clock, after the wait for a worker; 0: it has not
     began: float = 0.0
 
 
 async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
-    """Send all pictures of a plan in order, with progress, and print a summary. Returns the exit code."""
+    """Send all pictures of a plan with a progress bar, and print a summary.
+
+    Returns the exit code: 1 if a frame had no subscriber or no drawn answer. Raises HalimedeError.
+    """
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     pictures, other_files = images.find(plan.paths)
     async with Client.to(broker) as client:
@@ -222,7 +240,7 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
         drawer = await start_drawing(client.bus, plan)
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
-            async with exporting("camera", names) as exporter:
+            async with open_exporter("camera", names) as exporter:
                 buffer = TraceBuffer(exporter, size=WINDOW)
                 await send_all(client, address, pictures, plan, tally, trace_buffer=buffer, drawer=drawer)
         finally:
@@ -232,7 +250,7 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
 
 
 async def start_drawing(bus: Bus, plan: PublishPlan) -> AnswerDrawer | None:
-    """Return what draws the answers, if the plan has a folder for them. Raises HalimedeError."""
+    """Return the started drawer of answers; None if the plan has no folder for them. Raises HalimedeError."""
     if plan.draw is None:
         return None
     drawer = AnswerDrawer(plan.draw, plan.namespace)
@@ -250,7 +268,10 @@ async def send_all(
     trace_buffer: TraceBuffer,
     drawer: AnswerDrawer | None = None,
 ) -> None:
-    """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
+    """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``.
+
+    Raises NotReadyError if no worker reads the camera in time, and HalimedeError.
+    """
     bus, window = client.bus, asyncio.Semaphore(WINDOW)
     loop = asyncio.get_running_loop()
     subscribers = SubscriberReturn(bus, plan.return_s, only_after_reconnect=False)
@@ -267,11 +288,11 @@ async def send_all(
         began = time.monotonic()
         try:
             has_subscriber = await send_frame(
-                bus, address, data, plan.qos, subscribers, write(trace.here) if trace else None
+                bus, address, data, plan.qos, subscribers, write(trace.context) if trace else None
             )
             if trace:
                 trace.step((PUBLISH, began, time.monotonic(), plan.camera, has_subscriber))
-                trace_buffer.done(trace)
+                trace_buffer.finish(trace)
             tally.sent += 1
             tally.unheard += not has_subscriber
             progress.update(task, completed=tally.sent)
@@ -306,10 +327,10 @@ async def send_frame(
     subscribers: SubscriberReturn,
     properties: Properties = None,
 ) -> bool:
-    """Publish one frame with these user properties; return whether there is a subscriber.
+    """Publish one camera message; return whether there is a subscriber.
 
-    Retries while the broker is not reachable, and while subscribers that were there before may return. A frame with an
-    id keeps it, so it counts once.
+    It is repeated while the broker is not reachable, and while subscribers that were there before may return. A frame
+    keeps its id, so that workers answer it once. Raises UnreachableError after ``PATIENCE_S`` without the broker.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE_S
@@ -332,6 +353,7 @@ def _rounds(pictures: Sequence[InlineImage], plan: PublishPlan) -> Iterator[Inli
 
 
 def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, seconds: float) -> None:
+    """Print the summary of sent pictures."""
     rate = f"{tally.sent / seconds:.0f} a second" if seconds > 0 else "at once"
     acknowledged = ", each acknowledged by the broker" if plan.qos and tally.sent else ""
     console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s ({rate}){acknowledged}")
@@ -339,6 +361,7 @@ def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, s
 
 
 def _warn_unheard(plan: PublishPlan, sent: int, unheard: int) -> None:
+    """Warn of frames without a subscriber, if there are any."""
     if not unheard:
         return
     reads = "reads" if sent == unheard else "read"
@@ -357,7 +380,7 @@ def is_stream(paths: Sequence[str]) -> bool:
 
 
 class WaitingPublisher:
-    """Publishes the first picture until it has a subscriber, and then all others."""
+    """Publishes the pictures of a video: the first one until it has a subscriber if the plan waits, then all others."""
 
     def __init__(self, publisher: CameraPublisher, client: Client, plan: PublishPlan) -> None:
         self._publisher = publisher
@@ -369,7 +392,10 @@ class WaitingPublisher:
         self._first = asyncio.Lock()
 
     async def take(self, picture: CapturedPicture, sequence: int) -> bool:
-        """Publish a picture; return whether the broker accepted it. Raises NotReadyError and RefusedError."""
+        """Publish a picture; return whether the broker accepted it.
+
+        Raises NotReadyError if no worker reads the camera in time, and RefusedError.
+        """
         if not self._is_ready:
             async with self._first:
                 if not self._is_ready:
@@ -386,9 +412,9 @@ class WaitingPublisher:
 
 
 async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
-    """Send a source's frames until its end or Ctrl-C, and print a summary. Returns the exit code.
+    """Send a source's frames until its end or Ctrl-C, and print a summary.
 
-    Raises HalimedeError.
+    Returns the exit code: 1 if a frame had no subscriber or no drawn answer. Raises HalimedeError.
     """
     from halimede.cameras.camera import Camera
     from halimede.cameras.ipc_messages import SourceError
@@ -442,6 +468,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
 
 
 def _report_stream(plan: PublishPlan, tracker: CameraStatusTracker, unheard: int, seconds: float) -> None:
+    """Print the summary of the frames of a video, stream or device."""
     status = tracker.status(0.0)
     console().print(
         f"{status.frames} frames of {status.source} sent as camera {plan.camera} in {seconds:.1f} s "

@@ -22,8 +22,9 @@ from halimede.cli.runner import run
 from halimede.errors import DecodeError, HalimedeError
 from halimede.names import check_label
 
-#: frames that wait for the disk; above that the broker queues frames or, at QoS 0, they are lost and counted
+#: most frames that wait for the disk; above that the broker queues frames or, at QoS 0, they are lost and counted
 QUEUE = 100
+#: seconds between two updates of the progress bar
 POLL_S = 0.2
 
 
@@ -56,7 +57,7 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """Limits of a recording. 0 of seconds or frames: no limit."""
+    """Limits at which a recording ends. 0 of seconds or frames: no limit; ``max_bytes`` of all frames' files."""
 
     seconds: float
     frames: int
@@ -64,7 +65,16 @@ class RecordLimits:
 
 
 class Recorder:
-    """Records frames; ``full`` is set when the recording must end, ``error`` if the reason is an error."""
+    """Stores frames of a camera as they arrive: the handler of a subscription.
+
+    Attributes:
+        full: is set when the recording has to end.
+        reason: why it has to end, for people; empty: it has not.
+        error: the error that ends it; None: none.
+        skipped: messages that were no frames.
+        last_ms: milliseconds from the first to the last frame.
+
+    """
 
     def __init__(self, tape_: RecordingWriter, limits: RecordLimits) -> None:
         self.full = asyncio.Event()
@@ -106,7 +116,7 @@ class Recorder:
 
 
 async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespace: str, limits: RecordLimits) -> None:
-    """Record until a limit or cancelled, and print a summary."""
+    """Record a camera until a limit or until it is cancelled, and print a summary. Raises HalimedeError."""
     filter_ = topics.CAMERA_FRAME.filter(ns=namespace, camera=check_label("--camera", camera))
     async with Client.to(broker) as client:
         with recording.create(Path(folder)) as tape_:
@@ -126,6 +136,7 @@ async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespa
 
 
 async def _until(recorder: Recorder, tape_: RecordingWriter, limits: RecordLimits, title: str) -> None:
+    """Wait until a limit is reached, with a progress bar."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limits.seconds if limits.seconds else float("inf")
     with progress_bar() as progress:
@@ -143,6 +154,7 @@ async def _until(recorder: Recorder, tape_: RecordingWriter, limits: RecordLimit
 
 
 def _report(folder: str, tape_: RecordingWriter, recorder: Recorder, dropped: int) -> None:
+    """Print the summary; ``dropped``: frames that arrived faster than the disk could take them."""
     why = f": {recorder.reason}" if recorder.reason and not recorder.error else ""
     seconds = recorder.last_ms / 1000
     console().print(f"{tape_.frames} frames, {tape_.size} bytes, {seconds:.1f} s recorded in {folder}{why}")

@@ -71,7 +71,18 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The recording to replay, and how. ``fps`` 0: with its own times; ``wait_s``, ``return_s``: as of PublishPlan."""
+    """The recording to replay, and how.
+
+    Attributes:
+        folder: a recording, or a folder of pictures.
+        camera, namespace: the camera as which it is published.
+        speed: as a multiple of the original.
+        fps: frames per second; 0: the recording's own times.
+        loop: repeat it without end.
+        wait_s: seconds for a worker to read the camera before frames are counted; 0: do not wait.
+        return_s: seconds for which frames wait until a worker reads the camera again.
+
+    """
 
     folder: str
     camera: str
@@ -85,7 +96,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayFrames:
-    """Frames in the order of their times, and the folder that has them."""
+    """Frames in the order of their times, and the folder that has their files."""
 
     folder: Path
     entries: Sequence[RecordingEntry]
@@ -93,17 +104,24 @@ class ReplayFrames:
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """The outcome for the frames. ``late``: the longest delay of a frame in seconds."""
+    """The outcome of a replay."""
 
     sent: int = 0
+    #: sent without a subscriber
     unheard: int = 0
+    #: refused by the broker
     refused: int = 0
+    #: seconds of the longest delay of a frame
     late: float = 0.0
+    #: why the broker refused the first one
     why: str = ""
 
 
 async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
-    """Replay, and print a summary at the end. Returns the exit code."""
+    """Replay, and print a summary at the end.
+
+    Returns the exit code: 1 if a frame was refused or had no subscriber. Raises HalimedeError.
+    """
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     reel = load(Path(plan.folder), plan)
     async with Client.to(broker) as client:
@@ -123,7 +141,10 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
 
 
 def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
-    """Return a folder's frames with the times at which they are due."""
+    """Return the frames of a recording or of a folder of pictures, with the times at which they are due.
+
+    Raises HalimedeError.
+    """
     if not folder.is_dir():
         raise HalimedeError(f"{folder}: there is no such folder: give a recording or a folder of pictures")
     if (folder / recording.INDEX).exists():
@@ -147,7 +168,7 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
 
 
 def due(entries: Sequence[RecordingEntry], gap_s: float, speed: float) -> list[RecordingEntry]:
-    """Return the frames with the offsets at which they are sent: evenly, or as recorded (``gap_s`` 0)."""
+    """Return frames with the offsets at which they are sent: every ``gap_s``, or if that is 0 as recorded."""
     if gap_s:
         return [replace(entry, offset_ms=i * gap_s * 1000) for i, entry in enumerate(entries)]
     first = entries[0].offset_ms
@@ -155,7 +176,7 @@ def due(entries: Sequence[RecordingEntry], gap_s: float, speed: float) -> list[R
 
 
 def length_ms(entries: Sequence[RecordingEntry]) -> float:
-    """Return the length of one round: the time until the next one starts."""
+    """Return the milliseconds of one round: from its first frame to the first frame of the next round."""
     last = entries[-1].offset_ms
     return last + (last / (len(entries) - 1) if len(entries) > 1 else recording.PLAIN_GAP_S * 1000)
 
@@ -163,7 +184,10 @@ def length_ms(entries: Sequence[RecordingEntry]) -> float:
 async def play(
     client: Client, address: Address[bytes], reel: ReplayFrames, plan: ReplayPlan, tally: ReplaySummary
 ) -> None:
-    """Send all frames at their times, at most ``WINDOW`` unacknowledged; count into ``tally``."""
+    """Send all frames at their times, at most ``WINDOW`` unacknowledged; count into ``tally``.
+
+    Raises NotReadyError if no worker reads the camera in time, and HalimedeError.
+    """
     bus, window, loop = client.bus, asyncio.Semaphore(WINDOW), asyncio.get_running_loop()
     subscribers = SubscriberReturn(bus, plan.return_s, only_after_reconnect=False)
 
@@ -209,6 +233,7 @@ def _rounds(entries: Sequence[RecordingEntry], *, loop: bool) -> Iterator[tuple[
 
 
 def _report(address: Address[bytes], plan: ReplayPlan, tally: ReplaySummary, seconds: float) -> None:
+    """Print the summary of a replay."""
     console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s, {tally.refused} refused")
     if tally.refused:
         warn(f"the first refusal: {tally.why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -28,10 +28,11 @@ from halimede.topic import Filter
 if TYPE_CHECKING:
     from halimede.cli.preview_drawer import PreviewDrawer
 
-#: remembered ids, so that a repeated result is shown once
+#: most ids that are remembered, so that a repeated result is shown once
 REMEMBERED = 100_000
-#: cells of the column LABEL: two boxes with their scores
+#: characters of the column LABEL: enough for two boxes with their scores
 LABEL_WIDTH = 30
+#: the titles of the table
 HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<{LABEL_WIDTH}} {'SCORE':>6}  {'BY':<5} {'MS':>8}  {'FILE':<20}  NOTE"
 
 
@@ -46,7 +47,7 @@ def results(
         Path | None,
         typer.Option("--draw", metavar="DIR", help="Draw the hard samples that workers publish into a new folder."),
     ] = None,
-    output: o.LinesOption = o.LinesFormat.TABLE,
+    output: o.LinesOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -72,14 +73,14 @@ def results(
 
 
 class Once:
-    """Reports whether an id is new; forgets the oldest ids."""
+    """Remembers the last ``size`` ids."""
 
     def __init__(self, size: int = REMEMBERED) -> None:
         self._size = size
         self._ids: OrderedDict[str, None] = OrderedDict()
 
     def is_new(self, id_: str) -> bool:
-        """Return True the first time."""
+        """Whether an id was not asked for before; it is remembered."""
         if id_ in self._ids:
             return False
         self._ids[id_] = None
@@ -91,9 +92,9 @@ class Once:
 async def show_results(
     broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format, draw: Path | None = None
 ) -> None:
-    """Show results until ``limit`` (0: no limit), Ctrl-C or the end of the service of that name, of any kind.
+    """Print the results of a service until ``limit`` (0: no limit), Ctrl-C or the end of the service.
 
-    ``draw``: a folder for the small pictures of hard samples.
+    ``draw``: a folder for the small pictures of hard samples; None: none. Raises HalimedeError.
     """
     filters: list[Filter[Any]] = [
         *(topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)),
@@ -102,7 +103,7 @@ async def show_results(
     drawer = _drawer(draw, service)
     if drawer:
         filters.append(topics.HARD_SAMPLE.filter(ns=namespace, service=service))
-    await _warn_if_unknown(broker, service, namespace)
+    await warn_if_unknown(broker, service, namespace, "results")
     out, shown = console(), 0
     if form is not Format.JSON:
         out.print(Text(HEADER, style="bold"))
@@ -121,6 +122,7 @@ async def show_results(
 
 
 def _drawer(folder: Path | None, service: str) -> PreviewDrawer | None:
+    """Return the drawer of hard samples; None without a folder. Raises HalimedeError."""
     if folder is None:
         return None
     make_folder("--draw", folder)
@@ -162,6 +164,7 @@ def line(result: Result) -> Text:
 
 
 def _notes(result: Result) -> Iterator[str]:
+    """Yield what the last column shows: whether the sample was hard, and why the edge answered."""
     if result.degraded:
         yield f"degraded: {clean(result.reason)}"
     elif result.hard and result.reason == OffloadReason.BUDGET:
@@ -171,13 +174,20 @@ def _notes(result: Result) -> Iterator[str]:
         yield "hard" if edge_label in {None, result.label} else f"hard, the edge answered {clean(str(edge_label))}"
 
 
-async def _warn_if_unknown(broker: BrokerAddress, service: str, namespace: str) -> None:
-    """Warn if there is no such service, because no result would arrive. GM may be offline: results need no GM."""
+async def warn_if_unknown(
+    broker: BrokerAddress, service: str, namespace: str, messages: Literal["results", "occupancy events"]
+) -> None:
+    """Warn if there is no such service, or it has no occupancy, because no message would arrive.
+
+    GM may be offline: the messages need no GM.
+    """
     try:
         async with Client.to(broker, patience_s=0.0) as client:
-            names = {body["metadata"]["name"] for body in await client.services(namespace)}
-        if service not in names:
-            warn(f"there is no service {service} in namespace {namespace} yet: waiting for its results")
+            specs = {body["metadata"]["name"]: body["spec"] for body in await client.services(namespace)}
+        if service not in specs:
+            warn(f"there is no service {service} in namespace {namespace} yet: waiting for its {messages}")
+        elif messages != "results" and (specs[service].get("edgeWorker") or {}).get("occupancy") is None:
+            warn(f"service {service} has no spec.edgeWorker.occupancy yet: waiting for its {messages}")
     except NoBrokerError:
         raise
     except UnreachableError:

@@ -24,7 +24,7 @@ from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
 from halimede.messages import ResourceBody, ServedVersion, Status
 from halimede.names import Key
 
-#: least characters of a digest that identify a version
+#: least characters of a digest that may name a version
 LEAST = 4
 
 
@@ -55,7 +55,10 @@ def rollback(
 
 
 async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
-    """Return to version ``to``, or to the previous one. Returns the exit code."""
+    """Change a resource to the version ``to``, or to the previous one (empty). Returns the exit code.
+
+    On Kubernetes, it prints the command that does so. Raises InvalidFieldError and HalimedeError.
+    """
     if not kind.versioned:
         versioned = " and ".join(other.plural for other in plurals() if other.versioned)
         raise InvalidFieldError("KIND", kind.plural, f"only {versioned} have versions")
@@ -78,7 +81,10 @@ async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str
 
 
 def choose(body: ResourceBody, to: str) -> ServedVersion:
-    """Return the version of that name or digest, else the latest one that is not the present one."""
+    """Return the version of the name or digest ``to``; without it, the latest one that is not the present one.
+
+    Raises InvalidFieldError for an unknown version, and HalimedeError if there is no earlier one.
+    """
     versions = _status(body).versions
     listed = ", ".join(version.version for version in versions) or "none"
     if to:
@@ -94,7 +100,10 @@ def choose(body: ResourceBody, to: str) -> ServedVersion:
 
 
 def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
-    """Return the change of the spec. Raises HalimedeError if too little is known about the version."""
+    """Return the fields of the spec that make a version the present one.
+
+    Raises HalimedeError if too little is known about the version.
+    """
     spec: Mapping[str, Any] = body["spec"]
     plural_versions = spec.get("versions") or spec.get("manifest") or []
     if version.version in _names(plural_versions):
@@ -111,7 +120,7 @@ def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
 
 
 def kubectl(body: ResourceBody, key: Key, change: Mapping[str, Any]) -> str:
-    """Return the command that makes the change on Kubernetes."""
+    """Return the command that changes fields of a resource's spec on Kubernetes."""
     group = str(body.get("apiVersion", "")).partition("/")[0]
     args = ["kubectl", "patch", f"{key.plural}.{group}", key.name, "-n", key.namespace, "--type", "merge", "-p"]
     return shlex.join([*args, json.dumps({"spec": change})])
@@ -135,6 +144,7 @@ def _names(versions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _status(body: ResourceBody) -> Status:
+    """Return a resource's status. Raises HalimedeError if it cannot be read."""
     try:
         return msgspec.convert(body.get("status") or {}, Status)
     except msgspec.ValidationError as error:

@@ -1,4 +1,8 @@
-"""``halimede seen``: sightings of an identity, requested from the worker that runs the service's joint."""
+"""``halimede seen``: shows where a service with re-identification saw an object (an identity).
+
+It requests the sightings from the worker that runs the service's joint, in which the findings of all cameras come
+together.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,11 @@ from halimede.errors import HalimedeError, InvalidFieldError, NoSubscriberError
 from halimede.messages import Identity, IdentityAnswer, IdentityQuery, Sighting, Track
 from halimede.names import check_label, check_name
 
+#: seconds for the answer
 ANSWER_S = 10.0
-#: the longest identity (messages.multiedge)
+#: most characters of an identity
 MOST_ID = 64
+#: titles of the tables of sightings and of identities
 SIGHTINGS = ("TIME", "CAMERA", "BOX", "ALIKE", "NODE", "FRAME")
 PEOPLE = ("IDENTITY", "SEEN", "CAMERAS", "FIRST", "LAST", "LAST CAMERA", "ALIKE")
 
@@ -59,7 +65,7 @@ def seen(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many sightings, or identities.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new sightings until Ctrl-C.")] = False,
     namespace: o.Namespace = "default",
-    output: o.LinesOption = o.LinesFormat.TABLE,
+    output: o.LinesOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -104,14 +110,14 @@ def seen(
 
 @dataclass(frozen=True, slots=True)
 class ServiceQuery:
-    """The service that is queried."""
+    """The service that a query is for."""
 
     namespace: str
     name: str
 
 
 async def show_sightings(broker: BrokerAddress, service: ServiceQuery, query: IdentityQuery, form: Format) -> None:
-    """Send a query and show the answer. Raises HalimedeError without a reply, or if the identity is unknown."""
+    """Send a query and print the answer. Raises HalimedeError without a reply, or if the identity is unknown."""
     if len(query.identity) > MOST_ID:
         raise InvalidFieldError("IDENTITY", query.identity, f"an identity has at most {MOST_ID} characters")
     async with Client.to(broker) as client:
@@ -133,7 +139,7 @@ async def show_sightings(broker: BrokerAddress, service: ServiceQuery, query: Id
 
 
 async def ask(bus: Bus, service: ServiceQuery, query: IdentityQuery) -> IdentityAnswer:
-    """Query a service's gallery. Raises UnreachableError."""
+    """Return a service's answer to a query. Raises UnreachableError if no worker answers within ``ANSWER_S``."""
     names = {"ns": service.namespace, "service": service.name, "client": bus.client_id}
     requests: RpcClient[IdentityAnswer] = RpcClient(bus, topics.IDENTITY_ANSWER.at(**names))
     await requests.start()
@@ -147,7 +153,7 @@ async def ask(bus: Bus, service: ServiceQuery, query: IdentityQuery) -> Identity
 
 
 async def follow_tracks(broker: BrokerAddress, service: ServiceQuery, identity: str, camera: str, form: Format) -> None:
-    """Show sightings as they happen, until Ctrl-C."""
+    """Print sightings as they happen, until Ctrl-C; an empty identity or camera means all of them."""
     filter_ = topics.TRACK.filter(ns=service.namespace, service=service.name)
     if form is not Format.JSON:
         print(f"{'TIME':<23}  {'IDENTITY':<16}  {'CAMERA':<16}  {'ALIKE':>5}  BOX", flush=True)
@@ -158,7 +164,10 @@ async def follow_tracks(broker: BrokerAddress, service: ServiceQuery, identity: 
 
 
 def features(picture: str, manifest: str) -> bytes:
-    """Return the features of a picture by the model of a manifest. Raises HalimedeError."""
+    """Return the features of a picture file (float16, little endian) by the one Model of a manifest.
+
+    Raises HalimedeError.
+    """
     try:
         import numpy as np
 
@@ -190,7 +199,7 @@ def features(picture: str, manifest: str) -> bytes:
 
 
 def people(identities: list[Identity]) -> Table:
-    """Return identities as a table."""
+    """Return identities as a table; warn if there is none."""
     rows = [
         (
             who.identity,
@@ -225,12 +234,12 @@ def line(track: Track) -> str:
 
 
 def box(at: Sighting) -> str:
-    """Return the corners of a box in whole pixels."""
+    """Return the corners of a sighting's box in whole pixels, as text."""
     return ",".join(f"{value:.0f}" for value in (at.box.x1, at.box.y1, at.box.x2, at.box.y2))
 
 
 def moment(seconds: float) -> str:
-    """Return a time of a camera's clock as text; ``-`` if it is out of the calendar's range."""
+    """Return seconds since 1970 as readable text, in UTC; ``-`` if no calendar has that time, ``?`` if not finite."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     except (ValueError, OverflowError, OSError):

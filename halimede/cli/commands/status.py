@@ -1,4 +1,4 @@
-"""``halimede status``: the state of the system on one screen, with the next steps for each problem."""
+"""``halimede status``: shows the state of the system on one screen, with the next step for each problem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from halimede.cli.tables import text
 from halimede.errors import BrokerNameError
 from halimede.health_checks.check import Check
 from halimede.health_checks.registry import examine
-from halimede.health_checks.resource_fields import condition, dig, phase, reason
+from halimede.health_checks.resource_fields import condition_text, dig, phase, reason
 from halimede.health_checks.resources import phase_rank, rank
 from halimede.messages import NodeInfo
 
@@ -32,11 +32,12 @@ from halimede.messages import NodeInfo
 PATIENCE_S = 2.0
 #: seconds in which the broker sends the retained statuses of cameras
 LISTEN_S = 0.5
+#: most services, rows of checks, and names of nodes on the screen
 SHOWN_SERVICES, SHOWN_CHECKS, SHOWN_NAMES = 20, 20, 5
 
 
 def status(
-    output: o.ReportOption = o.ReportFormat.TABLE,
+    output: o.ReportOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -53,27 +54,32 @@ def status(
 
 @dataclass(slots=True)
 class Snapshot:
-    """The observed state. ``error``: why the answers of GM are missing."""
+    """The observed state of the system."""
 
+    #: the broker's address, and where that was found
     broker: str
     reachable: bool = True
-    #: why it is reachable but of no use
+    #: why the broker does not accept this command; empty: it does
     refused: str = ""
+    #: empty: unknown
     broker_version: str = ""
+    #: None: not measured
     round_trip_ms: float | None = None
+    #: None: GM did not answer
     answers: SystemAnswers | None = None
+    #: why the answers of GM are missing
     error: str = ""
 
     @property
     def services(self) -> list[Mapping[str, Any]]:
-        """All services, and models that are served, the worst first."""
+        """The bodies of all services, and of InferenceModels, the worst phase first."""
         if self.answers is None:
             return []
         facts = self.answers.facts
         return sorted([*facts.services(), *facts.resources.get("im", ())], key=rank)
 
     def checks(self) -> list[Check]:
-        """Return what is not ok."""
+        """Return the rows of all health checks that are not ok; without GM's answers, one row with the error."""
         if self.answers is None:
             about = "gm" if self.reachable and not self.refused else "broker"
             return [Check(about, "problem", self.error, "run `halimede doctor`", about, fails=True)]
@@ -81,7 +87,7 @@ class Snapshot:
 
 
 async def show_status(broker: BrokerAddress, form: Format) -> int:
-    """Show the state of the system. Returns 0 without a problem, else 1."""
+    """Print the state of the system. Returns the exit code: 1 if a check fails."""
     snapshot = await take_snapshot(broker)
     checks = snapshot.checks()
     if form in {Format.JSON, Format.YAML}:
@@ -92,7 +98,7 @@ async def show_status(broker: BrokerAddress, form: Format) -> int:
 
 
 async def take_snapshot(broker: BrokerAddress) -> Snapshot:
-    """Read the whole state once."""
+    """Return the state of the system, read once; errors are part of it."""
     snapshot = Snapshot(str(broker))
     try:
         async with Client.to(broker, patience_s=PATIENCE_S) as client:
@@ -116,7 +122,7 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
 
 
 def document(snapshot: Snapshot, checks: Sequence[Check]) -> dict[str, Any]:
-    """Return a snapshot as plain data."""
+    """Return a snapshot and its checks as plain data."""
     answers = snapshot.answers
     return {
         "healthy": not any(check.fails for check in checks),
@@ -134,7 +140,7 @@ def document(snapshot: Snapshot, checks: Sequence[Check]) -> dict[str, Any]:
                 "name": dig(body, "metadata", "name"),
                 "phase": phase(body),
                 "reason": reason(body),
-                "message": condition(body),
+                "message": condition_text(body),
                 **({"overload": overload} if (overload := tables.overload(body)) else {}),
                 **({"tiers": tables.running_workers(body)} if tables.tiers(body) else {}),
             }
@@ -148,7 +154,7 @@ def document(snapshot: Snapshot, checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def render(out: Console, snapshot: Snapshot, checks: Sequence[Check]) -> None:
-    """Print a snapshot as text."""
+    """Print a snapshot and its checks as text."""
     speed = "" if snapshot.round_trip_ms is None else f", round trip {snapshot.round_trip_ms:g} ms"
     version = f", {snapshot.broker_version}" if snapshot.broker_version else ""
     state = ": no answer" if not snapshot.reachable else f": {snapshot.refused}" if snapshot.refused else ""
@@ -165,6 +171,7 @@ def render(out: Console, snapshot: Snapshot, checks: Sequence[Check]) -> None:
 
 
 def _render_system(out: Console, snapshot: Snapshot, answers: SystemAnswers) -> None:
+    """Print what GM has answered: itself, the nodes, and the services."""
     version = answers.version
     _line(out, "GM", f"up, version {text(version.get('version'))}, epoch {text(version.get('epoch'))}")
     _line(out, "Nodes", _nodes(answers.facts.nodes))
@@ -174,12 +181,13 @@ def _render_system(out: Console, snapshot: Snapshot, answers: SystemAnswers) -> 
     for body in snapshot.services[:SHOWN_SERVICES]:
         row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
         row.append(phase(body), style=COLOURS.get(phase(body), ""))
-        out.print(row.append(clean("  " + condition(body)), style="dim"))
+        out.print(row.append(clean("  " + condition_text(body)), style="dim"))
         if tiers := tables.running_workers(body):
             out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
 
 
 def _render_checks(out: Console, title: str, checks: Sequence[Check]) -> None:
+    """Print the rows of checks under a title; nothing without rows."""
     if checks:
         out.print(Text(f"\n{title}", style="bold"))
     for check in checks[:SHOWN_CHECKS]:
@@ -190,6 +198,7 @@ def _render_checks(out: Console, title: str, checks: Sequence[Check]) -> None:
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> str:
+    """Return how many nodes are online, offline and drained, with names of the latter two."""
     groups = {
         "online": [n.name for n in nodes if n.online and not n.drained],
         "offline": [n.name for n in nodes if not n.online],

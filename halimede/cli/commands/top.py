@@ -1,7 +1,7 @@
-"""``halimede top``: a live view of the system, from retained topics, so it works while GM is offline.
+"""``halimede top``: shows a live view of the system, from retained messages, so that it works while GM is offline.
 
-A status document holds until the next one arrives. So the count at the start of a window is that of the last document
-before it, and a service without a new document has counted nothing.
+Rates are computed over a window of time. A status document is valid until the next one arrives: the count at the start
+of a window is that of the last document before it, and a service without a new document has counted nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -37,30 +36,25 @@ from halimede.messages import GmPresence, Load, NodeInfo, Peer, Presence, Status
 
 #: seconds over which a rate is computed
 WINDOW_S = 5.0
-#: documents that are kept of one service: GM sends at most one a second
+#: most counts of one service: GM sends at most one document a second
 MOST_POINTS = 32
-#: seconds between two requests to GM, which has facts that no topic has (drained nodes, workers)
+#: seconds between two requests to GM, for facts that no topic has (drained nodes, workers)
 ASK_S = 2.0
 #: least seconds of a measurement: status documents arrive at most once a second
 LEAST_MEASURE_S = 3.0
+#: a row of a table as plain data
 Row = Mapping[str, Any]
 
 
-class Sort(StrEnum):
-    """What ``top`` sorts services by."""
-
-    PHASE = "phase"
-    NAME = "name"
-    RATE = "rate"
-    UPLOAD = "upload"
-    LATENCY = "latency"
+#: what ``top`` sorts services by
+Sort = Literal["phase", "name", "rate", "upload", "latency"]
 
 
 def top(
     seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=60, help="Seconds per update.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Measure for one interval, print it, and exit.")] = False,
-    sort: Annotated[Sort, typer.Option("--sort", help="The column that services are sorted by.")] = Sort.PHASE,
-    output: o.ReportOption = o.ReportFormat.TABLE,
+    sort: Annotated[Sort, typer.Option("--sort", help="The column that services are sorted by.")] = "phase",
+    output: o.ReportOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -72,27 +66,29 @@ def top(
       halimede top --seconds 5 --sort rate
       halimede top --once -o json | jq '.services[].framesPerSecond'
     """
-    run(lambda: show_system(o.address(broker, credentials), seconds, sort.value, Format(output), once=once))
+    run(lambda: show_system(o.address(broker, credentials), seconds, sort, Format(output), once=once))
 
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """The counts of a service at a time."""
+    """The counts of a service since its start, at a time of the loop's clock."""
 
     time: float
+    #: answered frames
     frames: int
+    #: uploaded frames, as the share of uploads times the frames
     uploads: float
 
 
 @dataclass(slots=True)
 class ServiceRates:
-    """A service's newest document, and its earlier counts."""
+    """A service's newest status document, and its counts over time, the newest last."""
 
     document: StatusDocument
     points: deque[RatePoint] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
 
     def rate(self, now: float, read: Callable[[RatePoint], float]) -> float:
-        """Return the increase per second, over the last ``WINDOW_S`` or since the first document."""
+        """Return the increase per second of the count that ``read`` returns, over ``WINDOW_S`` or since the first."""
         last, start = self.points[-1], now - WINDOW_S
         base = self.points[0]
         for point in self.points:
@@ -104,20 +100,27 @@ class ServiceRates:
 
 @dataclass(slots=True)
 class TopState:
-    """All messages that ``top`` has received."""
+    """What ``top`` has received."""
 
-    #: by plural, namespace and name
+    #: by plural of the kind, namespace and name
     services: dict[tuple[str, str, str], ServiceRates] = field(default_factory=dict)
+    #: of cloud workers and of peers, by namespace, service and worker
     loads: dict[tuple[str, str, str], Load] = field(default_factory=dict)
     peers: dict[tuple[str, str, str], Peer] = field(default_factory=dict)
+    #: of nodes, by name
     presences: dict[str, Presence] = field(default_factory=dict)
-    #: the nodes whose presence the broker has retained and which may have ended since: GM knows whether they are online
+    #: names of nodes whose presence is only a retained message: they may have ended since, which GM knows
     unconfirmed: set[str] = field(default_factory=set)
+    #: GM's answers about nodes, by name
     infos: dict[str, NodeInfo] = field(default_factory=dict)
+    #: None: nothing was received
     gm: GmPresence | None = None
 
     def take(self, now: float, document: StatusDocument, plural: str = "") -> None:
-        """Record a status document of a kind (``plural``). Another uid is another service with new counts."""
+        """Record a status document of a resource of the kind ``plural``, received at ``now`` (the loop's clock).
+
+        A document with another uid is of a new service, whose counts begin again.
+        """
         key = plural, document.namespace, document.name
         service = self.services.get(key)
         if service is None or service.document.uid != document.uid:
@@ -126,7 +129,7 @@ class TopState:
         service.points.append(_point(now, document))
 
     def view(self, now: float, sort: str) -> dict[str, Any]:
-        """Return the data to show, as plain data."""
+        """Return what to show at ``now``, as plain data; ``sort`` is a key of ``SORTS``."""
         services = [_service(now, service) for service in self.services.values()]
         services.sort(key=SORTS[sort])
         return {
@@ -150,6 +153,7 @@ class TopState:
         }
 
     def _node(self, name: str) -> dict[str, Any]:
+        """Return a node as a row, from its presence and GM's answer about it."""
         presence, info = self.presences.get(name), self.infos.get(name)
         is_confirmed = presence is not None and (info is None or name not in self.unconfirmed)
         source = presence if is_confirmed else info
@@ -175,6 +179,7 @@ def _point(now: float, document: StatusDocument) -> RatePoint:
 
 
 def _service(now: float, service: ServiceRates) -> dict[str, Any]:
+    """Return a service as a row: its phase, rates, counts and latencies."""
     document = service.document
     counts, status = _metrics(document), document.status
     infos = [node.task_info for node in status.nodes if node.task_info]
@@ -212,7 +217,7 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["namespace"], row["name"]
 
 
-#: sort keys of services; equal ones are sorted by name
+#: sort keys of services; services with equal keys are sorted by name
 SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "phase": lambda row: (phase_rank(row["phase"]), *_name(row)),
     "name": _name,
@@ -223,7 +228,7 @@ SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 
 async def show_system(broker: BrokerAddress, seconds: float, sort: str, form: Format, *, once: bool) -> None:
-    """Show the system repeatedly until cancelled, or once after one measurement."""
+    """Show the system every ``seconds`` until it is cancelled, or (``once``) after one measurement."""
     state = TopState()
     async with Client.to(broker, patience_s=0.0) as client:
         await listen(client.bus, state)
@@ -235,7 +240,7 @@ async def show_system(broker: BrokerAddress, seconds: float, sort: str, form: Fo
 
 
 async def listen(bus: Bus, state: TopState) -> None:
-    """Keep ``state`` up to date from topics."""
+    """Subscribe to all topics from which ``state`` is kept up to date. Raises BusError."""
     loop = asyncio.get_running_loop()
 
     async def status(delivery: Delivery[StatusDocument]) -> None:
@@ -279,6 +284,7 @@ async def listen(bus: Bus, state: TopState) -> None:
 
 
 async def _ask(client: Client, state: TopState) -> None:
+    """Request the nodes from GM again and again, until it is cancelled."""
     while True:
         with contextlib.suppress(HalimedeError):  # GM is offline: the screen shows that
             state.infos = {node.name: node for node in await client.nodes()}
@@ -288,6 +294,7 @@ async def _ask(client: Client, state: TopState) -> None:
 async def _show(
     bus: Bus, broker: BrokerAddress, state: TopState, *, seconds: float, sort: str, form: Format, once: bool
 ) -> None:
+    """Show the state: on a terminal as a live screen, else as lines or documents; ``once``: once, and return."""
     loop = asyncio.get_running_loop()
 
     def view() -> dict[str, Any]:
@@ -312,7 +319,7 @@ async def _show(
 
 
 async def _lines(view: Any, seconds: float, form: Format) -> None:
-    """For pipes: prints one document per line, or one table after another."""
+    """For pipes: prints one JSON document per line, or one YAML document or table after another."""
     while True:
         await asyncio.sleep(seconds)
         if form is Format.JSON:
@@ -326,7 +333,7 @@ async def _lines(view: Any, seconds: float, form: Format) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScreenColumn:
-    """A column: title, function of a cell, and the minimum width of the terminal."""
+    """A column: its title, the function that returns a cell, and the least columns of a terminal that shows it."""
 
     title: str
     cell: Callable[[Row], str]
@@ -342,7 +349,7 @@ def _rate(key: str) -> Callable[[Row], str]:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return three significant digits, and all digits of a large value; ``-`` for none."""
+    """Return milliseconds as text with three significant digits, large ones in whole numbers; ``-`` for None."""
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -352,6 +359,7 @@ def _ms(*keys: str) -> Callable[[Row], str]:
     return lambda row: "/".join(milliseconds(row[key]) for key in keys)
 
 
+#: columns of the tables; the rows are those of ``TopState.view``
 SERVICE_COLUMNS = (
     ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['name']}"),
     ScreenColumn("PHASE", lambda row: row["phase"]),
@@ -368,17 +376,16 @@ SERVICE_COLUMNS = (
     ScreenColumn("FRAMES", _count("frames"), 140),
     ScreenColumn("WHY", lambda row: row["overload"] if row["phase"] == "Running" else row["reason"], 100),
 )
-WORKER_COLUMNS = (
-    ScreenColumn("CLOUD WORKER", lambda row: row["worker"]),
+#: columns of workers that answer requests of others
+CAPACITY_COLUMNS = (
     ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
     ScreenColumn("CREDITS", _count("credits")),
     ScreenColumn("MS A SAMPLE", _ms("serviceMs")),
 )
+WORKER_COLUMNS = (ScreenColumn("CLOUD WORKER", lambda row: row["worker"]), *CAPACITY_COLUMNS)
 PEER_COLUMNS = (
     ScreenColumn("EDGE WORKER", lambda row: row["worker"]),
-    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
-    ScreenColumn("CREDITS", _count("credits")),
-    ScreenColumn("MS A SAMPLE", _ms("serviceMs")),
+    *CAPACITY_COLUMNS,
     ScreenColumn("RANK", _count("rank"), 70),
 )
 NODE_COLUMNS = (
@@ -391,7 +398,7 @@ NODE_COLUMNS = (
 
 
 def screen(view: Row, width: int, *, rows: int) -> RenderableType:
-    """Return a view for a terminal of this width and height (``rows`` 0: any height)."""
+    """Return a view (of ``TopState.view``) for a terminal with so many columns and rows; ``rows`` 0: any height."""
     parts: list[RenderableType] = [_head(view)]
     blocks = (
         (SERVICE_COLUMNS, view["services"]),
@@ -409,6 +416,7 @@ def screen(view: Row, width: int, *, rows: int) -> RenderableType:
 
 
 def _head(view: Row) -> Text:
+    """Return the first line: broker, GM, nodes, and frames per second."""
     broker, gm, nodes = view["broker"], view["gm"], view["nodes"]
     head = Text("halimede top  ", style="bold")
     head.append(clean(f"{broker['address']} "), style="not bold")
@@ -427,6 +435,7 @@ def _head(view: Row) -> Text:
 
 
 def _block(columns: Sequence[ScreenColumn], rows: Sequence[Row], width: int, most: int) -> list[RenderableType]:
+    """Return a table with at most ``most`` rows, for a terminal of this width, and the number of further rows."""
     chosen = [column for column in columns if column.min_width <= width]
     shown = rows[:most]
     block = table([column.title for column in chosen], ([column.cell(row) for column in chosen] for row in shown))
@@ -439,7 +448,10 @@ def _block(columns: Sequence[ScreenColumn], rows: Sequence[Row], width: int, mos
 
 
 def _shares(counts: Sequence[int], rows: int) -> list[int]:
-    """Divide the lines of a screen among tables: each gets a few, the first gets the rest."""
+    """Return how many rows of each table a screen of ``rows`` lines shows; ``counts`` are those of all rows.
+
+    Each table gets a few, and the first tables get what is free.
+    """
     frame = 3  # a blank line, the header, and "and n more"
     free = max(0, rows - frame * sum(1 for count in counts if count))
     shares = [min(count, max(1, free // 4)) for count in counts]

@@ -1,4 +1,7 @@
-"""``halimede trace``: the steps of one frame at edge and cloud, requested from the workers that remember it."""
+"""``halimede trace``: shows the steps of one frame at edge and cloud, as bars over time.
+
+It requests the steps from all workers; each worker remembers the steps of its last frames.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,22 @@ QUIET_S, LONGEST_S = 0.5, 3.0
 EXPIRY_S = 10
 #: seconds between a result and the request for its frame: the worker first receives the broker's acknowledgement
 SETTLE_S = 0.3
-#: the most replies
+#: most replies
 MAX_REPLIES = 256
+#: characters of the longest bar
 WIDTH = 40
-#: the number of frames that each worker remembers is the worker's own (halimede.tracing.record)
+#: which frames can be traced, for errors; ``halimede.tracing.record`` sets the number
 HOW = (
     "each worker keeps its last 4,096 frames until it restarts. "
     "Ids: `halimede results -f SERVICE -o json` (field id); or `halimede trace --last`"
 )
+#: colours of workers, by role
 STYLES = {"edge": "green", "cloud": "cyan"}
+#: nanoseconds of a millisecond
 MS = 1e6
-#: steps that separate the parts of an answer
+#: names of the steps in which a worker waits for the next tier, and sends its reply
 REQUEST, REPLY = "offload.request", "reply"
-#: milliseconds by which clocks may differ before a note is shown
+#: milliseconds by which clocks may differ without a note
 TOLERANCE_MS = 1.0
 
 
@@ -71,7 +77,7 @@ def trace(
     ] = "",
     namespace: o.Namespace = "default",
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --next: how long to wait.")] = 30.0,
-    output: o.LinesOption = o.LinesFormat.TABLE,
+    output: o.LinesOption = "table",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -104,20 +110,21 @@ def trace(
 
 @dataclass(frozen=True, slots=True)
 class FrameQuery:
-    """Selects a frame: by id, or the last answered one, optionally of a service, optionally a hard one.
+    """Selects a frame: by its id, or the last or next one that is answered."""
 
-    ``next_s``: seconds to wait for the next one in place of the last; 0: the last.
-    """
-
+    #: hexadecimal; empty: the last or next one
     id: str = ""
+    #: without an id: only frames of this service (empty: of all) in this namespace
     service: str = ""
     namespace: str = ""
+    #: without an id: only hard frames
     hard: bool = False
+    #: without an id: seconds to wait for the next frame; 0: the last one
     next_s: float = 0.0
 
 
 async def trace_frame(broker: BrokerAddress, query: FrameQuery, form: Format) -> None:
-    """Show a frame's steps. Raises HalimedeError if no worker remembers it, or if no result arrives."""
+    """Print a frame's steps. Raises HalimedeError if no worker remembers the frame, or if no result arrives in time."""
     if query.id and not re.fullmatch(r"[0-9a-f]{32}", query.id):
         raise InvalidFieldError("FRAME_ID", query.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
     async with Client.to(broker) as client:
@@ -140,7 +147,10 @@ async def trace_frame(broker: BrokerAddress, query: FrameQuery, form: Format) ->
 
 
 async def ask(rpc: RpcClient[TraceReply], request: TraceRequest) -> list[TraceReply]:
-    """Request a frame from all workers; return the replies of those that know it."""
+    """Request the steps of a frame from all workers; return the replies of those that have them, an empty list if none.
+
+    ``request``: the frame's id, or which last frame. Raises HalimedeError if no worker is connected.
+    """
     replies = rpc.gather(
         topics.TRACE_REQUEST.at(client=rpc.bus.client_id),
         request,
@@ -157,7 +167,10 @@ async def ask(rpc: RpcClient[TraceReply], request: TraceRequest) -> list[TraceRe
 
 
 async def _last_result(rpc: RpcClient[TraceReply], query: FrameQuery) -> str:
-    """Return the id of the last frame that a worker has answered, of several workers by their clocks."""
+    """Return the id of the last frame that a worker has answered; among several workers, their clocks decide.
+
+    Raises HalimedeError if there is none.
+    """
     request = TraceRequest(namespace=query.namespace, service=query.service, hard=query.hard)
     replies = await ask(rpc, request)
     if not replies:
@@ -169,12 +182,16 @@ async def _last_result(rpc: RpcClient[TraceReply], query: FrameQuery) -> str:
 
 
 def _what(query: FrameQuery) -> str:
+    """Return what a query selects, for errors."""
     of = f"service {query.service}" if query.service else "any service"
     return f"{'hard frame' if query.hard else 'frame'} of {of} in namespace {query.namespace}"
 
 
 async def _next_result(bus: Bus, query: FrameQuery) -> str:
-    """Wait for the next matching result, and until its worker has recorded it."""
+    """Wait for the next matching result, and until its worker has recorded the steps; return the frame's id.
+
+    Raises HalimedeError after ``query.next_s``.
+    """
     frame_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def result(delivery: Delivery[Result]) -> None:
@@ -197,7 +214,7 @@ async def _next_result(bus: Bus, query: FrameQuery) -> str:
 
 
 def waterfall(timeline: Waterfall) -> Table:
-    """Return a timeline as a table with bars."""
+    """Return a timeline as a table, with a bar for each step."""
     grid = table(("STEP", "WORKER", "START MS", "MS", "", "NOTES"), ())
     first = min(row.start_ms for row in timeline.rows)
     for row in timeline.rows:
@@ -217,6 +234,7 @@ def waterfall(timeline: Waterfall) -> Table:
 
 
 def _bar(row: WaterfallRow, first: float, length: float) -> Text:
+    """Return the bar of a step, in a timeline that begins at ``first`` and takes ``length`` milliseconds."""
     scale = WIDTH / length if length else 0.0
     before = min(int((row.start_ms - first) * scale), WIDTH - 1)
     long = max(1, min(round(row.duration_ms * scale), WIDTH - before))
@@ -231,6 +249,7 @@ def _short(value: object) -> str:
 
 
 def _as_json(timeline: Waterfall) -> dict[str, object]:
+    """Return a timeline as plain data."""
     rows = [
         {
             "worker": row.worker,
@@ -248,42 +267,46 @@ def _as_json(timeline: Waterfall) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class WaterfallRow:
-    """One step: its worker, its start (milliseconds after the edge received the frame), duration and attributes."""
+    """One step of a frame in a worker."""
 
     worker: str
     node: str
+    #: of the worker: ``edge`` or ``cloud``
     role: str
+    #: name of the step; ``a.b`` is a part of ``a``
     step: str
+    #: milliseconds after the edge received the frame
     start_ms: float
     duration_ms: float
+    #: facts about the step, by name
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """Rows in the order of their start, and notes."""
+    """The timeline of a frame: its steps in the order of their start, and notes about clocks and missing steps."""
 
     rows: list[WaterfallRow]
     remarks: list[str]
 
     @property
     def length_ms(self) -> float:
-        """The time from the first start to the last end."""
+        """Milliseconds from the first start to the last end."""
         ends = [row.start_ms + row.duration_ms for row in self.rows]
         return max(ends, default=0.0) - min((row.start_ms for row in self.rows), default=0.0)
 
 
 def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
-    """Return one timeline for each edge worker that had the frame; replies without an edge come last, on their clocks.
+    """Return a timeline for each edge worker that had the frame, then one for each other reply, on its own clock.
 
-    Clocks of two machines are never compared: the cloud's steps are placed in the middle of the edge's request to that
-    worker, because both directions take about the same time. The clocks are only used to show their difference.
+    Clocks of two machines are not compared: the cloud's steps are placed in the middle of the edge's request to that
+    worker, because both directions take about the same time. Clocks only serve for a note about their difference.
     """
     edges = [reply for reply in replies if reply.role == "edge" and reply.spans]
     clouds = [reply for reply in replies if reply.role == "cloud" and reply.spans]
     waterfalls = []
     for edge in edges:
-        answers = [cloud for cloud in clouds if _is_same_service(edge, cloud)]
+        answers = [cloud for cloud in clouds if (cloud.namespace, cloud.service) == (edge.namespace, edge.service)]
         clouds = [cloud for cloud in clouds if cloud not in answers]
         waterfalls.append(_timeline(edge, answers))
     for cloud in clouds:
@@ -292,11 +315,8 @@ def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
     return waterfalls
 
 
-def _is_same_service(edge: TraceReply, cloud: TraceReply) -> bool:
-    return (edge.namespace, edge.service) == (cloud.namespace, cloud.service)
-
-
 def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
+    """Return the timeline of an edge's reply, with the replies of further tiers placed in it."""
     rows = _rows(edge, _start(edge.spans))
     remarks = []
     #: replies with a position, and the zero of their clocks: a tier in between sends requests itself
@@ -326,7 +346,10 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
 def _placeable(
     placed: Sequence[tuple[TraceReply, int]], unplaced: Sequence[TraceReply]
 ) -> Iterator[tuple[TraceReply, TraceReply, int, Span]]:
-    """Yield a reply whose request is in a placed one: both, the requester's zero, and the request."""
+    """Yield each reply whose request is in a placed reply: the reply, the requester's one, its zero, and the request.
+
+    The zero is the time of the requester's clock at which the timeline begins, in nanoseconds.
+    """
     for cloud in unplaced:
         for asker, zero in placed:
             if request := _request(asker.spans, cloud.worker):
@@ -334,6 +357,7 @@ def _placeable(
 
 
 def _rows(reply: TraceReply, zero_ns: int) -> list[WaterfallRow]:
+    """Return the steps of a reply; ``zero_ns`` is the beginning of the timeline on the worker's clock."""
     return [
         WaterfallRow(
             reply.worker,
@@ -349,7 +373,7 @@ def _rows(reply: TraceReply, zero_ns: int) -> list[WaterfallRow]:
 
 
 def _sort_rows(rows: list[WaterfallRow]) -> list[WaterfallRow]:
-    """Sort by start; a step comes before the steps that it contains."""
+    """Return steps sorted by start; a step comes before its parts."""
     return sorted(rows, key=lambda row: (round(row.start_ms, 6), row.step.count("."), -row.duration_ms))
 
 
@@ -358,13 +382,13 @@ def _start(spans: Sequence[Span]) -> int:
 
 
 def _busy(spans: Sequence[Span]) -> int:
-    """Return the time from the cloud's first step to the start of its reply."""
+    """Return the nanoseconds from a worker's first step to the start of its reply."""
     begin = _start(spans)
     return max((s.start_ns if s.name == REPLY else s.start_ns + s.duration_ns) - begin for s in spans)
 
 
 def _request(spans: Sequence[Span], worker: str) -> Span | None:
-    """Return the request that this worker answered, else the last one that went to it or to nobody in particular."""
+    """Return the request that this worker answered; else the last one to it or to any worker, None without one."""
     sent = [span for span in spans if span.name == REQUEST and span.attributes.get("to") in {worker, "any"}]
     answered = [span for span in sent if span.attributes.get("answered")]
     chosen = answered or sent

@@ -1,4 +1,4 @@
-"""``halimede upload``: files of this machine to a store."""
+"""``halimede upload``: sends files of this machine to a store (S3, HTTP or a folder). It needs no broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``halimede version``: the version of this command, and of GM."""
+"""``halimede version``: prints the version of this command and that of GM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def version(broker: o.Broker = "", credentials: o.Credentials = "") -> None:
 
 
 async def show_version(broker: BrokerAddress) -> int:
-    """Show our version and GM's. Returns the exit code."""
+    """Print the version of this command and that of GM. Returns the exit code: 1 if GM does not answer."""
     print(f"client  {halimede.__version__}")
     try:
         async with Client.to(broker, patience_s=1.0) as client:

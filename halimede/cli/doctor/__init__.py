@@ -1,1 +1,1 @@
-"""``halimede doctor``: checks of this machine, the broker and the system."""
+"""The checks of ``halimede doctor`` (``commands/doctor.py``): of this machine, the broker and the system."""

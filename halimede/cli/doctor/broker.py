@@ -1,4 +1,7 @@
-"""The checks of ``doctor`` for the broker, from its host name to its access rules; each needs the ones before."""
+"""The checks of ``doctor`` for the broker: its name, connection, TLS, protocol, access for strangers, speed and rules.
+
+A check needs those before it to succeed. Each returns or yields rows (``Check``).
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,15 @@ from halimede.errors import BusError, InvalidFieldError, RefusedError
 from halimede.health_checks.check import Check, ok, problem, warning
 from halimede.messages import Synced
 
+#: how hosts of this machine begin
 LOOPBACK = ("127.", "::1", "localhost")
-#: days that a certificate should still be valid
+#: least days that a certificate should still be valid
 EXPIRY_DAYS = 30
-#: milliseconds above the network's own: a delayed acknowledgement takes 40
+#: milliseconds of a round trip, in addition to the network's, that show Nagle's algorithm: it delays by 40
 NAGLE_MS = 25.0
+#: number of small frames that are measured
 ROUND_TRIPS = 11
-#: bytes of a camera's raw picture (640x480x3), how many are sent, and milliseconds above which one is too slow: a
+#: bytes of a camera's raw picture (640x480x3), how many are sent, and milliseconds from which one is too slow: a
 #: quarter of the default deadline of the cloud's answer
 LARGE, LARGE_ROUND_TRIPS, LARGE_MS = 921_600, 5, 500.0
 #: bytes of topic and properties; seconds for one large frame
@@ -41,16 +46,19 @@ DIALS = 3
 TIMEOUT_S = 5.0
 #: seconds for a broker to refuse a client without certificate; seconds to close a connection
 VERDICT_S, CLOSE_S = 0.5, 1.0
+#: protocol levels of MQTT 3.1.1 and 5; types of packets, and the flag of a clean start
 V311, V5 = 4, 5
 CONNECT, CONNACK, CLEAN = 0x10, 0x20, 0x02
+#: seconds of keep-alive in a CONNECT
 KEEPALIVE_S = 10
 #: reason code in a v5 CONNACK
 UNSUPPORTED_VERSION = 0x84
+#: bytes of a CONNACK of MQTT 3.1.1, without its header
 V311_CONNACK_BYTES = 2
 
 
 async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
-    """Resolve the name, connect, do the TLS handshake, and check the protocol's version; a problem ends it."""
+    """Yield rows about the broker's name, connection, TLS and MQTT version; it ends at the first problem."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -77,7 +85,7 @@ async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
 
 
 async def tls(settings: MqttSettings) -> Check:
-    """Check the broker's certificate, or that there is none."""
+    """Return the row about the broker's certificate, or about the lack of encryption."""
     if not settings.secure:
         if settings.host.startswith(LOOPBACK):
             return ok("encryption", "none, on this machine's loopback")
@@ -107,7 +115,7 @@ async def tls(settings: MqttSettings) -> Check:
 
 
 async def _other_names(settings: MqttSettings) -> Check:
-    """Return the problem of a trusted certificate for other names, with these names."""
+    """Return the row of a trusted certificate for other names than the host's, with these names."""
     context = settings.context()
     assert context is not None  # noqa: S101  # the connection was over TLS
     context.check_hostname = False
@@ -123,7 +131,7 @@ async def _other_names(settings: MqttSettings) -> Check:
 
 
 async def version(settings: MqttSettings) -> Check:
-    """Check whether the broker supports MQTT v5."""
+    """Return the row about the broker's support of MQTT v5."""
     name = "protocol"
     try:
         speaks = await speaks_v5(settings, settings.context())
@@ -139,11 +147,11 @@ async def version(settings: MqttSettings) -> Check:
 
 
 async def strangers(settings: MqttSettings) -> Check:
-    """Check whether the broker accepts clients without credentials."""
+    """Return the row about clients without credentials, which a broker should refuse."""
     name = "strangers"
     context = _stranger(settings)
     try:
-        accepted = await (_accepts(settings, context) if context else _accepts_anonymous(settings))
+        accepted = await _accepts(settings, context) if context else (await greet(settings, None, V5)).accepted
     except (OSError, TimeoutError):
         accepted = False
     if not accepted:
@@ -152,12 +160,8 @@ async def strangers(settings: MqttSettings) -> Check:
     return warning(name, "clients can connect without credentials", do)
 
 
-async def _accepts_anonymous(settings: MqttSettings) -> bool:
-    return (await greet(settings, None, V5)).accepted
-
-
 async def _accepts(settings: MqttSettings, context: ssl.SSLContext) -> bool:
-    """Whether a broker accepts a TLS client without a certificate."""
+    """Whether a broker accepts a TLS client without a certificate. Raises OSError and TimeoutError."""
     reader, writer = await open_stream(settings, None)
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -169,7 +173,10 @@ async def _accepts(settings: MqttSettings, context: ssl.SSLContext) -> bool:
 
 
 async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
-    """Measure the round trip of small and large frames, and name the cause of a slow one."""
+    """Measure the round trips of small and large frames; yield rows about them, and about causes on this machine.
+
+    ``settings`` are those of the broker that ``bus`` is connected to.
+    """
     name = "round trip"
     try:
         network_ms = await _distance_ms(settings)
@@ -198,7 +205,10 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
 
 
 async def _distance_ms(settings: MqttSettings) -> float:
-    """Return the shortest time to make a connection: one round trip of the network, without the broker."""
+    """Return the milliseconds of one round trip of the network: the shortest time to make a connection.
+
+    Raises OSError and TimeoutError.
+    """
     loop, times = asyncio.get_running_loop(), []
     for _ in range(DIALS):
         began = loop.time()
@@ -209,7 +219,10 @@ async def _distance_ms(settings: MqttSettings) -> float:
 
 
 async def _large(bus: Bus, small_ms: float) -> Check:
-    """Measure the round trip of a large frame, which the broker also delivers to this client."""
+    """Return the row about large frames, which the broker delivers back to this client.
+
+    ``small_ms``: milliseconds of a small frame's round trip.
+    """
     name = "large frames"
     if bus.max_packet < LARGE + RESERVED:
         return ok(name, "not measured: the broker does not accept 900 KB")
@@ -229,7 +242,7 @@ async def _large(bus: Bus, small_ms: float) -> Check:
 
 
 async def rules(bus: Bus) -> Check:
-    """Try what an operator must not do: publish as GM to a node, here one that does not exist."""
+    """Return the row about access rules: it tries to publish as GM, to a node that does not exist."""
     name = "access rules"
     try:
         await bus.publish(topics.SYNCED.at(node=f"doctor-{secrets.token_hex(8)}"), Synced(epoch=0, count=0))
@@ -242,7 +255,7 @@ async def rules(bus: Bus) -> Check:
 
 
 def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:
-    """Return a context without this client's credentials."""
+    """Return a TLS context without this client's credentials; None: the broker has no TLS."""
     if not settings.secure:
         return None
     authority = settings.credentials.folder / "ca.crt" if settings.credentials else Path()
@@ -251,12 +264,11 @@ def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """The broker's reply: a reason code (0: accepted), or None if it closed the connection without one.
+    """The broker's reply to a CONNECT without credentials."""
 
-    ``level`` is the protocol version of the reply.
-    """
-
+    #: reason code, 0: accepted; None: it closed the connection without a reply
     code: int | None
+    #: protocol level of the reply, ``V311`` or ``V5``
     level: int
 
     @property
@@ -268,7 +280,10 @@ class ProbeReply:
 async def open_stream(
     settings: MqttSettings, context: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect. Raises OSError (ssl.SSLError among them) and TimeoutError."""
+    """Return a new connection to the broker, with TLS if there is a context.
+
+    Raises OSError (ssl.SSLError among them), and TimeoutError after ``TIMEOUT_S``.
+    """
     async with asyncio.timeout(TIMEOUT_S):
         return await asyncio.open_connection(
             settings.host, settings.port, ssl=context, server_hostname=settings.host if context else None
@@ -276,7 +291,7 @@ async def open_stream(
 
 
 async def _hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close a connection in the order of its protocol: a reset would end a `kubectl port-forward` to the broker."""
+    """Close a connection without a reset, which would end a `kubectl port-forward` to the broker."""
     writer.close()
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(CLOSE_S):
@@ -284,9 +299,9 @@ async def _hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: int) -> ProbeReply:
-    """Send a CONNECT of a version without any credentials, and nothing else. Raises OSError and TimeoutError.
+    """Return the broker's reply to a CONNECT without credentials of the protocol level ``level``.
 
-    The bus only uses MQTT v5 with credentials; this shows how a broker replies to an older or unknown client.
+    It shows how a broker replies to an older or unknown client. Raises OSError and TimeoutError.
     """
     reader, writer = await open_stream(settings, context)
     try:
@@ -304,7 +319,7 @@ async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: i
 
 
 async def speaks_v5(settings: MqttSettings, context: ssl.SSLContext | None) -> bool | None:
-    """Whether the broker supports MQTT v5; None if its reply does not show it."""
+    """Whether the broker supports MQTT v5; None if it does not reply. Raises OSError and TimeoutError."""
     answer = await greet(settings, context, V5)
     if answer.code is not None:
         return answer.level == V5 and answer.code != UNSUPPORTED_VERSION
@@ -313,6 +328,7 @@ async def speaks_v5(settings: MqttSettings, context: ssl.SSLContext | None) -> b
 
 
 def _connect(level: int) -> bytes:
+    """Return a CONNECT packet without credentials."""
     name = f"doctor-{secrets.token_hex(4)}".encode()
     properties = b"\x00" if level == V5 else b""
     variable = struct.pack(">H4sBBH", 4, b"MQTT", level, CLEAN, KEEPALIVE_S) + properties

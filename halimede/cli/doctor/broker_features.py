@@ -1,8 +1,9 @@
-"""The checks of ``doctor`` for what a broker offers: by its CONNACK, and by a try.
+"""The checks of ``doctor`` for the features and limits of a broker: by what it announces, and by trying them.
 
-A broker may have less than it announces: it grants a subscription and delivers nothing, or acknowledges a message and
-drops it. So ``try_features`` publishes messages to itself, on topics of a camera that does not exist.
-``judge`` is pure: what is missing, what follows from it, and the broker's own option if it has one.
+A broker announces features in its CONNACK, and may have less: it grants a subscription and delivers nothing, or
+acknowledges a message and drops it. So ``try_features`` publishes messages to itself, on topics of a camera that does
+not exist. ``limits`` and ``judge`` are pure: their rows say what is missing, what follows from that, and which option
+of the broker sets it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.health_checks.check import Check, ok, problem, warning
 
+#: the name of the check
 NAME = "limits"
 #: in-flight publishes that a broker should accept: with fewer, frames of fast cameras wait for one another
 RECEIVE_MAXIMUM = 100
-#: messages for a session without a connection, and bytes of each: twice as many as may be in flight
+#: messages that are tried for a client without a connection, twice as many as may be in flight, and bytes of each
 QUEUED, QUEUED_BYTES = 2 * RECEIVE_MAXIMUM, 512
-#: seconds for a connection; for a small message; without a further one of several; for a large one
+#: seconds for a connection; for a small message; for a further one of several; for a large one
 CONNECT_S, ARRIVAL_S, IDLE_S, LARGE_S = 3.0, 2.0, 1.0, 10.0
 #: bytes of the messages that are tried before the largest possible one
 SIZES = (64 * 1024, 1024 * 1024, 4 * 1024 * 1024)
@@ -38,6 +40,7 @@ SIZES = (64 * 1024, 1024 * 1024, 4 * 1024 * 1024)
 ORDINARY = 1024 * 1024
 #: bytes of topic and properties; seconds for which a retained message or a session stays if this process is killed
 RESERVED, EXPIRY_S = 1024, 60
+#: the content of small messages
 TEXT = b"halimede doctor"
 #: bytes of FlashMQ's buffer for a client: with less it drops the largest frames
 FLASHMQ_BUFFER = 32 * 1024 * 1024
@@ -57,19 +60,20 @@ class Software(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Something that halimede needs of a broker.
+    """Something that halimede needs of a broker."""
 
-    ``options`` are the settings of brokers that can have it. A broker that is not listed has it always, or never.
-    """
-
+    #: the observation that it is missing; empty: the check has a text with numbers
     missing: str
+    #: what follows if it is missing
     follows: str
+    #: settings by which brokers have it; a broker that is not listed has it always, or never
     options: Mapping[Software, str]
+    #: without it there is a problem, else a warning
     is_essential: bool = True
 
 
 class Feature(Enum):
-    """What a broker should have."""
+    """What a broker should have; the value is its ``Requirement``."""
 
     SHARED = Requirement(
         "the broker does not support shared subscriptions",
@@ -153,8 +157,9 @@ class Trials:
     Attributes:
         missing: features that the broker does not have.
         in_flight: messages that it sent before the first was acknowledged, at most ``RECEIVE_MAXIMUM``.
-        queued: of ``QUEUED`` messages that it acknowledged, those that it kept for a client without a connection.
-        largest: bytes of the largest message that was delivered; ``lost``: of the one that was not, 0 if all were.
+        queued: messages that it kept for a client without a connection, of ``QUEUED`` that it acknowledged.
+        largest: bytes of the largest message that was delivered.
+        lost: bytes of the message that was not delivered; 0: all were.
 
     """
 
@@ -172,7 +177,7 @@ def recognize(version: str) -> Software:
 
 
 def limits(grants: Grants, software: Software = Software.UNKNOWN) -> list[Check]:
-    """Check the limits that the broker announced in its CONNACK."""
+    """Return the rows about what the broker announced in its CONNACK (``grants``)."""
     missing = announced_missing(grants)
     checks = [_row(feature, software) for feature in Feature if feature in missing]
     if grants.max_packet and grants.max_packet < MAX_BYTES:
@@ -197,7 +202,7 @@ def announced_missing(grants: Grants) -> frozenset[Feature]:
 
 
 async def examine_features(settings: MqttSettings, grants: Grants, software: Software) -> list[Check]:
-    """Try what the broker announced, or did not deny, and check the results."""
+    """Try what the broker did not deny, and return the rows about the results."""
     try:
         return judge(await try_features(settings, grants), grants, software)
     except BusError as error:
@@ -205,7 +210,7 @@ async def examine_features(settings: MqttSettings, grants: Grants, software: Sof
 
 
 def judge(trials: Trials, grants: Grants, software: Software) -> list[Check]:
-    """Check the results of the tries; what the CONNACK has denied already is not repeated."""
+    """Return the rows about the results of the tries. ``grants`` is what the CONNACK announced."""
     checks = [_row(feature, software) for feature in Feature if feature in trials.missing]
     if trials.in_flight < min(RECEIVE_MAXIMUM, grants.receive_maximum):
         what = f"the broker sends {trials.in_flight} messages to a client before the first is acknowledged"
@@ -225,14 +230,14 @@ def judge(trials: Trials, grants: Grants, software: Software) -> list[Check]:
 
 
 def _row(feature: Feature, software: Software, what: str = "", *, is_essential: bool = False) -> Check:
-    """Return the row of a missing feature, with what follows from it and what to do."""
+    """Return the row of a missing feature; ``what`` is the observation, if it has numbers."""
     requirement = feature.value
     level = problem if requirement.is_essential or is_essential else warning
     return level(NAME, f"{what or requirement.missing}: {requirement.follows}", remedy(feature, software))
 
 
 def remedy(feature: Feature, software: Software) -> str:
-    """Return what to do about a missing feature: the broker's own option, or another broker where it has none."""
+    """Return what to do about a missing feature: the broker's option, or to use another broker if it has none."""
     options = feature.value.options
     if software in options:
         return f"set `{options[software]}` in the configuration of {software}"
@@ -243,7 +248,7 @@ def remedy(feature: Feature, software: Software) -> str:
 
 
 async def try_features(settings: MqttSettings, grants: Grants) -> Trials:
-    """Try everything that halimede needs, with connections of its own. Raises BusError: it is not possible at all."""
+    """Try everything that halimede needs, with new connections. Raises BusError if there is no connection."""
     name = f"doctor-{secrets.token_hex(8)}"
     async with MqttBus(name, settings) as bus:
         trial = _Trial(bus, settings, name)
@@ -256,7 +261,7 @@ async def try_features(settings: MqttSettings, grants: Grants) -> Trials:
 
 
 class _Trial:
-    """Messages of one client to itself."""
+    """Tries features with messages of one client to itself; ``name`` is the client's id. Raises BusError."""
 
     def __init__(self, bus: Bus, settings: MqttSettings, name: str) -> None:
         self._bus = bus
@@ -266,7 +271,7 @@ class _Trial:
         self._wildcard = topics.CAMERA_FRAME.filter(camera=name).text
 
     def attempts(self, grants: Grants) -> list[tuple[Feature, Callable[[], Awaitable[bool]]]]:
-        """Return the tries of the features that the CONNACK does not deny."""
+        """Return features with their tries, except for those that the CONNACK denies."""
         denied = announced_missing(grants)
         tries: list[tuple[Feature, Callable[[], Awaitable[bool]], Feature]] = [
             (Feature.SHARED, self.has_shared, Feature.SHARED),
@@ -277,7 +282,7 @@ class _Trial:
         return [(feature, attempt) for feature, attempt, needs in tries if not denied & {needs}]
 
     async def has(self, attempt: Callable[[], Awaitable[bool]]) -> bool:
-        """Return the result of a try; a broker that ends the connection at it does not have the feature."""
+        """Whether a try succeeds; a broker that ends the connection does not have the feature."""
         await self._bus.wait_connected(CONNECT_S)
         try:
             return await attempt()
@@ -285,7 +290,7 @@ class _Trial:
             return False
 
     async def has_shared(self) -> bool:
-        """Publish a message to a shared subscription."""
+        """Whether a shared subscription receives a message."""
         with suppress(RefusedError):
             async with self._subscribe(f"$share/{self._name}/{self._topic}") as packets:
                 await self._bus.send(Packet(self._topic, TEXT))
@@ -293,13 +298,16 @@ class _Trial:
         return False
 
     async def has_absence(self) -> bool:
-        """Publish a message that no client can have subscribed to: to a node that does not exist."""
+        """Whether the broker reports that a message has no subscriber: a request to a node that does not exist.
+
+        True if it refuses the message, because that shows nothing.
+        """
         topic = topics.LOGS_REQUEST.at(node=self._name, client=self._name).text
         reason = await self._bus.send(Packet(topic, b""))
         return reason == NO_SUBSCRIBER or reason >= FAILURE  # refused: nothing was learned
 
     async def has_empty_will(self) -> bool:
-        """Connect with a will without payload, which clears a retained message, and end."""
+        """Whether the broker publishes the will of a client that ends, if the will has no payload."""
         will = Packet(self._topic, b"", retain=True)
         async with self._subscribe(self._topic) as packets:
             dying = MqttBus(f"{self._name}-will", self._settings, lambda: Announcement(will=will))
@@ -310,7 +318,7 @@ class _Trial:
             return packet is not None and not packet.payload
 
     async def has_retained_by_wildcard(self) -> bool:
-        """Subscribe with a wildcard to a retained message that is there already."""
+        """Whether a subscription with a wildcard receives a retained message that is there already."""
         await self._bus.send(Packet(self._topic, TEXT, retain=True, expiry_s=EXPIRY_S))
         try:
             async with self._subscribe(self._wildcard) as packets:
@@ -360,7 +368,7 @@ class _Trial:
     async def try_sizes(self, limit: int) -> tuple[int, int]:
         """Return the bytes of the largest message that arrived, and of the first that did not (0: all did).
 
-        On a slow connection the larger ones are left out.
+        ``limit``: most bytes of a packet. On a slow connection large messages are not tried.
         """
         loop, largest, took_s = asyncio.get_running_loop(), 0, 0.0
         for size in [*(size for size in SIZES if size < limit - RESERVED), limit - RESERVED]:
@@ -381,7 +389,10 @@ class _Trial:
 
     @asynccontextmanager
     async def _subscribe(self, filter_: str, *, later: bool = False) -> AsyncIterator[asyncio.Queue[Packet]]:
-        """Subscribe, and yield the messages that arrive. Raises RefusedError."""
+        """Subscribe within the block, and yield the queue of arriving messages. Raises RefusedError.
+
+        ``later``: messages are acknowledged by the caller, with ``done``.
+        """
         packets: asyncio.Queue[Packet] = asyncio.Queue()
         await self._bus.listen(filter_, 1, packets.put, RECEIVE_MAXIMUM, later=later)
         try:
@@ -391,7 +402,7 @@ class _Trial:
 
 
 async def _arrival(packets: asyncio.Queue[Packet], seconds: float = ARRIVAL_S) -> Packet | None:
-    """Return the next message, None if there is none in time."""
+    """Return the next message; None if there is none in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await packets.get()

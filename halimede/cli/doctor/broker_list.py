@@ -1,4 +1,4 @@
-"""The check of ``doctor`` for a list of brokers: whether their clients reach one another, as in a cluster."""
+"""The check of ``doctor`` for a list of brokers: clients of one must reach clients of the others, as in a cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from halimede.bus.settings import MqttSettings
 from halimede.errors import BusError
 from halimede.health_checks.check import Check, ok, problem, warning
 
+#: the name of the check
 NAME = "brokers"
 #: seconds for a connection; for a message to reach the other broker; between two messages
 CONNECT_S, ARRIVAL_S, REPEAT_S = 3.0, 3.0, 0.2
 
 
 async def examine_list(brokers: Sequence[MqttSettings]) -> list[Check]:
-    """Check that messages of the first broker's clients reach the clients of each other broker."""
+    """Return the row about messages from clients of the first broker to clients of the others; none for one broker."""
     if len(brokers) == 1:
         return []
     name = f"doctor-{secrets.token_hex(8)}"
@@ -35,15 +36,15 @@ async def examine_list(brokers: Sequence[MqttSettings]) -> list[Check]:
         f"messages of clients of {brokers[0].where} do not reach clients of {', '.join(separate)}: clients that are "
         "connected to different brokers do not reach one another"
     )
-    return [
-        warning(
-            NAME, what, "use the nodes of one cluster, or end all but one of them (docs/operations.md#several-brokers)"
-        )
-    ]
+    do = "use the nodes of one cluster, or end all but one of them (docs/operations.md#several-brokers)"
+    return [warning(NAME, what, do)]
 
 
 async def _can_receive(broker: MqttSettings, sender: MqttBus, name: str) -> bool:
-    """Publish messages until one reaches a client of another broker; return whether one does in time."""
+    """Publish messages until a client of ``broker`` receives one; return whether it does within ``ARRIVAL_S``.
+
+    ``name`` is a client id. Raises BusError.
+    """
     topic = topics.CAMERA_FRAME.at(ns="default", camera=name).text
     arrived = asyncio.Event()
     async with MqttBus(name, broker) as receiver:

@@ -1,8 +1,8 @@
-"""Checks of the broker's round trip and limits, measured with a unique camera name.
+"""Measures the broker's round trip with frames of a camera that does not exist, and reads the broker's version.
 
-An operator may publish and receive camera frames, so this works under every access rule. The frames are received at
-QoS 0: a broker without ``set_tcp_nodelay`` then delays its acknowledgement until the system's delayed TCP
-acknowledgement of the frame, for 40 ms (Nagle's algorithm), and that delay shows the missing option.
+An operator may publish and receive camera frames, so that this works under every access rule. The frames are received
+at QoS 0: a broker without ``set_tcp_nodelay`` then delays its acknowledgement by 40 ms, until the system acknowledges
+the frame (Nagle's algorithm). This delay shows that the option is missing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from halimede.bus.message import Packet
 from halimede.bus.port import Bus
 from halimede.errors import BusError
 
-#: seconds to wait for the broker's version
+#: seconds to wait for the broker's version, and the topic on which most brokers retain it
 VERSION_S = 0.5
 VERSION = "$SYS/broker/version"
 
 
 async def round_trips(bus: Bus, count: int, body: bytes = b"halimede doctor", *, timeout_s: float = 5.0) -> list[float]:
-    """Publish frames to this client, one after another; return the milliseconds until each acknowledgement.
+    """Publish ``count`` frames to this client, one after another; return the milliseconds until each acknowledgement.
 
-    Raises RefusedError without an operator's rights, DisconnectedError.
+    ``timeout_s`` is for each frame. Raises RefusedError without an operator's rights, and DisconnectedError.
     """
     address = topics.CAMERA_FRAME.at(ns="default", camera=f"doctor-{secrets.token_hex(8)}")
     loop, times = asyncio.get_running_loop(), []
@@ -40,7 +40,7 @@ async def round_trips(bus: Bus, count: int, body: bytes = b"halimede doctor", *,
 
 
 async def round_trip_ms(bus: Bus) -> float | None:
-    """Return the median of a few round trips, None if they are not allowed."""
+    """Return the median milliseconds of a few round trips; None if they fail."""
     try:
         return round(median(await round_trips(bus, 5)), 2)
     except BusError:
@@ -48,7 +48,7 @@ async def round_trip_ms(bus: Bus) -> float | None:
 
 
 async def broker_version(bus: Bus) -> str:
-    """Return the broker's name and version, empty if this client may not read them."""
+    """Return the broker's name and version; empty if this client does not receive them within ``VERSION_S``."""
     version: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(packet: Packet) -> None:

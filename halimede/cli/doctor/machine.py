@@ -19,13 +19,17 @@ from halimede.health_checks.check import Check, ok, problem, warning
 
 #: bytes of free disk that are recommended, and required
 ENOUGH_FREE, MIN_FREE = 2 * 2**30, 200 * 2**20
+#: Linux's folder of processes; the state of a listening socket in its tables; the file with the congestion control
 PROC = Path("/proc")
 LISTENING = "0A"
 CONGESTION_FILE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 def check_allocator(port: int, proc: Path = PROC) -> Check | None:
-    """Check the environment of the Mosquitto that listens on a port of this machine; None: it cannot be read."""
+    """Return the row about the environment of the Mosquitto that listens on a port of this machine.
+
+    None: no Mosquitto listens there, its environment cannot be read, or it runs with musl, which has no such settings.
+    """
     sockets = set(_sockets_on_port(port, proc))
     for process in proc.glob("[0-9]*") if sockets else ():
         try:
@@ -33,7 +37,7 @@ def check_allocator(port: int, proc: Path = PROC) -> Check | None:
                 continue
             environment = (process / "environ").read_bytes().decode(errors="replace").split("\0")
             if "musl" in (process / "maps").read_text():
-                return None  # these are glibc's
+                return None  # the settings are those of glibc's allocator
         except OSError:
             continue
         missing = [f"{name}={value}" for name, value in ENVIRONMENT.items() if f"{name}={value}" not in environment]
@@ -47,7 +51,7 @@ def check_allocator(port: int, proc: Path = PROC) -> Check | None:
 
 
 def _sockets_on_port(port: int, proc: Path) -> Iterator[str]:
-    """Yield the link targets of file descriptors of sockets that listen on a port."""
+    """Yield the sockets that listen on a port, as links of file descriptors name them. Raises OSError."""
     for table in ("tcp", "tcp6"):
         file = proc / "net" / table
         for line in file.read_text().splitlines()[1:] if file.is_file() else ():
@@ -57,12 +61,13 @@ def _sockets_on_port(port: int, proc: Path) -> Iterator[str]:
 
 
 def _sockets(process: Path) -> Iterator[str]:
+    """Yield the targets of a process's file descriptors; ``process`` is its folder. Raises OSError."""
     for descriptor in (process / "fd").iterdir():
         yield str(descriptor.readlink())
 
 
 def check_congestion(file: Path = CONGESTION_FILE) -> Check | None:
-    """Check the congestion control of new connections; None: it cannot be read, as on other systems than Linux."""
+    """Return the row about the congestion control of new connections; None: it cannot be read (not on Linux)."""
     try:
         return judge_congestion(file.read_text().strip())
     except OSError:
@@ -70,7 +75,7 @@ def check_congestion(file: Path = CONGESTION_FILE) -> Check | None:
 
 
 def judge_congestion(control: str) -> Check:
-    """Judge a TCP congestion control by its name, for a broker that is reached over loopback."""
+    """Return the row about a TCP congestion control, for a broker that is reached over loopback."""
     if not control.startswith("bbr"):
         return ok("congestion", f"TCP uses {control}, without pacing on this machine")
     what = f"TCP uses {control}, which paces: a broker on this machine needs 25 % more time for large frames"
@@ -82,7 +87,7 @@ def judge_congestion(control: str) -> Check:
 
 
 def disks(home: Path) -> list[Check]:
-    """Check the free space where a local system stores its files."""
+    """Return a row about the free space of each disk on which a local system has files; ``home`` is its folder."""
     if not home.exists():
         return [ok("disk", f"no system has files on this machine ({home})")]
     checks, devices = [], set()

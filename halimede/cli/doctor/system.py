@@ -1,4 +1,4 @@
-"""The checks of ``doctor`` for the system: those that ``status`` has, too."""
+"""The checks of ``doctor`` for the system: all health checks, which ``status`` runs as well."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ LISTEN_S = 1.0
 
 
 async def examine_system(client: Client, *, tls: bool) -> AsyncGenerator[Check, None]:
-    """Check the whole system; without a GM few checks are possible."""
+    """Yield the rows of all health checks; if GM does not answer, only that and the dead letters.
+
+    ``tls``: the connection to the broker has TLS. Raises BusError.
+    """
     bus = await listen(client.bus, LISTEN_S)
     try:
         facts = replace((await read_system(client, tls=tls)).facts, bus=bus)

@@ -1,8 +1,8 @@
-"""A TLS client without a certificate, which finds out whether a broker accepts it and leaves no data unread there.
+"""A TLS client without a certificate that learns whether a broker accepts it, without a reset of the connection.
 
-A broker that requires a certificate closes the connection as soon as it reads that there is none. What the client has
-sent after that remains unread, and the broker's machine then resets the connection. A reset ends `kubectl port-forward`
-and appears in logs of proxies. So this client sends its last flight record by record, and waits for the verdict first.
+A broker that requires a certificate closes the connection as soon as it reads that there is none. If the client has
+sent more, that remains unread, and the broker's machine resets the connection: this ends `kubectl port-forward` and
+appears in logs of proxies. So the client sends its last messages of the handshake one by one, and waits after each.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 
-#: a record's header: type, version, length
+#: bytes of the header of a TLS record: type, version, length
 HEADER = 5
 #: the type of records that only announce encryption, which no broker answers
 CHANGE_CIPHER_SPEC = 20
+#: most bytes of one read
 MAX_READ = 65_536
 
 
@@ -26,10 +27,12 @@ async def reply(
     *,
     verdict_s: float,
 ) -> bytes:
-    """Return what a broker replies to ``packet``, empty if it closes the connection.
+    """Return the broker's reply to ``packet``; empty if it closes the connection.
 
-    ``streams`` is a new connection without TLS, ``verdict_s`` the time for the broker to refuse the handshake, and the
-    caller bounds the whole. Raises OSError, ssl.SSLError for a certificate that is not trusted.
+    ``streams`` are reader and writer of a new connection without TLS. ``host``: the name that the broker's certificate
+    must have. ``packet``: what is sent after the handshake, such as CONNECT. ``verdict_s``: seconds to wait after each
+    message for the broker to refuse the handshake. There is no other deadline: the caller sets one. Raises OSError, and
+    ssl.SSLError for a certificate that is not trusted.
     """
     reader, writer = streams
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -62,7 +65,7 @@ async def reply(
 
 
 def _records(flight: bytes) -> Iterator[bytes]:
-    """Yield the records of what TLS would send at once."""
+    """Yield the TLS records in bytes that would be sent at once."""
     while flight:
         end = HEADER + int.from_bytes(flight[3:HEADER], "big")
         yield flight[:end]
@@ -70,7 +73,7 @@ def _records(flight: bytes) -> Iterator[bytes]:
 
 
 async def _has_answer(reader: asyncio.StreamReader, seconds: float) -> bool:
-    """Whether the broker sends an alert, or closes the connection, in the middle of this client's flight."""
+    """Whether the broker sends an alert, or closes the connection, within some seconds."""
     try:
         async with asyncio.timeout(seconds):
             await reader.read(MAX_READ)
@@ -82,6 +85,7 @@ async def _has_answer(reader: asyncio.StreamReader, seconds: float) -> bool:
 
 
 async def _has_more(reader: asyncio.StreamReader, incoming: ssl.MemoryBIO) -> bool:
+    """Pass the next received bytes to TLS; return whether there are any, and not the end of the connection."""
     data = await reader.read(MAX_READ)
     incoming.write(data)
     return bool(data)

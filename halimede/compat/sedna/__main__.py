@@ -17,12 +17,12 @@ from halimede.errors import HalimedeError
 USAGE = "usage: python -m halimede.compat.sedna SCRIPT [ARGUMENT...]"
 #: exit code of a user's mistake, as of a worker
 MISTAKE = 2
-#: constants, because ``__name__`` differs in the main module
+#: the package's name in scripts, and here (constants, because ``__name__`` differs in the main module)
 THEIRS, OURS = "sedna", "halimede.compat.sedna"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script as Python would, with ``sedna`` importable; return the exit code of a mistake, or 0."""
+    """Run the script with its arguments as Python would, with ``sedna`` importable; return the exit code."""
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(f"{USAGE}\n\n{__doc__}", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else MISTAKE
@@ -42,7 +42,10 @@ def main(arguments: list[str]) -> int:
 
 
 class ImportFinder(MetaPathFinder):
-    """Finds Sedna's modules here. It does not search missing ones elsewhere: two versions would conflict."""
+    """Finds Sedna's modules here: a ``MetaPathFinder``.
+
+    It searches missing ones nowhere else: two versions would conflict.
+    """
 
     def find_spec(
         self,
@@ -50,7 +53,10 @@ class ImportFinder(MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return the spec of a module of Sedna. Raises ModuleNotFoundError for a missing one."""
+        """Return the spec of a module of Sedna, None for other modules.
+
+        Raises ModuleNotFoundError for a missing one.
+        """
         if fullname.partition(".")[0] != THEIRS:
             return None
         ours = OURS + fullname.removeprefix(THEIRS)
@@ -61,14 +67,14 @@ class ImportFinder(MetaPathFinder):
 
 
 class _Same(Loader):
-    """Loads a module of halimede under its Sedna name, as the same module, so that both share registrations."""
+    """A ``Loader`` of a module of halimede under its Sedna name: it is the same module, with the same registrations."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
-        """Return the loaded module."""
+        """Return the module of halimede, imported if necessary."""
         module = importlib.import_module(self._name)
         self._spec = module.__spec__
         return module

@@ -40,7 +40,10 @@ FIRST_S, OVER_S, LAST_S = 3.0, 5.0, 5.0
 
 
 class CloudClient:
-    """The cloud workers of a service. ``open`` before ``ask``; ``close`` is called at exit as well."""
+    """The cloud workers of a service. ``open`` before ``ask``; ``close`` is called at exit as well.
+
+    ``connect``: makes the connection to the bus. All methods are for the script's threads.
+    """
 
     def __init__(self, settings: WorkerSettings, connect: BusFactory) -> None:
         self._settings = settings
@@ -58,7 +61,7 @@ class CloudClient:
         self._open = False
 
     def open(self) -> None:
-        """Connect. Waits briefly for the broker; raises the error of a user's mistake."""
+        """Start the thread and connect. Waits briefly for the broker; raises the error of a user's mistake."""
         self._thread.start()
         self._ready.result()
         self._open = True
@@ -69,7 +72,7 @@ class CloudClient:
         self._loop.call_soon_threadsafe(self._reporter.set, "running")
 
     def ask(self, frame: Frame) -> Reply:
-        """Return the answer of a cloud worker within the service's deadline. Raises OffloadError."""
+        """Return the answer of a cloud worker to a frame within the service's deadline. Raises OffloadError."""
         if not self._thread.is_alive():
             raise OffloadError(OffloadReason.ERROR, "the connection to the bus has ended")
         deadline = self._settings.deadline_s
@@ -81,7 +84,7 @@ class CloudClient:
             raise OffloadError(OffloadReason.DEADLINE, "the thread of the bus does not answer") from error
 
     def count(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
-        """Count one sample."""
+        """Add the counts of one sample, and its times in milliseconds."""
         with contextlib.suppress(RuntimeError):  # the loop may be closed
             self._loop.call_soon_threadsafe(self._counted, counts, latencies)
 
@@ -99,16 +102,17 @@ class CloudClient:
         self._thread.join(LAST_S)
 
     async def _ask(self, frame: Frame, deadline_s: float) -> Reply:
+        """Return the answer of a cloud worker; fail at once without a broker. Raises OffloadError."""
         try:
             if not self._bus.connected:  # a script waits for each call, so do not wait for the broker
                 raise OffloadError(OffloadReason.NO_CLOUD, "the broker is away")
             return await self._offload.ask(frame, deadline_s)
         except OffloadError as error:
-            fields = {"reason": str(error.reason), "detail": error.detail[:256]}
-            self._limited_log.warning("cloud did not answer", **fields)
+            self._limited_log.warning("cloud did not answer", reason=str(error.reason), detail=error.detail[:256])
             raise
 
     def _counted(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
+        """Add counts and times to the ledger."""
         for count, n in counts.items():
             self._ledger.add(count, n)
         for latency, ms in latencies.items():
@@ -117,6 +121,7 @@ class CloudClient:
     # --- in the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Run the event loop until the script closes the client."""
         # not asyncio.run: it starts a thread at its end, which Python may refuse at exit
         loop = self._loop = asyncio.new_event_loop()
         try:
@@ -137,6 +142,7 @@ class CloudClient:
             loop.close()
 
     async def _serve(self) -> None:
+        """Keep the connection, counts and reports until ``close``."""
         settings = self._settings
         self._stop = asyncio.Event()
         async with self._connect(settings.client_id()) as bus, contextlib.AsyncExitStack() as stack:

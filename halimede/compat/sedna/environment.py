@@ -16,17 +16,17 @@ from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 from halimede.worker.settings import Role, WorkerSettings, read
 
-#: variables of which one is set if there is a bus
+#: variables of which at least one is set if the script belongs to a service
 ON_A_BUS = ("SERVICE_NAME", "HALIMEDE_BROKER")
 
 
 def is_alone(environ: Mapping[str, str]) -> bool:
-    """Whether no variable assigns the script to a service."""
+    """Whether no variable assigns the script to a service, so that it runs without a bus."""
     return not any(environ.get(name) for name in ON_A_BUS)
 
 
 def settings(role: Role, environ: Mapping[str, str] = os.environ) -> WorkerSettings:
-    """Read the environment of a script. Raises InvalidFieldError.
+    """Return the settings of a script as a worker with this role. Raises InvalidFieldError.
 
     For a manual start SERVICE_NAME is enough: then this machine is the node, and the worker gets a new name and
     temporary files.
@@ -49,12 +49,13 @@ def _node() -> str:
 
 
 def _folder() -> str:
+    """Make a temporary folder, which is removed at exit; return its path."""
     folder = tempfile.mkdtemp(prefix="halimede-sedna-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def check_main_thread(what: str) -> None:
-    """Raise InvalidFieldError in a thread that cannot handle signals."""
+    """Raise InvalidFieldError, which names ``what``, in a thread that cannot handle signals."""
     if threading.current_thread() is not threading.main_thread():
         raise InvalidFieldError(what, threading.current_thread().name, "call it from the script's main thread")

@@ -1,8 +1,8 @@
 """A federated job whose trainers are Sedna's scripts: their estimators train in the script's own process.
 
-The messages are those of any training job. Only the first weights differ: in Sedna each participant begins with its
-own. So the aggregator begins with zeros, and a participant that receives zeros trains from where it is; the mean of
-what all report is then the mean of their weights.
+``aggregate`` runs the aggregator, ``ScriptTrainer`` one participant. The messages are those of any training job. Only
+the first weights differ: in Sedna each participant begins with its own. So the aggregator begins with zeros, and a
+participant that receives zeros trains from where it is; the mean of what all report is then the mean of their weights.
 """
 
 from __future__ import annotations
@@ -41,25 +41,23 @@ log = structlog.get_logger()
 
 #: seconds that participants have to receive the end of the job
 LEAVE_S = 10.0
-#: seconds between two looks at whether the thread of the bus still runs
+#: seconds between two looks whether the thread of the bus still runs, or takes the next step
 LOOK_S = 0.5
 
 
 def script_settings(role: Role) -> WorkerSettings:
-    """Return the settings of a script of a federated job. Raises InvalidFieldError."""
+    """Return the settings of a script of a federated job from the environment. Raises InvalidFieldError."""
     name = os.environ.get("SERVICE_NAME", "")
     return environment.settings(role, {"SERVICE_UID": f"script-{name}"[:64], **os.environ})
 
 
 def run_of_job() -> str:
-    """Return the run of the job if a FederatedLearningJob has started the script, else empty text."""
-    if not os.environ.get("TRAINING"):
-        return ""
-    return read_json(os.environ, "TRAINING", JobSettings).run
+    """Return what identifies the training if a FederatedLearningJob has started the script, else empty text."""
+    return read_json(os.environ, "TRAINING", JobSettings).run if os.environ.get("TRAINING") else ""
 
 
 class ScriptAggregator(Aggregator):
-    """Aggregates the updates of the first ``participants`` trainers that report; the result is their weights.
+    """An ``Aggregator`` of the updates of the first ``participants`` trainers that report; the result is their weights.
 
     ``done`` is set after the last round, when each participant has evaluated the final weights.
     """
@@ -77,11 +75,12 @@ class ScriptAggregator(Aggregator):
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def _published(self, delivery: Delivery[TrainerState]) -> None:
+    async def _on_state(self, delivery: Delivery[TrainerState]) -> None:
+        """Accept trainers that report, until there are enough."""
         trainers = self._settings.job.trainers
         if len(trainers) < self._participants:
             trainers.setdefault(delivery.names["trainer"], delivery.names["node"])
-        await super()._published(delivery)
+        await super()._on_state(delivery)
 
     async def _begin(self) -> None:
         """Begin with zeros, in the tensors of the first participant by name. Others with other tensors are refused."""
@@ -97,7 +96,10 @@ class ScriptAggregator(Aggregator):
 
 
 async def aggregate(aggregation: str, rounds: int, participants: int) -> None:
-    """Run the aggregator of a job until its last round is done. Raises HalimedeError."""
+    """Run the aggregator of a job until its last round is done.
+
+    ``aggregation``: the algorithm's name. Raises HalimedeError.
+    """
     worker = script_settings("cloud")
     job = JobSettings(trainers={}, aggregation=aggregation, rounds=rounds, min_clients=participants, run=run_of_job())
     broker = MqttSettings.from_url(worker.broker, credentials=worker.credentials)
@@ -116,7 +118,15 @@ async def aggregate(aggregation: str, rounds: int, participants: int) -> None:
 
 
 class ScriptTrainer:
-    """One participant: a thread has the bus, and the script's own thread has the estimator."""
+    """One participant: a thread has the bus, and the script's own thread has the estimator.
+
+    ``estimator``: has ``train``, ``get_weights`` and ``set_weights``; ``evaluate`` is optional. ``arguments``: further
+    ones of its ``train``.
+
+    Attributes:
+        metrics: numbers that the estimator returned in the last step that returned any.
+
+    """
 
     def __init__(self, estimator: Any, train_data: Any, valid_data: Any, arguments: Mapping[str, Any]) -> None:
         self.metrics: dict[str, float] = {}
@@ -135,18 +145,19 @@ class ScriptTrainer:
         thread.start()
         while not self._ended.done():
             try:
-                do, more, result = self._steps.get(timeout=LOOK_S)
+                step, values, result = self._steps.get(timeout=LOOK_S)
             except queue.Empty:
                 continue
-            result.set_result(self._carried_out(do, more))
+            result.set_result(self._carry_out(step, values))
         self._ended.result()
         return self.metrics
 
     # --- in the script's thread -------------------------------------------------------------------------------------
 
-    def _carried_out(self, do: str, more: Mapping[str, Any]) -> TrainingResult:
+    def _carry_out(self, step: str, values: Mapping[str, Any]) -> TrainingResult:
+        """Return the result of a step, or the error of the estimator."""
         try:
-            return self._describe() if do == "describe" else self._trained(do, more["weights"], more["specs"])
+            return self._describe() if step == "describe" else self._train(step, values["weights"], values["specs"])
         except HalimedeError as error:
             return TrainingResult(reason="TrainingFailed", message=shorten_middle(str(error), 4096))
         except Exception as error:
@@ -154,31 +165,32 @@ class ScriptTrainer:
             return TrainingResult(reason="TrainingFailed", message=shorten_middle(describe_exception(error), 4096))
 
     def _describe(self) -> TrainingResult:
-        specs = specs_of(self._weights())
-        return TrainingResult(
-            samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1], specs=specs
-        )
+        """Return the numbers of samples, and names, types and shapes of the weights."""
+        samples, held_out = _count(self._train_data), _count(self._valid_data)
+        return TrainingResult(samples=samples, held_out=held_out, shape=[1], specs=specs_of(self._weights()))
 
-    def _trained(self, do: str, content: bytes, specs: list[TensorSpec]) -> TrainingResult:
-        """Evaluate and train weights that all agree on, or train from the estimator's own if there are none yet."""
+    def _train(self, operation: str, content: bytes, specs: list[TensorSpec]) -> TrainingResult:
+        """Evaluate the job's weights and train them; in the first round train the estimator's own weights."""
         weights = decode(content, specs)
         result = TrainingResult(samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1])
         if any(tensor.any() for tensor in weights.values()):
             tensors = list(weights.values())
             self._estimator.set_weights(tensors if self._as_list else weights)
-            result.evaluation = self._evaluated()
-        if do == "train":
+            result.evaluation = self._evaluate()
+        if operation == "train":
             returned = self._estimator.train(self._train_data, valid_data=self._valid_data, **self._arguments)
             result.metrics = _numbers(returned)
             result.content = encode(difference(self._weights(), weights))
-        self.metrics = result.evaluation or result.metrics
+        self.metrics = result.evaluation or result.metrics or self.metrics
         return result
 
-    def _evaluated(self) -> dict[str, float]:
+    def _evaluate(self) -> dict[str, float]:
+        """Return the estimator's metrics of held-out samples; empty without such samples, or without ``evaluate``."""
         evaluate = getattr(self._estimator, "evaluate", None)
         return _numbers(evaluate(self._valid_data)) if evaluate and _count(self._valid_data) else {}
 
     def _weights(self) -> Weights:
+        """Return the weights of the estimator by name; those of a list as ``tensor0``, ``tensor1``, ..."""
         weights = self._estimator.get_weights()
         self._as_list = not isinstance(weights, Mapping)
         pairs = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
@@ -187,6 +199,7 @@ class ScriptTrainer:
     # --- in the thread of the bus -----------------------------------------------------------------------------------
 
     def _in_thread(self) -> None:
+        """Take part; record the end, or the error."""
         try:
             asyncio.run(self._take_part())
         except BaseException as error:  # noqa: BLE001  # the script's thread raises it
@@ -195,10 +208,10 @@ class ScriptTrainer:
             self._ended.set_result(None)
 
     async def _take_part(self) -> None:
+        """Take part in the job over the bus until it is done."""
         worker = self._worker
-        settings = TrainingSettings(
-            worker, JobSettings(trainers={worker.worker: worker.node}, run=run_of_job()), Path()
-        )
+        job = JobSettings(trainers={worker.worker: worker.node}, run=run_of_job())
+        settings = TrainingSettings(worker, job, Path())
         names = {"ns": worker.namespace, "job": worker.service}
         state = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **names)
         announcement = Announcement(will=Packet(topic=state.text, payload=b"", qos=1, retain=True))
@@ -214,7 +227,7 @@ class ScriptTrainer:
             await reporter.publish_final("completed", "", "")
 
     async def _step(self, do: str, **more: Any) -> TrainingResult:
-        """Let the script's thread run one step. It ends a step that is no longer needed before it begins the next."""
+        """Let the script's thread run a step; return its result. An earlier step, even a cancelled one, ends first."""
         result: Future[TrainingResult] = Future()
         while True:
             try:
@@ -226,20 +239,21 @@ class ScriptTrainer:
 
 
 class LeavingTrainer(TrainerWorker):
-    """A trainer that ends with its job: a script goes on then."""
+    """A ``TrainerWorker`` that ends with its job: a script goes on then. ``leave``: called at the end."""
 
     def __init__(self, *arguments: Any, leave: Callable[[], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._leave = leave
 
-    async def _published(self, delivery: Delivery[TrainingRound]) -> None:
-        await super()._published(delivery)
+    async def _on_round(self, delivery: Delivery[TrainingRound]) -> None:
+        """Handle a round; leave after the last one."""
+        await super()._on_round(delivery)
         if delivery.body.job == self._settings.identity and delivery.body.state in {"done", "failed"}:
             self._leave()
 
 
 def positive(name: str, value: object) -> int:
-    """Return a whole number from 1 of an argument or a variable. Raises InvalidFieldError."""
+    """Return a whole number from 1 on. Raises InvalidFieldError, which names ``name``, for anything else."""
     try:
         number = int(str(value))
     except ValueError:

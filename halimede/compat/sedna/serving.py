@@ -22,32 +22,35 @@ from halimede.worker.settings import WorkerSettings
 
 
 class Service(Protocol):
-    """The interface of a script's cloud worker."""
+    """The interface of a script's cloud worker: ``BigModelService``."""
 
     def load(self, path: str) -> None:
-        """Load the model."""
+        """Load the model from a path."""
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
-        """Answer one sample."""
+        """Return the answer to one sample; ``post_process``: a callable or a registered alias."""
 
 
 class Estimator:
-    """The service as an estimator of a worker: loaded from a path, it answers arrays."""
+    """A ``Service`` as an estimator of halimede's worker: loaded from a path, it answers arrays."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def load(self, model_url: str) -> None:
-        """Load the model."""
+        """Load the model from a path."""
         self._service.load(model_url)
 
     def predict(self, data: Array) -> Any:
-        """Answer one frame that is not from a script."""
+        """Return the answer to one frame that is not from a script."""
         return self._service.inference(data)
 
 
 class ScriptCall:
-    """One call, answered once: a batch with another failing call is requested again in parts."""
+    """One call, which is answered once, although a batch is run again in parts if another call of it fails.
+
+    ``data``, ``call``: what ``read_call`` returns.
+    """
 
     def __init__(self, data: Any, call: CallHeader) -> None:
         self._data, self._call = data, call
@@ -71,14 +74,14 @@ class ScriptCall:
 
 
 class BigModel(WrappedModel):
-    """Answers scripts' calls with ``service``, and other frames with ``model``, the same estimator."""
+    """A ``WrappedModel`` that answers scripts' calls with ``service``, and other frames with the same estimator."""
 
     def __init__(self, model: Model, service: Service) -> None:
         super().__init__(model)
         self._service = service
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Wrap a call, which only the script's code reads, or prepare a frame."""
+        """Return a call, which only the script's code reads, in an array, or the prepared frame. Raises SampleError."""
         try:
             call = read_call(frame)
         except DecodeError as error:
@@ -90,15 +93,18 @@ class BigModel(WrappedModel):
         return wrapped
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Answer calls one by one, because Sedna's estimators take one sample, and frames in a batch."""
+        """Answer calls one by one, because Sedna's estimators take one sample, and frames in a batch.
+
+        Raises SampleError.
+        """
         if batch and batch[0].dtype == object:
             calls: list[ScriptCall] = [sample.item() for sample in batch]
             return [call.answer(self._service) for call in calls]
         return super().predict(batch)
 
 
-def served(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:
-    """Return the arguments of ``runtime.main`` to run a script's cloud worker."""
+def worker_arguments(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:
+    """Return the arguments with which ``halimede.worker.main.main`` runs a script's cloud worker."""
 
     def prepare(environ: Mapping[str, str], _: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001
         settings = environment.settings("cloud", environ)

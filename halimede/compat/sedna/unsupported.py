@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from halimede.errors import HalimedeError
 
+#: the alternative to Sedna's multi-edge inference
 MULTI_EDGE = (
     "multi-edge inference is a MultiEdgeInferenceService here, whose cameras, re-identification and peers need no "
     "script (docs/multi-edge.md): make one"
@@ -16,8 +17,11 @@ class NotThereError(HalimedeError):
     """A part of Sedna that halimede does not have. The text names the alternative."""
 
 
-def absent(name: str, instead: str) -> type[Any]:
-    """Return a class that can be imported and subclassed, and raises NotThereError when instantiated."""
+def unsupported_class(name: str, instead: str) -> type[Any]:
+    """Return a class that can be imported and subclassed, and raises NotThereError when instantiated.
+
+    ``instead``: the alternative.
+    """
 
     def refuse(_: object, *__: object, **___: object) -> NoReturn:
         raise NotThereError(f"{name}: {instead}")

@@ -1,8 +1,9 @@
-"""The anchors of SSD models, and the boxes that a model's numbers make of them. Pure, except for the file of anchors.
+"""The anchors of SSD models: boxes at fixed places, which the model's numbers move and resize to what it detects.
 
-Sources: SSD: Single Shot MultiBox Detector (Liu et al., 2016, arXiv 1512.02325), equations 2 and section 2.2, with the
-variances of its published configuration; BlazeFace (Bazarevsky et al., 2019, arXiv 1907.05047), section 3.2: anchors
-are the middles of cells, several to a cell, and numbers are pixels of the model's input.
+The spec's option ``log`` says how numbers are read. With it they are relative to the anchor's size, and sizes are
+logarithms (SSD: Single Shot MultiBox Detector, Liu et al., 2016, arXiv 1512.02325, equation 2 and section 2.2, with its
+published variances). Without it anchors are the middles of cells, several to a cell, and numbers are pixels of the
+model's input (BlazeFace, Bazarevsky et al., 2019, arXiv 1907.05047, section 3.2). Pure, except for the file of anchors.
 """
 
 from __future__ import annotations
@@ -16,22 +17,34 @@ import numpy as np
 from halimede.api.processing import Anchors
 from halimede.inference.model import Array, ModelError, SampleError
 
-#: SSD's variances of a middle and of a size
+#: SSD's factors of the numbers for middle x, middle y, width and height
 VARIANCES = np.array([0.1, 0.1, 0.2, 0.2])
-#: bytes of a file of anchors
+#: most bytes of a file of anchors
 MAX_BYTES = 16 * 1024**2
+#: the field of the spec that errors name
 FIELD = "spec.postprocess.boxes.anchors"
 
 
 class LoadedAnchors(Anchors, kw_only=True):
-    """Anchors of which the file is read: ``values``, [boxes, 4]."""
+    """The spec's anchors with the content of their file: ``values``, ``[boxes, 4]`` float64.
+
+    A row is middle x, middle y, width and height, in fractions of the input's width and height.
+    """
 
     values: Array
 
 
 @dataclass(frozen=True, slots=True)
 class AnchorBoxes:
-    """Anchors of one input size: ``boxes`` [n, 4] are middles and sizes in shares of it. ``size``: width, height."""
+    """The anchors of a model whose input has a fixed size.
+
+    Attributes:
+        boxes: ``[n, 4]``, middle x, middle y, width, height, in fractions of the input's width and height.
+        size: width and height of the model's input in pixels.
+        log: the model's numbers are relative to the anchors, with sizes as logarithms; else they are pixels.
+        source: where the anchors come from, for errors.
+
+    """
 
     boxes: Array
     size: tuple[int, int]
@@ -39,7 +52,10 @@ class AnchorBoxes:
     source: str
 
     def decode(self, values: Array) -> Array:
-        """Return middles and sizes in pixels of the model's input, ``[n, 4]``. Raises SampleError."""
+        """Return middles and sizes, ``[n, 4]`` in pixels of the input, of the model's numbers ``[n, 4 or more]``.
+
+        Raises SampleError for another number of boxes, and for sizes that are infinite.
+        """
         if values.ndim != 2 or values.shape[1] < 4 or len(values) != len(self.boxes):
             raise SampleError(
                 f"the model gives {list(values.shape)} for one sample, and {FIELD} has {len(self.boxes)} anchors "
@@ -58,7 +74,10 @@ class AnchorBoxes:
         return np.asarray(shares * pixels)
 
     def points(self, values: Array) -> Array | None:
-        """Return the landmarks behind the four numbers, ``[n, points, 2]``, in pixels of the model's input."""
+        """Return the landmarks, ``[n, points, 2]`` in pixels of the input, which the columns after the first four have.
+
+        None with ``log``, or if there are no further columns.
+        """
         count = (values.shape[1] - 4) // 2
         if self.log or not count:
             return None
@@ -67,7 +86,7 @@ class AnchorBoxes:
 
 
 def anchor_boxes(anchors: Anchors, size: tuple[int, int]) -> AnchorBoxes:
-    """Return the anchors for an input of this width and height."""
+    """Return the anchors for an input of this width and height: of their file, or the middles of cells of a grid."""
     if isinstance(anchors, LoadedAnchors):
         return AnchorBoxes(anchors.values, size, anchors.log, f"of {anchors.file}")
     grid = cell_middles(anchors.strides, anchors.per_cell, *size)
@@ -76,9 +95,10 @@ def anchor_boxes(anchors: Anchors, size: tuple[int, int]) -> AnchorBoxes:
 
 
 def cell_middles(strides: Sequence[int], per_cell: int, width: int, height: int) -> Array:
-    """Return the middles of cells, with a size of 1: ``[n, 4]``.
+    """Return ``per_cell`` anchors for each cell of each layer: its middle, and a size of 1; ``[n, 4]`` in fractions.
 
-    Layers that follow one another with one stride share cells: the anchors of all of them stand together.
+    A layer is a grid with cells of ``stride`` pixels over an input of ``width`` and ``height``. Successive layers of
+    the same stride are one layer with as many times ``per_cell`` anchors.
     """
     layers: list[tuple[int, int]] = []
     for stride in strides:
@@ -90,6 +110,7 @@ def cell_middles(strides: Sequence[int], per_cell: int, width: int, height: int)
 
 
 def _layer(stride: int, count: int, width: int, height: int) -> Array:
+    """Return ``count`` anchors for each cell of a layer, row by row."""
     columns, rows = -(-width // stride), -(-height // stride)
     y, x = np.mgrid[0:rows, 0:columns]
     middles = np.stack([(x + 0.5) / columns, (y + 0.5) / rows], axis=-1).reshape(-1, 2)
@@ -97,7 +118,7 @@ def _layer(stride: int, count: int, width: int, height: int) -> Array:
 
 
 def load_anchors(anchors: Anchors, folder: Path) -> Anchors:
-    """Return anchors with their file read, if they have one. Raises ModelError."""
+    """Return anchors with the content of their file in the model's folder, if they have one. Raises ModelError."""
     if not anchors.file:
         return anchors
     path, field = folder / anchors.file, f"{FIELD}.file"
@@ -124,7 +145,10 @@ def load_anchors(anchors: Anchors, folder: Path) -> Anchors:
 
 
 def _read_numbers(path: Path) -> Array:
-    """Return the numbers of a file of NumPy's format or of text. Raises OSError, ValueError, MemoryError."""
+    """Return the numbers of a file: NumPy's format (.npy), else text, comma-separated, one row a line.
+
+    Raises OSError, ValueError, MemoryError.
+    """
     if path.suffix == ".npy":
         with path.open("rb") as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))

@@ -1,9 +1,9 @@
 """Reads boxes from maps of scores, sizes and offsets, each at a quarter of the input's width and height. Pure.
 
-Sources: CenterNet, Objects as Points (Zhou et al., 2019, arXiv 1904.07850), section 4: a middle is a score that is the
-highest of its eight neighbours, sizes and offsets are in cells, x before y. CenterFace (Xu et al., 2019, arXiv
-1911.03599), section 3.2: sizes are logarithms, y is before x, offsets count from the middle of a cell, and points are
-shares of the box.
+A score that is as high as its eight neighbours is the middle of a box. In CenterNet (Objects as Points, Zhou et al.,
+2019, arXiv 1904.07850, section 4), sizes and offsets are in cells, x before y. In CenterFace (Xu et al., 2019, arXiv
+1911.03599, section 3.2), sizes are logarithms of cells, y is before x, offsets count from the middle of a cell, and
+landmarks are fractions of the box.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ STRIDE = 4
 
 
 class Middles(NamedTuple):
-    """Boxes of one sample: middles and sizes in pixels ``[n, 4]``, scores, class indices, points ``[n, points, 2]``."""
+    """The boxes of one sample.
+
+    Attributes:
+        boxes: ``[n, 4]`` float64, middle x, middle y, width, height in pixels of the model's input.
+        scores: ``[n]``, as in the map.
+        classes: ``[n]``, class indices.
+        points: landmarks ``[n, points, 2]`` in pixels of the model's input; None: the model gives none.
+
+    """
 
     boxes: Array
     scores: Array
@@ -30,10 +38,11 @@ class Middles(NamedTuple):
 def read_maps(
     scores: Array, sizes: Array, offsets: Array, points: Array | None = None, *, face: bool, least: float = 0.0
 ) -> Middles:
-    """Return the boxes of maps ``[classes, h, w]``, ``[2, h, w]`` and ``[2, h, w]``. Raises SampleError.
+    """Return a box for each peak in the scores of a class. Raises SampleError for shapes that do not fit.
 
-    A box stands at each peak of a class. ``points``: a map of landmarks ``[2 * points, h, w]``, in shares of the box
-    from its corner on. ``face``: by CenterFace's convention. ``least``: the score from which a peak is read.
+    ``scores``: ``[classes, h, w]``. ``sizes``, ``offsets``: ``[2, h, w]``. ``points``: a map of landmarks
+    ``[2 * points, h, w]``, in fractions of the box from its corner on. ``face``: read sizes and offsets as CenterFace
+    writes them. ``least``: the score from which a peak is a box.
     """
     height, width = scores.shape[-2:] if scores.ndim == 3 else (0, 0)
     if not scores.size or sizes.shape != (2, height, width) or offsets.shape != sizes.shape:
@@ -56,7 +65,10 @@ def read_maps(
 
 
 def _points(values: Array, boxes: Array, cells: tuple[Array, Array], shape: tuple[int, ...]) -> Array:
-    """Return the landmarks of boxes in pixels. Raises SampleError."""
+    """Return the landmarks of ``boxes``, ``[n, points, 2]`` in pixels. Raises SampleError.
+
+    ``cells``: row and column of each box's peak. ``shape``: height and width of the maps.
+    """
     if values.ndim != 3 or len(values) % 2 or values.shape[1:] != shape:
         raise SampleError(
             f"the model gives landmarks {list(values.shape)} for one sample, which are no map [2 * points, h, w]: "

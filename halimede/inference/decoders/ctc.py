@@ -1,7 +1,7 @@
-"""Reads a line of text from the steps of a CTC model: one character or a blank for each step.
+"""Reads a line of text from the output of a CTC model: for each step across the picture a character or a blank.
 
-Source: Connectionist Temporal Classification (Graves et al., 2006), section 3.1: the best path, without repetitions and
-then without blanks.
+The text is the best class of each step, without repetitions and then without blanks. Source: Connectionist Temporal
+Classification (Graves et al., 2006), section 3.1.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from halimede.api.processing import Postprocess, ReadText
 from halimede.inference.file_metadata import read_metadata
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, ModelError, SampleError
-from halimede.inference.postprocess import activate
+from halimede.inference.postprocess import SCORE_SLACK, activate
 from halimede.messages import Prediction
 from halimede.messages.samples import MAX_LABEL_TEXT
 
+#: the field of the spec that errors name
 FIELD = "spec.postprocess.text.alphabet"
 #: the entry of a file's metadata with one character a line, as PaddleOCR's exporters write it
 METADATA_KEY = "character"
-#: tolerance by which rounding may raise a probability above 1
-SCORE_SLACK = 1e-3
 
 
 class LoadedText(ReadText, kw_only=True):
-    """A reader of text whose alphabet is known: ``characters``, in the model's order."""
+    """The spec's options for text, with the alphabet: ``characters``, one for each class except the blank, in order."""
 
     characters: tuple[str, ...]
 
 
 def load_alphabet(text: ReadText, path: Path, file_format: str) -> LoadedText:
-    """Return the reader with the characters of its field, or of the file's metadata. Raises ModelError."""
+    """Return the options for text with the alphabet of the spec or, if that is empty, of the metadata of the file.
+
+    Raises ModelError if neither has one.
+    """
     characters: Sequence[str] = tuple(text.alphabet)
     if not characters:
         characters = lines_of(read_metadata(path, file_format).texts.get(METADATA_KEY, ""))
@@ -46,12 +48,12 @@ def load_alphabet(text: ReadText, path: Path, file_format: str) -> LoadedText:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of an alphabet: a line may be a space, and only line feeds end one."""
+    """Return the characters of an alphabet with one on each line. A line may be a space; only line feeds end it."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 class TextReader:
-    """Reads the only output of a CTC model, ``[steps, classes]`` at a time."""
+    """A ``Reader`` (file_model) of a CTC model's only output ``name``: ``[steps, classes]`` for each sample."""
 
     def __init__(self, name: str, postprocess: Postprocess, text: LoadedText) -> None:
         self.names: tuple[str, ...] = (name,)
@@ -60,7 +62,7 @@ class TextReader:
         self._blank = text.blank
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Divide the output by samples: ``[samples, steps, classes]``, or with steps first. Raises SampleError."""
+        """Return each sample's ``[steps, classes]``. The output has samples first or second. Raises SampleError."""
         (output,) = outputs
         if output.ndim != 3:
             raise SampleError(f"the model gives {list(output.shape)}, which is no [samples, steps, classes] of text")
@@ -69,7 +71,7 @@ class TextReader:
         return [(steps,) for steps in output]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (others need it)
-        """Read one sample's steps: the text is the label, its mean probability the score. Raises SampleError."""
+        """Return the text as the label, with the mean probability of its characters as score. Raises SampleError."""
         steps = np.asarray(part[0], np.float64)
         names = self._names(steps.shape[1])
         if not steps.size or not np.isfinite(steps).all():
@@ -92,7 +94,10 @@ class TextReader:
         return Prediction(label=label, score=min(score, 1.0))
 
     def _names(self, count: int) -> list[str]:
-        """Return the text of each of the model's classes, the blank's too. Raises SampleError."""
+        """Return the text of each of the model's ``count`` classes; that of the blank is empty.
+
+        With one class more than expected, the last class is the space. Raises SampleError for any other number.
+        """
         names = list(self._characters)
         if len(names) + 2 == count:
             names.append(" ")

@@ -1,8 +1,8 @@
 """Reads boxes of text from a map of probabilities: each connected region above a threshold is a line of text. Pure.
 
-Source: Real-time Scene Text Detection with Differentiable Binarization (Liao et al., 2020, arXiv 1911.08947), section
-3.4: the model is trained on shrunk regions, so each is grown by ``area * unclip / perimeter`` on all sides. Here a
-region is its upright box, and its score is the mean of its cells.
+The model is trained on shrunk regions, so each region is grown by ``area * unclip / perimeter`` on all sides. Source:
+Real-time Scene Text Detection with Differentiable Binarization (Liao et al., 2020, arXiv 1911.08947), section 3.4.
+Unlike there, a region is its upright box, and its score is the mean of its cells.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ import numpy as np
 from halimede.inference.connected_regions import regions
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
+from halimede.inference.postprocess import SCORE_SLACK
 
-#: the probability above which a cell is text, and the growth of a region, as PaddleOCR has them
+#: defaults, as in PaddleOCR: the probability above which a cell is text, and the factor of a region's growth
 THRESHOLD, UNCLIP = 0.3, 1.6
 #: least side of a region in cells: smaller ones are noise
 LEAST_SIDE = 3
-#: tolerance by which rounding may raise a probability above 1
-SCORE_SLACK = 1e-3
 
 
 class TextRegions(NamedTuple):
-    """Boxes of one sample, from top to bottom: corners in pixels of the model's input ``[n, 4]``, scores."""
+    """The lines of text of one sample, from top to bottom.
+
+    Attributes:
+        boxes: corners ``[n, 4]`` float64 in pixels of the model's input.
+        scores: ``[n]`` float64, the mean probability of each region.
+
+    """
 
     boxes: Array
     scores: Array
@@ -33,7 +38,11 @@ class TextRegions(NamedTuple):
 def read_probabilities(
     values: Array, geometry: Geometry | None, *, threshold: float = THRESHOLD, unclip: float = UNCLIP
 ) -> TextRegions:
-    """Return the boxes of a map ``[1, h, w]`` or ``[h, w]``, as large as the model's input. Raises SampleError."""
+    """Return the lines of text in a map of probabilities ``[1, h, w]`` or ``[h, w]``.
+
+    ``geometry``: whose input the map must be as large as; None: not checked. ``threshold``: the probability, 0..1,
+    above which a cell is text. ``unclip``: how much regions grow. Raises SampleError for other shapes and values.
+    """
     map_ = values[0] if values.ndim == 3 and len(values) == 1 else values
     if map_.ndim != 2 or not map_.size:
         raise SampleError(

@@ -1,52 +1,64 @@
 """The families of models that halimede reads, each recognised by the structure of its outputs and by its metadata.
 
-A recogniser returns how the outputs are read, or None where the structure does not show its family. With ``chosen``
-the user names the family: then only the outputs that it reads must be there. No family is a remainder: what none of
-them recognises is not known.
+A family is a kind of outputs, such as the boxes of YOLOv8. Its recogniser returns how the outputs are read, or None
+where the structure does not show the family. With ``chosen`` the user has named the family: then only the outputs that
+it reads must exist. There is no default: outputs that no recogniser knows are reported as unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from halimede.inference.decoders.anchors import cell_middles
 from halimede.inference.decoders.centers import STRIDE
-from halimede.inference.decoders.ctc import lines_of
-from halimede.inference.detection import AHEAD, BOX_COLUMNS
+from halimede.inference.decoders.ctc import METADATA_KEY, lines_of
+from halimede.inference.detection import BOX_COLUMNS, LEADING_COLUMNS
 from halimede.inference.model import Array
-from halimede.inference.proposals.structure import CHARACTERS, FileStructure
+from halimede.inference.proposals.structure import FileStructure
 from halimede.inference.session import Declared
 
 #: tolerance of a probability, of a sum of probabilities, and of the length of a vector
 SLACK = 1e-2
-#: strides of the layers of YOLO models
+#: pixels of a cell in each layer of YOLO models
 YOLO_STRIDES = (8, 16, 32)
 #: anchors of YOLOv5 in a cell
 YOLOV5_ANCHORS = 3
-#: strides and anchors in a cell, as the published graphs of MediaPipe configure them (SsdAnchorsCalculator)
+#: pixels of a cell in each layer, and anchors in a cell, as MediaPipe's published graphs configure SsdAnchorsCalculator
 SSD_GRIDS = (((8, 16, 16, 16), 2), ((16, 32, 32, 32), 2), ((4,), 1), ((8, 16, 32, 32, 32), 2))
-#: columns of MediaPipe's faces, hands and poses, and whether they are trained on -1 to 1, by their model cards
+#: by the columns of MediaPipe's detectors of faces, hands and poses: whether pixels are -1 to 1, by their model cards
 SSD_COLUMNS = {16: True, 18: False, 12: True}
 #: most rows of a model that suppresses overlapping boxes itself
 MAX_ROWS = 1000
 #: channels of CenterFace's points: five of two numbers
 FACE_POINTS = 10
-#: features come in multiples of so many
+#: a vector of features has a multiple of so many numbers
 FEATURES = 64
-#: a task of Ultralytics' metadata that halimede reads
+#: the only task in Ultralytics' metadata whose outputs halimede reads
 DETECT = "detect"
+#: a note for the user
 LETTERBOX = "pictures of such models keep their proportions: letterbox, not resize"
 
 
 @dataclass(slots=True)
 class OutputReading:
-    """How a family's outputs are read. ``resize``: the step that gives pictures their size; ``fill`` of a letterbox.
+    """How the outputs of one file are read, and what its family says about the input.
 
-    ``mean`` and ``std``: the range of the input in shares of 255, if the family has one. ``bgr``: order of channels.
+    Attributes:
+        family: its name in FAMILIES.
+        postprocess: the field ``postprocess`` of the Model, as plain data.
+        notes: what the user has to check.
+        labels: names of the classes; empty: not known.
+        resize: the step that gives pictures their size: resize, fit or letterbox.
+        fill: the value of a letterbox's margins, 0..255; None: the step's default.
+        mean: of the input's pixels as a fraction of 255; None: the family does not say.
+        std: of the input's pixels as a fraction of 255; None: the family does not say.
+        bgr: the model takes the channels in the order blue, green, red.
+
     """
 
     family: str
@@ -57,15 +69,17 @@ class OutputReading:
     fill: int | None = None
     mean: float | None = None
     std: float | None = None
-    scaled: bool = True
     bgr: bool = False
 
 
 class Recogniser(Protocol):
-    """Recognises one family."""
+    """A function that recognises one family."""
 
     def __call__(self, structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-        """Return how the outputs are read; None if they are not of the family."""
+        """Return how the outputs are read; None if the file is not of the family.
+
+        ``chosen``: the user has named the family, so only the outputs that it reads must exist.
+        """
 
 
 def recognise(structure: FileStructure) -> OutputReading | None:
@@ -75,8 +89,8 @@ def recognise(structure: FileStructure) -> OutputReading | None:
 
 
 def ctc(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise a reader of text by the alphabet in its metadata, as long as its classes."""
-    characters = lines_of(structure.metadata.texts.get(CHARACTERS, ""))
+    """Recognise a reader of text by the alphabet in its metadata: one or two characters fewer than classes."""
+    characters = lines_of(structure.metadata.texts.get(METADATA_KEY, ""))
     outputs = [output for output in structure.outputs if len(structure.shape(output)) == 2]
     if len(outputs) != 1 or not (characters or chosen):
         return None
@@ -107,17 +121,12 @@ def rows(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
     return OutputReading("rows", {"task": "detection"}, notes, structure.metadata.labels, resize="letterbox")
 
 
-def yolo(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise YOLOv8 and its successors: four numbers and a score for each class, one column for each cell."""
-    return _yolo(structure, "yolo", chosen=chosen)
+def yolo(structure: FileStructure, family: str = "yolo", *, chosen: bool) -> OutputReading | None:
+    """Recognise YOLO models by the number of their boxes, which follows from the input's size.
 
-
-def yolov5(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise YOLOv5: four numbers, a score for any object and one for each class, three rows for each cell."""
-    return _yolo(structure, "yolov5", chosen=chosen)
-
-
-def _yolo(structure: FileStructure, family: str, *, chosen: bool) -> OutputReading | None:
+    ``yolo``, YOLOv8 and its successors: four numbers and a score for each class, one column for each cell. ``yolov5``:
+    four numbers, a score for any object and one for each class, three rows for each cell.
+    """
     output, picture, labels = _only(structure), structure.picture, structure.metadata.labels
     if output is None or picture is None or len(structure.shape(output)) != 2:
         return None
@@ -126,18 +135,19 @@ def _yolo(structure: FileStructure, family: str, *, chosen: bool) -> OutputReadi
     boxes, columns = (second, first) if family == "yolo" else (first, second)
     expected = cells if family == "yolo" else cells * YOLOV5_ANCHORS
     detects = structure.metadata.texts.get("task", DETECT) == DETECT
-    if not chosen and (boxes != expected or not detects or columns <= AHEAD[family]):
+    class_count = columns - LEADING_COLUMNS[family]
+    if not chosen and (boxes != expected or not detects or class_count <= 0):
         return None
-    if labels and columns != AHEAD[family] + len(labels) and not chosen:
+    if labels and class_count != len(labels) and not chosen:
         return None
     postprocess = {"task": "detection", "boxes": {"decode": family}, "nms": {}}
     title = "YOLOv8" if family == "yolo" else "YOLOv5"
-    notes = [f"the output has the structure of {title}: {boxes} boxes and {columns - AHEAD[family]} classes", LETTERBOX]
+    notes = [f"the output has the structure of {title}: {boxes} boxes and {class_count} classes", LETTERBOX]
     return OutputReading(family, postprocess, notes, labels, resize="letterbox")
 
 
 def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise BlazeFace and its relatives by the number of their anchors, which follows from the input's size."""
+    """Recognise BlazeFace and its relatives by their columns and the number of their anchors for the input's size."""
     pair, picture = _pair(structure), structure.picture
     if pair is None or picture is None:
         return None
@@ -157,7 +167,6 @@ def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | No
     reading = OutputReading("ssd-anchors", postprocess, resize="letterbox", fill=0)
     if SSD_COLUMNS.get(columns):
         reading.mean = reading.std = 0.5
-    reading.scaled = columns in SSD_COLUMNS
     (classes_count,) = structure.shape(scores)[1:] or (1,)
     reading.labels = structure.metadata.labels if len(structure.metadata.labels) == classes_count else ()
     reading.notes = [f"the {count} boxes are those of a grid with strides {list(strides)}, as in MediaPipe's detectors"]
@@ -165,7 +174,7 @@ def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | No
 
 
 def pair(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise separate outputs of corners and of scores, of which the trial run shows that they are that."""
+    """Recognise one output of corners and one of scores by their values in the trial run."""
     outputs = _pair(structure)
     if outputs is None or structure.shape(outputs[0])[1] != 4:
         return None
@@ -200,13 +209,13 @@ def centernet(structure: FileStructure, *, chosen: bool) -> OutputReading | None
     if [structure.shape(output)[0] for output in maps[1:]] != [2, 2] or (len(structure.outputs) != 3 and not chosen):
         return None
     reading = _center("centernet", structure, maps)
-    reading.scaled = False
     reading.labels = structure.metadata.labels
     reading.notes.append("sizes are read before offsets: exchange boxes.output and boxes.offsets if that is not so")
     return reading
 
 
 def _center(family: str, structure: FileStructure, maps: Sequence[Declared]) -> OutputReading:
+    """Return how maps of scores, sizes and offsets are read, in this order."""
     postprocess = _output(structure, maps[0], task="detection")
     postprocess["boxes"] = {"decode": family, "output": maps[1].name, "offsets": maps[2].name}
     scores = structure.sample(maps[0])
@@ -217,7 +226,7 @@ def _center(family: str, structure: FileStructure, maps: Sequence[Declared]) -> 
 
 
 def embedding(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise a vector of features by its length of 1."""
+    """Recognise the only output as a vector of features: its length in the trial run is 1."""
     output = _only_vector(structure)
     if output is None:
         return None
@@ -249,12 +258,12 @@ def classes(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
     return reading
 
 
-#: by the names of presets, in the order in which they are tried
+#: the recogniser of each family, by the name that users give as a preset, in the order in which they are tried
 FAMILIES: dict[str, Recogniser] = {
     "ctc": ctc,
     "rows": rows,
     "yolo": yolo,
-    "yolov5": yolov5,
+    "yolov5": partial(yolo, family="yolov5"),
     "ssd-anchors": ssd_anchors,
     "pair": pair,
     "centerface": centerface,
@@ -265,21 +274,26 @@ FAMILIES: dict[str, Recogniser] = {
 
 
 def _output(structure: FileStructure, output: Declared, *, task: str) -> dict[str, Any]:
-    """Return a post-processing of a task that names its output where the file has several of floats."""
+    """Return the post-processing for a task; it names the output if the file has several outputs of floats."""
     return {"task": task, "output": output.name} if len(structure.outputs) > 1 else {"task": task}
 
 
 def _only(structure: FileStructure) -> Declared | None:
+    """Return the only output of floats; None if there are several."""
     return structure.outputs[0] if len(structure.outputs) == 1 else None
 
 
 def _only_vector(structure: FileStructure) -> Declared | None:
+    """Return the only output of floats if it is a vector."""
     output = _only(structure)
     return output if output is not None and _is_vector(structure.shape(output)) else None
 
 
 def _pair(structure: FileStructure) -> tuple[Declared, Declared] | None:
-    """Return the outputs of boxes and of scores, if there are exactly these two with as many rows."""
+    """Return the outputs of boxes and of scores; None unless there are two outputs with as many rows.
+
+    The one with four columns has the boxes, or else the one with more columns.
+    """
     shapes = [structure.shape(output) for output in structure.outputs]
     if len(shapes) != 2 or any(len(shape) not in {1, 2} for shape in shapes) or shapes[0][0] != shapes[1][0]:
         return None
@@ -294,7 +308,7 @@ def _pair(structure: FileStructure) -> tuple[Declared, Declared] | None:
 
 
 def _maps(structure: FileStructure) -> list[Declared]:
-    """Return the outputs that are maps of one size, a quarter of the input's, if all are."""
+    """Return the outputs if there are three or more and all are maps of a quarter of the input's sides; else none."""
     shapes = [structure.shape(output) for output in structure.outputs]
     picture = structure.picture
     if picture is None or len(shapes) < 3 or any(len(shape) != 3 for shape in shapes):
@@ -304,7 +318,7 @@ def _maps(structure: FileStructure) -> list[Declared]:
 
 
 def _is_grid(grid: tuple[Sequence[int], int], structure: FileStructure, count: int) -> bool:
-    """Whether the input has whole cells of the grid's strides, and as many anchors as boxes."""
+    """Whether the grid's cells divide the input without a rest, and its anchors are ``count``."""
     strides, per_cell = grid
     if structure.picture is None or structure.open_sides:
         return False
@@ -315,10 +329,12 @@ def _is_grid(grid: tuple[Sequence[int], int], structure: FileStructure, count: i
 
 
 def _is_vector(shape: Sequence[int]) -> bool:
+    """Whether only the first axis is longer than 1, and has a known length."""
     return len(shape) > 0 and all(size == 1 for size in shape[1:]) and shape[0] > 0
 
 
 def _is_within(values: Array, low: float, high: float) -> bool:
+    """Whether there are values, and all are within ``low`` and ``high``, with a tolerance of SLACK."""
     return bool(values.size and values.min() >= low - SLACK and values.max() <= high + SLACK)
 
 
@@ -330,7 +346,7 @@ def is_probabilities(values: Array | None) -> bool:
 
 
 def _is_rows(values: Array | None) -> bool:
-    """Whether rows have corners in order, scores of 0 to 1 and whole numbers of classes."""
+    """Whether rows of six have corners in order, scores of 0 to 1 and whole class numbers; also if there are none."""
     if values is None:
         return False
     if not len(values):
@@ -342,17 +358,18 @@ def _is_rows(values: Array | None) -> bool:
 
 
 def _is_corners(boxes: Array) -> bool:
+    """Whether rows of four numbers are corners: in each, the second point is not left of or above the first."""
     return bool(len(boxes) and (boxes[:, 2] >= boxes[:, 0]).all() and (boxes[:, 3] >= boxes[:, 1]).all())
 
 
 def _is_features(vector: Array) -> bool:
-    """Whether a vector has the length 1, and is no row of probabilities, of which one is nearly 1."""
+    """Whether a vector has the length 1 and enough numbers, and is no row of probabilities."""
     unit = abs(float(np.linalg.norm(vector)) - 1) <= SLACK
     return unit and vector.size >= FEATURES // 2 and not is_probabilities(vector)
 
 
 def _is_classes(structure: FileStructure, output: Declared) -> bool:
-    """Whether an output's numbers are probabilities, or it alone has as many as names of classes."""
+    """Whether an output has probabilities, or is the only one and has as many numbers as the metadata has names."""
     sample = structure.sample(output)
     if sample is not None and is_probabilities(sample.reshape(-1)):
         return True
@@ -361,7 +378,7 @@ def _is_classes(structure: FileStructure, output: Declared) -> bool:
 
 
 def _may_be_classes(structure: FileStructure, output: Declared) -> bool:
-    """Whether a row of numbers may be scores of classes: two axes, and neither a single number nor features."""
+    """Whether a vector may be scores of classes: its numbers are 0 to 1, or its length is none of features."""
     count = structure.shape(output)[0]
     scores = structure.sample(output)
     if len(structure.shape(output)) != 1:

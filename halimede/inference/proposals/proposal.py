@@ -1,8 +1,8 @@
-"""Proposes the pre- and post-processing of a model file from the structure that it shows.
+"""Proposes the pre- and post-processing of a model file from the structure that it shows: ``propose``.
 
-A file shows shapes, types, its first operators, some metadata and the answer to a trial run. It seldom shows on which
-range, and which order of channels, it was trained: each such assumption is a note for the user. Outputs of no known
-family are not guessed: ``unknown`` says so, and ``skeleton`` is a script for them.
+A file shows shapes, types, its first operators, some metadata and the answer to a trial run. It seldom shows the range
+of pixels and the order of channels of its training: each assumption about them is a note for the user. Outputs of no
+known family are not guessed: the proposal then says that they are unknown, and has a script to begin with.
 """
 
 from __future__ import annotations
@@ -16,21 +16,26 @@ from halimede.inference.proposals.families import FAMILIES, OutputReading, recog
 from halimede.inference.proposals.skeleton import not_known, script_skeleton
 from halimede.inference.proposals.structure import OPEN_SIDES, TEXT_SIDES, FileStructure, file_structure
 from halimede.inference.session import RuntimeSession
+from halimede.inference.tensor_ports import PictureShape
 
-#: longest side of a picture for a detector that leaves its size open, and the multiple of its sides
+#: pixels of a picture's longest side for a detector that leaves its size open, and what its sides are multiples of
 LONGEST, MULTIPLE = 640, 32
 #: ImageNet's mean and standard deviation, as PyTorch's models of pictures are trained with
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+#: a note for the user about the range of pixels
 RANGES = (
     "normalize makes 0 to 1 of a picture's 0 to 255. If the model was trained on -1 to 1, write"
     " {op: normalize, mean: 0.5, std: 0.5}; on ImageNet with PyTorch, {op: normalize, mean: [0.485, 0.456, 0.406],"
     " std: [0.229, 0.224, 0.225]}; on 0 to 255, {op: scale}"
 )
+#: a note for the user about the order of channels
 ORDER = "pictures are RGB. If the model was trained on BGR, as with OpenCV, put {op: channels, format: bgr} first"
-#: classes with ImageNet's range
+#: the preset of classifiers that were trained on ImageNet's mean and standard deviation
 IMAGENET_PRESET = "imagenet"
+#: what users may name in place of recognition
 PRESETS = (*FAMILIES, IMAGENET_PRESET)
 
+#: the field ``preprocess`` of a Model as plain data
 Steps = list[dict[str, Any]]
 
 
@@ -38,7 +43,15 @@ Steps = list[dict[str, Any]]
 class Proposal:
     """The fields of a Model as plain data, and what the user has to check.
 
-    ``family``: what the outputs are, by the name of its preset. ``unknown``: why they are none, with a ``skeleton``.
+    Attributes:
+        preprocess: the field of the Model of this name, as plain data; empty: no steps.
+        postprocess: the field of the Model of this name, as plain data.
+        labels: names of the classes; empty: not known.
+        notes: what the user has to check, a sentence each.
+        family: the preset by which the outputs are read; empty if they are unknown.
+        unknown: the message about outputs of no known family; empty if they are known.
+        skeleton: a Python script that begins to read unknown outputs; empty if they are known.
+
     """
 
     preprocess: Steps
@@ -51,21 +64,23 @@ class Proposal:
 
 
 def propose(session: RuntimeSession, path: Path, file_format: str, preset: str = "") -> Proposal:
-    """Return a proposal for an opened file. ``preset``: the family that the user names; empty: by the structure.
+    """Return a proposal for an opened file. Blocks for a trial run of the model.
 
-    Raises ModelError for a model that cannot take a sample, InvalidFieldError for a preset that the file does not fit.
+    ``preset``: one of PRESETS, which the user names; empty: the family is recognised. Raises ModelError for a model
+    that cannot take a sample, InvalidFieldError for a preset that does not exist or that the file does not fit.
     """
     structure = file_structure(session, path, file_format)
-    reading = _chosen(structure, preset) if preset else recognise(structure)
-    proposal = _propose_steps(structure, reading, imagenet=preset == IMAGENET_PRESET)
+    reading = _read_by_preset(structure, preset) if preset else recognise(structure)
     if reading is None:
         return Proposal([], unknown=not_known(structure), skeleton=script_skeleton(structure))
+    proposal = _propose_steps(structure, reading, imagenet=preset == IMAGENET_PRESET)
     proposal.family, proposal.postprocess, proposal.labels = reading.family, reading.postprocess, reading.labels
     proposal.notes = [*reading.notes, *proposal.notes]
     return proposal
 
 
-def _chosen(structure: FileStructure, preset: str) -> OutputReading:
+def _read_by_preset(structure: FileStructure, preset: str) -> OutputReading:
+    """Return how the outputs are read by a preset. Raises InvalidFieldError if it does not exist or fit."""
     if preset not in PRESETS:
         raise InvalidFieldError("--preset", preset, f"use one of {', '.join(PRESETS)}")
     reading = FAMILIES["classes" if preset == IMAGENET_PRESET else preset](structure, chosen=True)
@@ -75,7 +90,8 @@ def _chosen(structure: FileStructure, preset: str) -> OutputReading:
     return reading
 
 
-def _propose_steps(structure: FileStructure, reading: OutputReading | None, *, imagenet: bool) -> Proposal:
+def _propose_steps(structure: FileStructure, reading: OutputReading, *, imagenet: bool) -> Proposal:
+    """Return a proposal of the pre-processing alone, with its notes; ``imagenet``: with ImageNet's range."""
     picture = structure.picture
     if picture is None:
         return Proposal([], notes=["the input is no picture that halimede knows: send arrays, or add steps yourself"])
@@ -85,26 +101,25 @@ def _propose_steps(structure: FileStructure, reading: OutputReading | None, *, i
         steps.append({"op": "grayscale"})
     if picture.channels == 4:
         notes.append("the model takes four channels, and pictures have three: send raw frames, or add a script step")
-    if reading and reading.bgr:
+    if reading.bgr:
         steps.append({"op": "channels", "format": "bgr"})
-    steps.append(_size(structure, reading, notes))
+    steps.append(_size(structure, picture, reading, notes))
     if structure.port.dtype.kind == "f" and (structure.graph is None or structure.graph.floats):
         steps += _range(structure, reading, notes, imagenet=imagenet)
     if picture.order in {"chw", "flat"}:
         steps.append({"op": "layout", "order": picture.order})
-    if picture.channels == 3 and not (reading and (reading.bgr or reading.family == "centerface")):
+    if picture.channels == 3 and not reading.bgr and reading.family != "centerface":
         notes.append(ORDER)
     return Proposal(steps, notes=notes)
 
 
-def _size(structure: FileStructure, reading: OutputReading | None, notes: list[str]) -> dict[str, Any]:
-    """Return the step that gives a picture its size."""
-    picture, kind = structure.picture, reading.resize if reading else "resize"
-    width, height = (picture.width or OPEN_SIDES[0], picture.height or OPEN_SIDES[0]) if picture else (0, 0)
+def _size(structure: FileStructure, picture: PictureShape, reading: OutputReading, notes: list[str]) -> dict[str, Any]:
+    """Return the step that gives a picture its size, and add what the user has to check about it to ``notes``."""
+    kind, width, height = reading.resize, picture.width or OPEN_SIDES[0], picture.height or OPEN_SIDES[0]
     if not structure.open_sides:
         step = {"op": "resize" if kind == "fit" else kind, "width": width, "height": height}
-        return step if reading is None or reading.fill is None else {**step, "fill": reading.fill}
-    if kind == "fit" and reading and reading.family == "ctc":
+        return step if reading.fill is None else {**step, "fill": reading.fill}
+    if reading.family == "ctc":
         if TEXT_SIDES[0] == height:
             notes.append(f"lines of text are scaled to a height of {height} pixels, and their width stays open")
         return {"op": "fit", "height": height}
@@ -115,8 +130,11 @@ def _size(structure: FileStructure, reading: OutputReading | None, notes: list[s
     return {"op": kind, "width": width, "height": height}
 
 
-def _range(structure: FileStructure, reading: OutputReading | None, notes: list[str], *, imagenet: bool) -> Steps:
-    """Return the step that scales values: by the file's metadata, the family, or as most models are trained."""
+def _range(structure: FileStructure, reading: OutputReading, notes: list[str], *, imagenet: bool) -> Steps:
+    """Return the step that scales values, or none if the model may do so itself, and add to ``notes``.
+
+    The range is that of the file's metadata, of ``imagenet``, of the family, or else as most models are trained.
+    """
     metadata, graph = structure.metadata, structure.graph
     if metadata.has_range:
         notes.append(
@@ -125,7 +143,7 @@ def _range(structure: FileStructure, reading: OutputReading | None, notes: list[
         return [_normalize(metadata.mean, metadata.std)]
     if imagenet:
         return [{"op": "normalize", "mean": IMAGENET[0], "std": IMAGENET[1]}]
-    if reading and reading.mean is not None and reading.std is not None:
+    if reading.mean is not None and reading.std is not None:
         return [_normalize((reading.mean * 255,), (reading.std * 255,))]
     if graph and graph.operators and graph.scales:
         names = ", ".join(sorted(graph.operators))
@@ -147,4 +165,5 @@ def _normalize(mean: tuple[float, ...], std: tuple[float, ...]) -> dict[str, Any
 
 
 def _list(values: tuple[float, ...]) -> str:
+    """Return numbers as text, separated by commas."""
     return ", ".join(f"{value:g}" for value in values)

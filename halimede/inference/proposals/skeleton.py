@@ -1,4 +1,7 @@
-"""Texts for a file that halimede cannot read as it is: a script for outputs that no family has, and open axes."""
+"""Texts for a file that halimede cannot read as it is.
+
+They are a script to begin with for outputs of no known family, and lines of Python that open the fixed axes of a file.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from halimede.inference.proposals.structure import FileStructure
 from halimede.inference.session import Declared, RuntimeSession
 from halimede.inference.tensor_ports import PictureShape, picture_shape
 
+#: begin and end of the message about unknown outputs
 NOT_KNOWN = "I do not know this output"
 SCRIPT_FIX = (
     "Write a script that reads it (postprocess.script, docs/processing.md), beginning with the lines below; or name"
     " what it is: halimede models add FILE --preset NAME"
 )
-#: share of the input's sides from which on a map is one of the picture
+#: an output with a side of more than the input's height divided by this is taken for a map of the picture
 LEAST_SHARE = 8
 
 
 def not_known(structure: FileStructure) -> str:
-    """Return the text for outputs of no known family: what each may be, and what to do."""
+    """Return the message about outputs of no known family: what each may be, and what to do."""
     parts = [
         f"{output.name} {list(structure.shape(output))}{_guess(structure, output)}" for output in structure.outputs
     ]
@@ -27,6 +31,7 @@ def not_known(structure: FileStructure) -> str:
 
 
 def _guess(structure: FileStructure, output: Declared) -> str:
+    """Return in brackets what an output may be by its shape; empty if it may be anything."""
     shape, picture = structure.shape(output), structure.picture
     sides = [size for size in shape if picture and size > max(1, picture.height // LEAST_SHARE)]
     if picture and len(shape) == 3 and len(sides) >= 2:
@@ -37,7 +42,7 @@ def _guess(structure: FileStructure, output: Declared) -> str:
 
 
 def script_skeleton(structure: FileStructure) -> str:
-    """Return a script whose function reads the outputs by their names and shapes, and returns nothing yet."""
+    """Return the text of a script whose function takes the outputs by name, and which the user has to complete."""
     lines = ["import numpy as np", "", "", "def postprocess(outputs, size):  # size: the frame's (height, width)"]
     for i, output in enumerate(structure.outputs):
         lines.append(f"    output{i} = outputs[{output.name!r}][0]  # {output.type} {list(structure.shape(output))}")
@@ -56,7 +61,7 @@ def fixed_axes(session: RuntimeSession) -> str:
 
 
 def opening_lines(session: RuntimeSession, path: Path) -> str:
-    """Return lines of Python that open the fixed axes of an ONNX file, all but its channels."""
+    """Return lines of Python that write an ONNX file with open axes, all but that of the channels, next to ``path``."""
     (port,) = session.get_inputs()
     axes = _axes(port.shape, picture_shape([size if isinstance(size, int) else None for size in port.shape[1:]]))
     opened = path.with_name(f"{path.stem}-open{path.suffix}").name

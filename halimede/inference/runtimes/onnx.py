@@ -1,7 +1,7 @@
-"""Opens ONNX files with ONNX Runtime, on the CPU.
+"""Opens ONNX files with ONNX Runtime, on the CPU: the runtime of the format onnx (``session.RUNTIMES``).
 
-Only the file and its external weights are loaded (``file_checks`` ensures that before ONNX Runtime reads a byte), never
-custom operator libraries.
+Only the file and its external weights are loaded, never libraries of custom operators: ``file_checks`` refuses other
+files before ONNX Runtime reads a byte. ONNX Runtime's own session is used as the ``RuntimeSession``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from halimede.inference.session import reason
 
 __all__ = ["InferenceSession", "open_session", "run_bits"]
 
+#: the number of bfloat16 in onnx.proto
 ONNX_BFLOAT16 = 16
 
 
 def open_session(path: Path, threads: int) -> InferenceSession:
-    """Load a file; external weights are searched in its folder. Raises ModelError, OSError."""
+    """Load a file, and its external weights from its folder. Raises ModelError, OSError.
+
+    ``threads``: of one call; 0: one for each core.
+    """
     check_model(path)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -48,7 +52,11 @@ def open_session(path: Path, threads: int) -> InferenceSession:
 def run_bits(
     session: InferenceSession, feeds: Mapping[str, Array], outputs: Sequence[str], bits: Collection[str]
 ) -> list[Array]:
-    """Run with inputs or outputs of bfloat16 (``bits``: their names), for which NumPy has no type: arrays of uint16."""
+    """Return the named outputs of a call with tensors of bfloat16, for which NumPy has no type.
+
+    ``bits``: the names of the inputs and outputs of bfloat16, whose arrays are uint16 with the same bits.
+    Raises ONNX Runtime's errors.
+    """
     inputs = {}
     for name, array in feeds.items():
         if name in bits:
@@ -63,7 +71,7 @@ def run_bits(
 
 
 def _bits_of(value: ort.OrtValue) -> Array:
-    """Return a copy of a bfloat16 tensor's bits."""
+    """Return a copy of a bfloat16 tensor's bits as uint16 in its shape."""
     shape = tuple(value.shape())
     count = int(np.prod(shape, dtype=np.int64))
     data = ctypes.string_at(value.data_ptr(), count * 2) if count else b""

@@ -1,8 +1,8 @@
-"""Opens TensorFlow SavedModels with TensorFlow, on the CPU.
+"""Opens TensorFlow SavedModels with TensorFlow, on the CPU: the runtime of their format (``session.RUNTIMES``).
 
-A SavedModel is a program, and TensorFlow has operators that read and write files, use the network, or call Python. They
-are refused before anything is loaded, in all functions that loading or serving can call. Functions that only save or
-restore the whole model are in nearly every SavedModel; nothing calls them here.
+A SavedModel is a program, and TensorFlow has operators that read and write files, use the network, or call Python. A
+model with such an operator in any function that loading or serving can call is refused before it is loaded. The
+functions that save or restore a whole model, which nearly every SavedModel has, are not checked: nothing calls them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# read at import: errors are raised; what it logs would go to no log
+# TensorFlow reads this when it is imported. It raises its errors; its own log lines would miss halimede's log
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from google.protobuf.message import DecodeError
@@ -25,10 +25,13 @@ from halimede.api.model_formats import SAVED_MODEL
 from halimede.inference.model import Array, ModelError, UnsafeModelError
 from halimede.inference.session import DeclaredTensor, reason, type_name
 
-SERVING = "serving_default"
-EXPORT = "give an archive (tar.gz, zip) of its folder, with saved_model.pb and variables"
-#: operators with a state that stays within the process: variables, tables, random numbers, calls of functions
-STATEFUL = re.compile(
+#: the function that is called where a model has several
+SERVING_SIGNATURE = "serving_default"
+#: part of errors about a file or folder that is no SavedModel
+EXPORT_ADVICE = "give an archive (tar.gz, zip) of its folder, with saved_model.pb and variables"
+#: stateful operators that are allowed, because their state stays within the process: variables, tables, random numbers,
+#: calls of functions
+ALLOWED_STATEFUL = re.compile(
     r"(Assign(Add|Sub)?VariableOp|DisableCopyOnRead|DestroyResourceOp|IsResourceHandleRefCounting|ReadVariableOp"
     r"|ResourceGather(Nd)?|ResourceScatter(Nd)?(Add|Div|Max|Min|Mul|Sub|Update)|ResourceStridedSliceAssign"
     r"|Var(Handle|IsInitialized)Op|VariableShape"
@@ -47,7 +50,10 @@ REFUSED = re.compile(
 
 
 class TensorFlowSession:
-    """One signature of a loaded SavedModel."""
+    """A ``RuntimeSession`` (session) that calls one signature (a named function) of a loaded SavedModel.
+
+    ``loaded``: TensorFlow's object of the whole model. ``signature``: one of its ``signatures``.
+    """
 
     runtime = "TensorFlow"
 
@@ -58,29 +64,32 @@ class TensorFlowSession:
         self._outputs = signature.structured_outputs
 
     def get_inputs(self) -> list[DeclaredTensor]:
-        """Return the declared inputs."""
-        return _declared(self._inputs)
+        """Return the inputs as the file declares them."""
+        return [_declared_tensor(*item) for item in self._inputs.items()]
 
     def get_outputs(self) -> list[DeclaredTensor]:
-        """Return the declared outputs."""
-        return _declared(self._outputs)
+        """Return the outputs as the file declares them."""
+        return [_declared_tensor(*item) for item in self._outputs.items()]
 
     def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any]) -> list[Array]:
-        """Return the named outputs. Raises TensorFlow's errors."""
+        """Return the named outputs, in that order, as arrays. Raises TensorFlow's errors."""
         feeds = {name: tf.constant(array, self._inputs[name].dtype) for name, array in input_feed.items()}
         outputs = self._signature(**feeds)
         return [outputs[name].numpy() for name in output_names]
 
 
 def open_session(path: Path, threads: int) -> TensorFlowSession:
-    """Load the SavedModel in a folder. ``threads``: as the first model of the process has it. Raises ModelError."""
+    """Load the SavedModel in the folder ``path``. Raises ModelError, OSError.
+
+    ``threads``: of one call; 0: one for each core. TensorFlow keeps the number of the process's first model.
+    """
     check_folder(path)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.set_visible_devices([], "GPU")
     except RuntimeError:
-        pass  # TensorFlow has started: these settings are of the process
+        pass  # TensorFlow has started, and no longer changes the settings of the process
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:
@@ -89,12 +98,12 @@ def open_session(path: Path, threads: int) -> TensorFlowSession:
 
 
 def check_folder(path: Path) -> None:
-    """Check that TensorFlow may load a folder. Raises ModelError, UnsafeModelError if it is hostile; OSError."""
+    """Check that TensorFlow may load a folder. Raises ModelError, UnsafeModelError for a refused operator, OSError."""
     if not path.is_dir():
-        raise ModelError(f"the model {path} is a file, and a SavedModel is a folder: {EXPORT}")
+        raise ModelError(f"the model {path} is a file, and a SavedModel is a folder: {EXPORT_ADVICE}")
     file = path / SAVED_MODEL.preferred
     if not file.is_file():
-        raise ModelError(f"the model {path} has no {SAVED_MODEL.preferred}: {EXPORT}")
+        raise ModelError(f"the model {path} has no {SAVED_MODEL.preferred}: {EXPORT_ADVICE}")
     model = saved_model_pb2.SavedModel()
     try:
         model.ParseFromString(file.read_bytes())
@@ -107,58 +116,60 @@ def check_folder(path: Path) -> None:
 
 
 def _check_graph(path: Path, graph: Any) -> None:
-    """Check all functions that the program's objects can call. The graph around them is never run."""
+    """Raise UnsafeModelError if a function that the model's objects can call has a refused operator.
+
+    ``graph``: a MetaGraphDef. Its nodes outside of functions are not checked, because nothing runs them.
+    """
     library = {function.signature.name: function for function in graph.graph_def.library.function}
-    waiting, checked = list(graph.object_graph_def.concrete_functions), set[str]()
-    stateful = _stateful()
-    while waiting:
-        name = waiting.pop()
+    pending, checked = list(graph.object_graph_def.concrete_functions), set[str]()
+    stateful_by_name = _stateful_by_name()
+    while pending:
+        name = pending.pop()
         if name in checked or name not in library:
             continue
         checked.add(name)
         for node in library[name].node_def:
-            waiting += _called(node)
+            pending += _called_functions(node)
             if node.op in library:
                 continue
-            if REFUSED.fullmatch(node.op) or (stateful.get(node.op, True) and not STATEFUL.fullmatch(node.op)):
+            if REFUSED.fullmatch(node.op) or (
+                stateful_by_name.get(node.op, True) and not ALLOWED_STATEFUL.fullmatch(node.op)
+            ):
                 raise UnsafeModelError(
                     f"the model {path} has the operator {node.op[:100]!r}, which is not known to stay away from "
                     "files, the network and other code: save it without that operator"
                 )
 
 
-def _called(node: Any) -> Iterator[str]:
-    """Yield the functions that a node names."""
+def _called_functions(node: Any) -> Iterator[str]:
+    """Yield the names of functions that a node of a graph may call: its operator, and those in its attributes."""
     yield node.op
-    waiting = list(node.attr.values())
-    while waiting:
-        value = waiting.pop()
+    pending = list(node.attr.values())
+    while pending:
+        value = pending.pop()
         for function in (value.func, *value.list.func):
             yield function.name
-            waiting += function.attr.values()
+            pending += function.attr.values()
 
 
-def _stateful() -> dict[str, bool]:
-    """Return the operators of TensorFlow, and whether it counts them as stateful."""
+def _stateful_by_name() -> dict[str, bool]:
+    """Return for each operator of TensorFlow whether it counts as stateful, by the operator's name."""
     operators = op_def_pb2.OpList()
     operators.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
     return {operator.name: operator.is_stateful for operator in operators.op}
 
 
 def _signature(path: Path, signatures: Mapping[str, Any]) -> Any:
-    if SERVING in signatures:
-        return signatures[SERVING]
+    """Return the signature ``serving_default``, or the only one. Raises ModelError."""
+    if SERVING_SIGNATURE in signatures:
+        return signatures[SERVING_SIGNATURE]
     if len(signatures) == 1:
         return next(iter(signatures.values()))
     names = ", ".join(sorted(signatures)) or "none"
-    raise ModelError(f"the model {path} has the signatures {names}: save it with one named {SERVING}")
+    raise ModelError(f"the model {path} has the signatures {names}: save it with one named {SERVING_SIGNATURE}")
 
 
-def _declared(tensors: Mapping[str, Any]) -> list[DeclaredTensor]:
-    return [_port(name, tensor) for name, tensor in tensors.items()]
-
-
-def _port(name: str, tensor: Any) -> DeclaredTensor:
+def _declared_tensor(name: str, tensor: Any) -> DeclaredTensor:
+    """Return TensorFlow's declaration of a tensor in ONNX Runtime's words."""
     kind = "tensor(string)" if tensor.dtype == tf.string else type_name(tensor.dtype.name)
-    rank = tensor.shape.rank
-    return DeclaredTensor(name, kind, tuple(tensor.shape) if rank is not None else ())
+    return DeclaredTensor(name, kind, tuple(tensor.shape) if tensor.shape.rank is not None else ())

@@ -1,8 +1,8 @@
-"""Opens TensorFlow Lite files with LiteRT, on the CPU.
+"""Opens TensorFlow Lite files with LiteRT, on the CPU: the runtime of the format tflite (``session.RUNTIMES``).
 
-The runtime verifies the file before it uses it, and has no operators that read files. Two things that a file can name
-are refused: weights in other files, and operators that come in libraries. A quantized input or output is declared and
-used as numbers (float32), so that a quantized model is used like the model that it was made from.
+LiteRT verifies a file before it uses it, and has no operators that read files. Two things that a file can name are
+refused: weights in other files, and operators that come in libraries. A quantized tensor holds whole numbers, each for
+a value ``(number - zero) * scale``. Callers see it as float32, as in the model before its quantization.
 """
 
 from __future__ import annotations
@@ -29,25 +29,36 @@ from halimede.inference.graph_input import GraphInput, first_operators
 from halimede.inference.model import Array, ModelError, UnsafeModelError
 from halimede.inference.session import DeclaredTensor, reason, type_name
 
+#: bytes 4 to 7 of a file
 MAGIC = b"TFL3"
-#: a quantized input that holds no higher number takes no picture of 0 to 255
+#: a quantized input whose highest value is lower takes no pictures of 0 to 255
 HALF_RANGE = 128
-#: the table of TensorFlow Lite Metadata (metadata_schema.fbs), by the positions of fields in its tables:
-#: ModelMetadata, SubGraphMetadata, TensorMetadata, ProcessUnit, NormalizationOptions
+#: the name of the entry with TensorFlow Lite Metadata (metadata_schema.fbs), and bytes 4 to 7 of its table
 METADATA = "TFLITE_METADATA"
 METADATA_MAGIC = b"M001"
+#: positions of fields in the tables ModelMetadata, SubGraphMetadata, TensorMetadata, ProcessUnit, NormalizationOptions
 MODEL_TEXTS = {0: "name", 1: "description", 2: "version", 4: "author", 5: "license"}
 SUBGRAPHS, INPUTS, PROCESS_UNITS, OPTIONS_TYPE, OPTIONS = 3, 2, 4, 0, 1
 NORMALIZATION, MEAN, STD = 1, 0, 1
-#: numbers of a mean that are read
+#: most entries of a list of the metadata that are read
 MAX_CHANNELS = 16
-#: the signature that is used where a file has several
+#: the signature (the set of names of inputs and outputs) that is used where a file has several
 SERVING = "serving_default"
 
 
 @dataclass(frozen=True, slots=True)
 class LiteTensor:
-    """An input or output in the interpreter. ``scale`` is 0 if it is not quantized."""
+    """An input or output in LiteRT's interpreter.
+
+    Attributes:
+        name: by the file's signature, else the tensor's own.
+        index: the tensor's number in the interpreter.
+        dtype: NumPy's type of the tensor in the file.
+        shape: with None for an open axis.
+        scale: of the quantization; 0: the tensor is not quantized.
+        zero: the whole number that stands for 0, if the tensor is quantized.
+
+    """
 
     name: str
     index: int
@@ -58,32 +69,35 @@ class LiteTensor:
 
     @property
     def declared(self) -> DeclaredTensor:
-        """Its declaration for callers."""
+        """The tensor as callers see it: float32 if it is quantized."""
         return DeclaredTensor(self.name, type_name(np.float32 if self.scale else self.dtype), self.shape)
 
-    def stored(self, values: Any) -> Array:
-        """Convert a caller's values to the file's."""
+    def quantize(self, values: Any) -> Array:
+        """Return a caller's values in the file's type, C-contiguous; rounded and clipped if it is quantized."""
         array = np.ascontiguousarray(values)
         if not self.scale:
             return array
         limits = np.iinfo(self.dtype)
         whole = np.rint(array / np.float32(self.scale)) + self.zero
-        stored: Array = np.clip(whole, limits.min, limits.max).astype(self.dtype)
-        return stored
+        quantized: Array = np.clip(whole, limits.min, limits.max).astype(self.dtype)
+        return quantized
 
-    def read(self, stored: Array) -> Array:
-        """Convert the file's values to a caller's."""
-        values: Array = (stored.astype(np.float32) - self.zero) * np.float32(self.scale) if self.scale else stored
+    def dequantize(self, quantized: Array) -> Array:
+        """Return values of the file's tensor as callers see them: as float32 if it is quantized."""
+        values: Array = (quantized.astype(np.float32) - self.zero) * np.float32(self.scale) if self.scale else quantized
         return values
 
 
 class LiteSession:
-    """An opened file. Calls run one at a time, because the interpreter holds the tensors of one call."""
+    """A ``RuntimeSession`` (session) of an opened file, by LiteRT's ``interpreter``, whose tensors are allocated.
+
+    Calls of several threads run one after the other, because the interpreter holds the tensors of one call.
+    """
 
     runtime = "LiteRT"
 
     def __init__(self, interpreter: Any) -> None:
-        inputs, outputs = _named(interpreter)
+        inputs, outputs = _named_tensors(interpreter)
         self._interpreter = interpreter
         self._inputs = {tensor.name: tensor for tensor in inputs}
         self._outputs = {tensor.name: tensor for tensor in outputs}
@@ -91,23 +105,23 @@ class LiteSession:
         self._lock = threading.Lock()
 
     def get_inputs(self) -> list[DeclaredTensor]:
-        """Return the declared inputs."""
+        """Return the inputs, quantized ones as float32."""
         return [tensor.declared for tensor in self._inputs.values()]
 
     def get_outputs(self) -> list[DeclaredTensor]:
-        """Return the declared outputs."""
+        """Return the outputs, quantized ones as float32."""
         return [tensor.declared for tensor in self._outputs.values()]
 
     def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any]) -> list[Array]:
-        """Return copies of the named outputs. Raises the interpreter's RuntimeError and ValueError."""
-        feeds = [(self._inputs[name], self._inputs[name].stored(array)) for name, array in input_feed.items()]
+        """Return copies of the named outputs, in that order. Raises the interpreter's RuntimeError and ValueError."""
+        feeds = [(self._inputs[name], self._inputs[name].quantize(array)) for name, array in input_feed.items()]
         with self._lock:
             self._fit({port.name: array.shape for port, array in feeds})
             for port, array in feeds:
                 self._interpreter.set_tensor(port.index, array)
             self._interpreter.invoke()
             outputs = [self._outputs[name] for name in output_names]
-            return [port.read(self._interpreter.get_tensor(port.index)) for port in outputs]
+            return [port.dequantize(self._interpreter.get_tensor(port.index)) for port in outputs]
 
     def _fit(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Allocate the tensors for inputs of these shapes, unless they are allocated already."""
@@ -121,7 +135,7 @@ class LiteSession:
 
 
 def open_session(path: Path, threads: int) -> LiteSession:
-    """Load a file. Raises ModelError, UnsafeModelError, OSError."""
+    """Load a file. ``threads``: of one call; 0: one for each core. Raises ModelError, UnsafeModelError, OSError."""
     check_file(path)
     try:
         interpreter = Interpreter(model_path=str(path), num_threads=threads or os.cpu_count() or 1)
@@ -146,17 +160,17 @@ def check_file(path: Path) -> None:
             )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             try:
-                elsewhere = schema.Model.GetRootAs(content).ExternalBufferGroupsLength()
+                external_groups = schema.Model.GetRootAs(content).ExternalBufferGroupsLength()
             except (struct.error, IndexError, ValueError, TypeError) as error:
                 raise ModelError(
                     f"the model file {path} is a damaged TensorFlow Lite model: {reason(error)}"
                 ) from error
-    if elsewhere:
+    if external_groups:
         raise UnsafeModelError(f"the model file {path} has weights in other files: convert it with its weights in it")
 
 
 def graph_input(path: Path) -> GraphInput | None:
-    """Return the input of a file; None if it has not exactly one. Raises ModelError, OSError, ValueError."""
+    """Return the only input of a file; None if there is none or several. Raises ModelError, OSError, ValueError."""
     check_file(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         model = schema.Model.GetRootAs(content)
@@ -175,7 +189,7 @@ def graph_input(path: Path) -> GraphInput | None:
 
 
 def metadata(path: Path) -> FileMetadata:
-    """Return the metadata of a file. Raises OSError, ValueError, struct.error for a malformed one."""
+    """Return the metadata of a file, empty fields for what it lacks. Raises OSError, ValueError, struct.error."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         labels = _label_lines(path)
         table = _metadata_table(content)
@@ -187,7 +201,7 @@ def metadata(path: Path) -> FileMetadata:
 
 
 def _metadata_table(content: mmap.mmap) -> Table | None:
-    """Return the table ModelMetadata, which is in a buffer of the file; None without it."""
+    """Return the table ModelMetadata, which is in a buffer of the file; None if the file has none."""
     model = schema.Model.GetRootAs(content)
     for i in range(model.MetadataLength()):
         entry = model.Metadata(i)
@@ -200,7 +214,7 @@ def _metadata_table(content: mmap.mmap) -> Table | None:
 
 
 def _ranges(table: Table) -> Iterator[tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Yield mean and std of the inputs of the first graph."""
+    """Yield the mean and the standard deviation of each input of the first graph, a number a channel."""
     for graph in list(_tables(table, SUBGRAPHS))[:1]:
         for tensor in _tables(graph, INPUTS):
             for unit in _tables(tensor, PROCESS_UNITS):
@@ -218,24 +232,27 @@ def _offset(table: Table, field: int) -> int:
 
 
 def _text_of(table: Table, field: int) -> str:
+    """Return the text of a field; empty if the table does not have it."""
     at = _offset(table, field)
     return bytes(table.String(table.Pos + at)).decode(errors="replace")[:MAX_TEXT] if at else ""
 
 
 def _tables(table: Table, field: int) -> Iterator[Table]:
+    """Yield the first MAX_CHANNELS tables in a field."""
     at = _offset(table, field)
     for i in range(min(table.VectorLen(at), MAX_CHANNELS) if at else 0):
         yield Table(table.Bytes, table.Indirect(table.Vector(at) + 4 * i))
 
 
 def _numbers(table: Table, field: int) -> tuple[float, ...]:
+    """Return the first MAX_CHANNELS floats in a field."""
     at = _offset(table, field)
     count = min(table.VectorLen(at), MAX_CHANNELS) if at else 0
     return struct.unpack_from(f"<{count}f", table.Bytes, table.Vector(at)) if count else ()
 
 
 def _label_lines(path: Path) -> tuple[str, ...]:
-    """Return the lines of the only text file that is appended to the model."""
+    """Return the names of classes: the lines of the only text file in the zip archive that is appended to the model."""
     if not zipfile.is_zipfile(path):
         return ()
     with zipfile.ZipFile(path) as archive:
@@ -248,6 +265,7 @@ def _label_lines(path: Path) -> tuple[str, ...]:
 
 
 def _nodes(model: Any, graph: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield operator, inputs and outputs (numbers of tensors as text) of each node, in the order of computation."""
     names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
     for i in range(graph.OperatorsLength()):
         operator = graph.Operators(i)
@@ -258,7 +276,7 @@ def _nodes(model: Any, graph: Any) -> Iterator[tuple[str, list[str], list[str]]]
         yield name, inputs, [str(operator.Outputs(k)) for k in range(operator.OutputsLength())]
 
 
-def _named(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:
+def _named_tensors(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:
     """Return inputs and outputs, by the names of the signature if the file has one, else by those of the tensors."""
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     keys = list(interpreter.get_signature_list())
@@ -273,14 +291,17 @@ def _named(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:
 
 
 def _indices(details: Any) -> list[int]:
+    """Return the numbers of tensors in order."""
     return sorted(info["index"] for info in details)
 
 
 def _tensors(details: Mapping[str, Any]) -> list[LiteTensor]:
+    """Return the tensors that the interpreter describes, by name."""
     return [_tensor(name, info) for name, info in details.items()]
 
 
 def _tensor(name: str, detail: Mapping[str, Any]) -> LiteTensor:
+    """Return a tensor from its description by the interpreter."""
     scale, zero = detail["quantization"]
     declared = detail["shape_signature"] if len(detail["shape_signature"]) else detail["shape"]
     return LiteTensor(

@@ -1,8 +1,8 @@
-"""Fusion: several sources see one scene, and their predictions for one instant become one answer.
+"""Fusion: several cameras see one scene, and the predictions for their pictures of one instant become one answer.
 
-``time_window.py`` groups findings by capture time, ``class_distribution.py`` reads and combines their predictions,
-``joint.py`` runs in a worker. ``calibration.py`` finds weights and temperatures from labelled findings. No module here
-uses a topic, and only monotonic time decides how long something waits.
+``joint`` is the joint that a worker runs. It uses ``time_window``, which groups findings by capture time, and
+``class_distribution``, which combines their predictions. ``calibration`` is a program that finds the cameras' weights
+and temperatures from labelled findings.
 """
 
 from halimede.multiedge.fusion.class_distribution import Named

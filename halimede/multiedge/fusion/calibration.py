@@ -1,11 +1,12 @@
-"""``python -m halimede.multiedge.fusion.calibration FILE``: temperatures and weights from labelled findings.
+"""``python -m halimede.multiedge.fusion.calibration FILE``: finds parameters of fusion from labelled findings.
 
-Its output can be pasted under ``spec.application.parameters``. The accuracies in it are measured on held-out data: the
-parameters are fitted on every other instant, and measured on the other half.
+The parameters are a temperature and a weight for each camera. The output can be pasted under
+``spec.application.parameters``. The accuracies in it are measured on held-out data: the parameters are fitted on every
+other instant, and measured on the other half.
 
-Temperatures calibrate each source's probabilities (least negative log likelihood; convex in 1/T). Weights depend on the
-rule. Those of the product have the least negative log likelihood too (convex), with a sum below 1 if sources err
-together. Those of a vote are the logarithm of the odds that a source is right (Nitzan and Paroush, "Optimal decision
+A temperature calibrates a camera's probabilities (least negative log likelihood; convex in 1/T). A weight is for one
+rule. Weights of the product have the least negative log likelihood too (convex); their sum is below 1 if cameras err
+together. Weights of a vote are the logarithm of the odds that a camera is right (Nitzan and Paroush, "Optimal decision
 rules in uncertain dichotomous choice situations", International Economic Review 1982, for two classes).
 """
 
@@ -35,11 +36,15 @@ LEAST = 20
 PULL = 1e-3
 #: limits: bytes of a file, and numbers in it
 MAX_FILE, MAX_NUMBERS = 1 << 30, 1 << 28
+#: columns of a CSV file, before those of the classes
 COLUMNS = ("instant", "camera", "truth")
 
 
 def measure(data: Labelled, rule: str) -> dict[str, Any]:
-    """Return the parameters, and their accuracy on instants that they were not fitted on."""
+    """Return the parameters for a rule, and accuracies (0..1) on instants that they were not fitted on.
+
+    The result is what ``--json`` prints. Raises LabelledError for fewer than LEAST instants.
+    """
     if len(data.truth) < LEAST:
         raise LabelledError(f"{len(data.truth)} instants are too few: give at least {LEAST}")
     is_even = np.arange(len(data.truth)) % 2 == 0
@@ -72,7 +77,7 @@ def measure(data: Labelled, rule: str) -> dict[str, Any]:
 
 
 def text(measured: dict[str, Any]) -> str:
-    """Format the result: the parameters as YAML, the measurements as comments."""
+    """Return the result of ``measure`` as text: the parameters as YAML, the accuracies as comments."""
     out = [f"# {measured['instants']} instants; measured on {measured['heldOut']} that nothing was fitted on"]
     out.append(f"# {'camera':<24} {'accuracy':>8}  calibration error before -> after")
     for camera, row in measured["cameras"].items():
@@ -86,17 +91,17 @@ def text(measured: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fit and print. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m halimede.multiedge.fusion.calibration",
-        description="Find temperatures and weights for the application fusion.",
-    )
-    parser.add_argument("file", type=Path, help="labelled findings: .npz, .csv, or results (with --truth)")
-    parser.add_argument(
-        "--truth", type=Path, help="CSV of camera, sequence, truth: file then holds results, JSON lines"
-    )
-    parser.add_argument("--rule", choices=list(RULES), default="product", help="what the weights are for")
-    parser.add_argument("--json", action="store_true", help="write JSON")
+    """Find and print the parameters; return the exit code: 0, or 1 for a file that cannot be used.
+
+    ``arguments``: those of the command line; None: the process's own.
+    """
+    description = "Find temperatures and weights for the application fusion."
+    parser = argparse.ArgumentParser(prog="python -m halimede.multiedge.fusion.calibration", description=description)
+    add = parser.add_argument
+    add("file", type=Path, help="labelled findings: .npz, .csv, or results (with --truth)")
+    add("--truth", type=Path, help="CSV of camera, sequence, truth: file then holds results, JSON lines")
+    add("--rule", choices=list(RULES), default="product", help="what the weights are for")
+    add("--json", action="store_true", help="write JSON")
     chosen = parser.parse_args(arguments)
     try:
         measured = measure(load(chosen.file, chosen.truth), chosen.rule)
@@ -109,14 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Temperature and weight of each camera, in the order of ``Labelled.cameras``."""
+    """The parameters of all cameras, in the order of ``Labelled.cameras``: two vectors ``(cameras,) float64``."""
 
     temperatures: Vector
     weights: Vector
 
 
 def fit(data: Labelled, rule: str) -> Fitted:
-    """Find temperatures, and the weights for a rule."""
+    """Return the temperatures and the weights for a rule; weights of 1 for a rule without a method."""
     temperatures = np.array([temperature(*data.of(camera)) for camera in range(len(data.cameras))])
     makers = {"product": _product_weights, "vote": _vote_weights}
     weights = makers[rule](data, temperatures) if rule in makers else np.ones(len(data.cameras))
@@ -124,7 +129,10 @@ def fit(data: Labelled, rule: str) -> Fitted:
 
 
 def fuse(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
-    """Return the fused class of each instant; without fitted parameters all weights and temperatures are 1."""
+    """Return the fused class of each instant as ``(instants,) int64``; -1 for an instant without a finding.
+
+    ``fitted``: None: all weights and temperatures are 1.
+    """
     ones = np.ones(len(data.cameras))
     temperatures, weights = (fitted.temperatures, fitted.weights) if fitted else (ones, ones)
     classes = np.zeros(len(data.truth), np.int64)
@@ -136,11 +144,12 @@ def fuse(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
 
 
 def accuracy(predicted: Truth, truth: Truth) -> float:
-    """Return the share of correct classes; 0 if there are none."""
+    """Return the share of predicted classes that are the true ones; 0 without any."""
     return float((predicted == truth).mean()) if len(truth) else 0.0
 
 
 def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG001
+    """Return each camera's weight for the vote, with a mean of 1."""
     classes = len(data.labels)
     samples = [data.of(camera) for camera in range(len(data.cameras))]
     right = np.array([((rows.argmax(axis=1) == truth).sum() + 1) / (len(truth) + 2) for rows, truth in samples])
@@ -149,11 +158,12 @@ def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG0
 
 
 def _product_weights(data: Labelled, temperatures: Vector) -> Vector:
-    """Minimize by descent, with weights of at least 0; a missing finding contributes nothing."""
+    """Return each camera's weight, at least 0, for the product, by gradient descent; missing findings do not count."""
     logs = np.stack([_log_rows(data.rows[:, c], temperatures[c]) for c in range(len(data.cameras))])
     rows = np.arange(len(data.truth))
 
     def cost(weights: Vector) -> tuple[float, Vector]:
+        """Return the cost of weights ``(cameras,)``, and its gradient."""
         logits = np.einsum("c,cnk->nk", weights, logs)
         logits -= logits.max(axis=1, keepdims=True)
         powers = np.exp(logits)
@@ -178,6 +188,7 @@ def _product_weights(data: Labelled, temperatures: Vector) -> Vector:
 
 
 def _log_rows(rows: Vector, temperature_: float) -> Vector:
+    """Return the logarithms of calibrated probabilities ``(instants, classes)``; zeros for a missing finding."""
     logs = np.zeros_like(rows)
     present = ~np.isnan(rows).any(axis=1)
     if present.any():
@@ -191,7 +202,15 @@ class LabelledError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """``rows`` is ``[instants, cameras, classes]``, NaN for a missing finding; ``truth`` the class's index."""
+    """The findings of all cameras for instants whose true class is known.
+
+    Attributes:
+        rows: probabilities, ``(instants, cameras, classes) float64``, which add up to 1; NaN for a missing finding.
+        truth: index of the true class, ``(instants,) int64``.
+        cameras: their names.
+        labels: the names of the classes.
+
+    """
 
     rows: Vector
     truth: NDArray[np.int64]
@@ -199,17 +218,19 @@ class Labelled:
     labels: tuple[str, ...]
 
     def of(self, camera: int) -> tuple[Vector, NDArray[np.int64]]:
-        """Return one camera's predictions, and their true classes."""
+        """Return the probabilities ``(n, classes)`` in one camera's n findings, and the true classes ``(n,)``."""
         present = ~np.isnan(self.rows[:, camera]).any(axis=1)
         return self.rows[present, camera], self.truth[present]
 
     def subset(self, chosen: NDArray[np.bool_]) -> Labelled:
-        """Return the chosen instants."""
+        """Return the findings of the instants for which ``chosen``, ``(instants,) bool``, is true."""
         return Labelled(self.rows[chosen], self.truth[chosen], self.cameras, self.labels)
 
 
 @dataclass(frozen=True, slots=True)
 class _LabelledFinding:
+    """One camera's finding for an instant, with the true class and a probability for each class."""
+
     instant: str
     camera: str
     truth: str
@@ -217,11 +238,14 @@ class _LabelledFinding:
 
 
 def load(path: Path, truth: Path | None = None) -> Labelled:
-    """Read each camera's predictions for instants with a known truth from a file. Raises LabelledError.
+    """Read the findings in a file. Raises LabelledError if it cannot be read or has none.
 
-    The file is CSV (a line for each finding: ``instant``, ``camera``, ``truth``, then a column for each class), NPZ
-    (``probabilities`` as ``[instants, cameras, classes]``, NaN for a missing finding; ``truth``, ``cameras``,
-    ``labels``), or the output of ``halimede results --output json``, with a CSV of ``camera``, ``sequence``, ``truth``.
+    The file is one of
+
+    - CSV: a line for each finding: ``instant``, ``camera``, ``truth``, then a column for each class;
+    - NPZ: the arrays ``probabilities``, ``(instants, cameras, classes)``, NaN for a missing finding; ``truth``,
+      ``(instants,)``; optionally the names ``cameras`` and ``labels``;
+    - the output of ``halimede results --output json``; ``truth`` is then a CSV of ``camera``, ``sequence``, ``truth``.
     """
     try:
         if path.stat().st_size > MAX_FILE:
@@ -234,6 +258,7 @@ def load(path: Path, truth: Path | None = None) -> Labelled:
 
 
 def _npz(path: Path) -> Labelled:
+    """Read an NPZ file."""
     with np.load(path, allow_pickle=False) as file:
         missing = {"probabilities", "truth"} - set(file.files)
         if missing:
@@ -242,26 +267,25 @@ def _npz(path: Path) -> Labelled:
         truth = np.asarray(file["truth"])
         if rows.ndim != 3 or truth.shape != rows.shape[:1] or not rows.size:
             raise LabelledError(f"{path}: write probabilities as [instants, cameras, classes] and truth as [instants]")
-        count = rows.shape[2]
-        labels = [str(name) for name in file["labels"]] if "labels" in file.files else [str(i) for i in range(count)]
-        cameras = _cameras(file, rows.shape[1])
-    if len(labels) != count or len(cameras) != rows.shape[1]:
+        labels = _names(file, "labels", [str(i) for i in range(rows.shape[2])])
+        cameras = _names(file, "cameras", [f"cam{i}" for i in range(rows.shape[1])])
+    if len(labels) != rows.shape[2] or len(cameras) != rows.shape[1]:
         raise LabelledError(f"{path}: labels and cameras must be as many as the probabilities have")
     index = {label: i for i, label in enumerate(labels)}
     names = [str(name) for name in truth]
     unknown = sorted(set(names) - set(index))
     if unknown:
         raise LabelledError(f"{path}: truth {unknown[0]} is none of the labels")
-    return _normalize(path, Labelled(rows, np.array([index[name] for name in names]), cameras, tuple(labels)))
+    return _normalize(path, Labelled(rows, np.array([index[name] for name in names]), tuple(cameras), tuple(labels)))
 
 
-def _cameras(file: Any, count: int) -> tuple[str, ...]:
-    if "cameras" not in file.files:
-        return tuple(f"cam{i}" for i in range(count))
-    return tuple(str(name) for name in file["cameras"])
+def _names(file: Any, array: str, default: list[str]) -> list[str]:
+    """Return the names in an array of an NPZ file; ``default`` without the array."""
+    return [str(name) for name in file[array]] if array in file.files else default
 
 
 def _read_csv(path: Path) -> Iterator[_LabelledFinding]:
+    """Yield the findings in a CSV file."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         classes = [name for name in reader.fieldnames or [] if name not in COLUMNS]
@@ -273,7 +297,11 @@ def _read_csv(path: Path) -> Iterator[_LabelledFinding]:
 
 
 def _read_results(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
-    """Yield recorded results with their true classes; results of one instant carry its time."""
+    """Yield the cameras' own predictions in recorded results, with the true classes of a CSV file.
+
+    Results of one instant have the same ``instant`` in their value. Results without a known truth, or without
+    probabilities of all classes, are left out.
+    """
     with truth.open(newline="", encoding="utf-8") as file:
         truths = {(line["camera"], int(line["sequence"])): line["truth"] for line in _truth_reader(truth, file)}
     with path.open("rb") as results:
@@ -288,6 +316,7 @@ def _read_results(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
 
 
 def _truth_reader(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
+    """Return a reader of a CSV file with true classes, whose columns are checked."""
     reader = csv.DictReader(lines)
     missing = {"camera", "sequence", "truth"} - set(reader.fieldnames or [])
     if missing:
@@ -296,6 +325,7 @@ def _truth_reader(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
 
 
 def _to_labelled(path: Path, stream: Iterator[_LabelledFinding]) -> Labelled:
+    """Return findings as arrays."""
     findings = list(stream)
     cameras = tuple(sorted({finding.camera for finding in findings}))
     labels = tuple(dict.fromkeys(name for finding in findings for name in finding.probabilities))
@@ -307,23 +337,17 @@ def _to_labelled(path: Path, stream: Iterator[_LabelledFinding]) -> Labelled:
     rows = np.full((len(instants), len(cameras), len(labels)), np.nan)
     for finding in findings:
         if finding.truth not in classes or truths[finding.instant] != finding.truth:
-            raise LabelledError(
-                f"{path}: instant {finding.instant} has truth {finding.truth}, no class or not the only truth"
-            )
+            problem = f"instant {finding.instant} has truth {finding.truth}, no class or not the only truth"
+            raise LabelledError(f"{path}: {problem}")
         row = [finding.probabilities.get(label, 0.0) for label in labels]
         rows[instants[finding.instant], cameras.index(finding.camera)] = row
     return _normalize(path, Labelled(rows, np.array([classes[name] for name in truths.values()], int), cameras, labels))
 
 
 def _normalize(path: Path, labelled: Labelled) -> Labelled:
+    """Return findings whose probabilities add up to 1. Raises LabelledError if that is not possible."""
     sums = labelled.rows.sum(axis=2, keepdims=True)
-    if (
-        not labelled.truth.size
-        or np.isnan(sums).all()
-        or np.isinf(sums).any()
-        or (labelled.rows < 0).any()
-        or (sums == 0).any()
-    ):
+    if np.isnan(sums).all() or np.isinf(sums).any() or (labelled.rows < 0).any() or (sums == 0).any():
         raise LabelledError(f"{path}: holds no findings, or probabilities that are negative, infinite or all 0")
     return Labelled(labelled.rows / sums, labelled.truth, labelled.cameras, labelled.labels)
 

@@ -1,18 +1,17 @@
-"""A source's prediction as a distribution over named classes, and the rules that combine several of them.
+"""A camera's prediction as a distribution over named classes, and the rules that combine several of them.
 
-Models may have different classes. A finding carries the names of its classes with their probabilities (``Named`` adds
-them), because the worker with the joint need not have any of the models.
+Models may have different classes, and the worker with the joint need not have any of the models: so a finding contains
+the names of its classes (the stage ``Named`` adds them).
 
 | rule | |
 |---|---|
-| ``vote`` | each source has a vote of its weight for its best class; equal votes: the more certain voters win |
+| ``vote`` | each camera has a vote of its weight for its best class; equal votes: the more certain voters win |
 | ``product`` | the weighted product of probabilities, normalized to 1 (a logarithmic opinion pool) |
-| ``max`` | the source with the highest probability times weight decides |
+| ``max`` | the camera with the highest probability times weight decides |
 
-A rule is pure: it maps rows of probabilities and weights to the best class and the probabilities of all. The product is
-optimal for sources that err independently, if the probabilities are calibrated (Kittler, Hatef, Duin and Matas, "On
-combining classifiers", PAMI 1998) and classes are about equally frequent: hence each source has its own temperature
-(Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
+The product is optimal if cameras err independently, classes are about equally frequent, and the probabilities are
+calibrated (Kittler, Hatef, Duin and Matas, "On combining classifiers", PAMI 1998). Hence each camera has its own
+temperature (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
 """
 
 from __future__ import annotations
@@ -31,19 +30,24 @@ from halimede.inference import SampleError
 from halimede.messages import Prediction
 from halimede.multiedge.stage import Item, Stage, Tools
 
+#: a number for each class or camera, or rows of these
 Vector = NDArray[np.float64]
-#: a limit, because names travel with every finding
+#: most classes of a model, because their names travel with every finding
 MAX_CLASSES = 4096
-#: lists of names that are kept once for all findings with equal names
+#: lists of names that are stored once for all findings with equal names
 MAX_MODELS = 64
+#: keys in the value of a finding's prediction: the names of the classes, and the model's own value
 LABELS, VALUE = "labels", "value"
+#: takes probabilities ``(cameras, classes)`` and weights ``(cameras,)``; returns the index of the best class and the
+#: fused probability of each class ``(classes,)``
 Rule = Callable[[Vector, Vector], tuple[int, Vector]]
 
 
 class Named(Stage):
-    """Adds the names of the model's classes to the prediction (``value.labels``); its own value is kept.
+    """A ``Stage`` that adds the names of the model's classes to the prediction, as ``value.labels``.
 
-    Put it after the stage that calls the model. A class without a declared name is named by its index.
+    Put it after the stage that calls the model. The prediction's own value moves to ``value.value``. Nothing is added
+    if the model declares no names. Raises InvalidFieldError for a model with too many classes.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -53,7 +57,7 @@ class Named(Stage):
             raise InvalidFieldError("Model spec.labels", f"{count} labels", f"fusion takes at most {MAX_CLASSES}")
 
     def run(self, items: Sequence[Item]) -> None:
-        """Add the names of the present model, which may be replaced while the worker runs."""
+        """Add the names of the present model, which may be replaced while the worker runs. Raises SampleError."""
         labels = self._labels()
         if len(labels) > MAX_CLASSES:
             raise SampleError(f"the new model has {len(labels)} labels, and fusion takes at most {MAX_CLASSES}")
@@ -63,15 +67,21 @@ class Named(Stage):
                 prediction.value = {LABELS: labels} | ({} if prediction.value is None else {VALUE: prediction.value})
 
     def _labels(self) -> list[str]:
+        """Return the names of the classes of the worker's model; none without a model."""
         model = self.tools.models.get("model")
         return list(model.labels) if model else []
 
 
 @dataclass(frozen=True, slots=True)
 class ClassDistribution:
-    """Probabilities of named classes; ``remainder`` is the probability of all other classes. Together they make 1.
+    """A prediction as probabilities of named classes.
 
-    ``complete``: ``names`` has all classes of the model, in its order.
+    Attributes:
+        names: the classes.
+        probabilities: of each named class, ``(classes,) float64``.
+        remainder: the probability of all other classes together; with ``probabilities`` it adds up to 1.
+        complete: ``names`` has all classes of the model, in its order.
+
     """
 
     names: tuple[str, ...]
@@ -102,7 +112,10 @@ def _intern(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
-    """Return the classes' names; empty if they are unknown: then only the label can be compared."""
+    """Return the names of a prediction's ``count`` classes; empty if they are unknown: then only its label is used.
+
+    ``best``: the index of the class with the highest probability.
+    """
     value: Any = prediction.value
     names = value.get(LABELS) if isinstance(value, Mapping) else None
     if isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names):
@@ -110,11 +123,11 @@ def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
     return tuple(map(str, range(count))) if prediction.label in {None, str(best)} else ()
 
 
-def together(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Vector]:
-    """Return all names, and a row of their probabilities for each opinion.
+def align_classes(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Vector]:
+    """Return the names of all classes, and their probabilities in each opinion: ``(opinions, classes) float64``.
 
-    An opinion's ``remainder`` is divided evenly among the classes that only other opinions name; if there are none, the
-    row is normalized to 1 without it.
+    An opinion's ``remainder`` is divided evenly among the classes that only other opinions name. If there are none, its
+    row is normalized to 1 without the remainder.
     """
     names = opinions[0].names
     if all(opinion.names == names and not opinion.remainder for opinion in opinions):
@@ -134,7 +147,7 @@ def together(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Ve
 
 
 def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
-    """Each source has one vote of its weight. A class's probability is its share of the votes."""
+    """Return the class with the most votes, and each class's share of the votes; a ``Rule``."""
     count = rows.shape[1]
     choices = rows.argmax(axis=1)
     votes = np.bincount(choices, weights, count)
@@ -144,15 +157,16 @@ def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
 
 
 def product(rows: Vector, weights: Vector) -> tuple[int, Vector]:
-    """Multiply the distributions, each to the power of its weight."""
+    """Return the best class of the product of the distributions, each to the power of its weight; a ``Rule``."""
     fused = softmax(weights @ np.log(rows))
     return int(fused.argmax()), fused
 
 
 def surest(rows: Vector, weights: Vector) -> tuple[int, Vector]:
-    """Return the distribution of the source with the highest weighted probability."""
+    """Return the best class and the distribution of the camera with the highest weighted probability; a ``Rule``."""
     surest_row = int((weights * rows.max(axis=1)).argmax())
     return int(rows[surest_row].argmax()), rows[surest_row]
 
 
+#: rules by the value of the parameter ``rule``
 RULES: Mapping[str, Rule] = {"vote": vote, "product": product, "max": surest}

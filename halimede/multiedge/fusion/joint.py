@@ -1,4 +1,7 @@
-"""The joint of fusion: groups findings into instants, and gives all findings of an instant one answer; parameters."""
+"""The joint of fusion, and its parameters: it groups findings into instants, and gives each instant one answer.
+
+An instant is a short time in which each camera took one picture of the scene.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,36 @@ import numpy as np
 from halimede.calibration.temperature import calibrate
 from halimede.errors import InvalidFieldError
 from halimede.messages import Box, Fused, FusedFrom, Prediction
-from halimede.multiedge.fusion.class_distribution import RULES, ClassDistribution, Vector, together
+from halimede.multiedge.fusion.class_distribution import RULES, ClassDistribution, Vector, align_classes
 from halimede.multiedge.fusion.time_window import Instant, Window
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
 
-#: counters in ``metrics``: instants, how they ended, and findings that did not become part of one
+#: counters in ``metrics``: answered instants; those with all cameras, with missing ones, and without a class; findings
+#: after their instant's answer, repeated findings, and findings that were refused
 COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
-NS = 1_000_000_000
-MS = 1_000_000
+#: nanoseconds in a second and in a millisecond
+NS, MS = 1_000_000_000, 1_000_000
 #: classes in a Fused message
 TOP = 5
+#: milliseconds in a day
 DAY_MS = 86_400_000.0
-#: parameters by camera: the name for all in JSON (``<name>.<camera>`` sets one), and its bounds
+#: parameters by camera: ``<name>.<camera>`` is that of one camera; here is the name for all in JSON, and the bounds
 BY_CAMERA: Mapping[str, tuple[str, float, float]] = {
     "weight": ("weights", 0.0, 100.0),
     "temperature": ("temperatures", 0.05, 20.0),
     "offset": ("offsets", -DAY_MS, DAY_MS),
 }
+#: all other parameters
 PARAMETERS = ("rule", "windowMs", "waitMs", "absentMs", "maxOpen", "share")
+#: path of the parameters in the resource
 AT = "spec.application.parameters"
 
 
 class Fusion(Joint):
-    """Answers each finding with the combined prediction of all sources of its instant.
+    """A ``Joint`` that answers each finding with the combined prediction of all cameras for its instant.
 
     An instant is answered when all active cameras have sent their finding, or when it has waited long enough. A finding
-    that arrives later is answered at once, with all findings of its instant so far. It stores nothing: a worker that
+    that arrives later is answered at once, with all findings of its instant so far. Nothing is stored: a worker that
     takes over continues with the next findings. Raises InvalidFieldError for parameters of unknown cameras.
     """
 
@@ -87,18 +94,20 @@ class Fusion(Joint):
         return Outcome(answers=answers, fused=fused)
 
     def next_due(self) -> float | None:
-        """Return when the oldest instant has waited long enough."""
+        """Return the monotonic seconds at which the oldest open instant has waited long enough; None without one."""
         return self._window.next_due()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the number of instants, how they ended, and how many are open."""
+        """Return the number of open instants, and the counters of COUNTED."""
         counts = {"open": len(self._window)} | {name: self._counts[name] for name in COUNTED}
         return {f"fusion_{name}": float(number) for name, number in counts.items()}
 
     def _decide(self, instant: Instant) -> FusedDecision:
+        """Return the common answer for an instant, by the settings in use."""
         return decide(instant, self._window.missing_cameras(instant), self._settings)
 
     def _count(self, fused: Fused) -> None:
+        """Count a decided instant."""
         self._counts["instants"] += 1
         self._counts["incomplete" if fused.missing else "complete"] += 1
         if fused.label is None:
@@ -106,22 +115,30 @@ class Fusion(Joint):
 
 
 def _camera(finding: Finding) -> str:
-    """Return the source of a finding: a worker with a source of its own need not name a camera."""
+    """Return the camera of a finding, or its worker's name: a worker that reads a source itself may name no camera."""
     return finding.camera or finding.worker
 
 
 @dataclass(frozen=True, slots=True)
 class FusedDecision:
-    """The answer for an instant: ``by_class`` has the probability of each class; empty if no source named one."""
+    """The common answer for an instant.
+
+    Attributes:
+        fused: the message for consumers; its label is None if no camera named a class.
+        opinions: each camera's own distribution, of those that named a class.
+        by_class: the fused probability of each class; empty if no camera named one.
+
+    """
 
     fused: Fused
     opinions: Mapping[str, ClassDistribution]
     by_class: Mapping[str, float] = field(default_factory=dict)
 
     def answer(self, camera: str, boxes: list[Box] | None, *, late: bool = False) -> Prediction | None:
-        """Return the answer to one camera's finding, with its own boxes; None if it keeps its own prediction.
+        """Return the answer to one camera's finding; None: it keeps its own prediction, as no camera named a class.
 
-        Probabilities are in the order of its own model's classes.
+        ``boxes``: those of the finding, which the answer gets. ``late``: the finding came after the answer. The answer
+        has probabilities, in the order of the classes of the camera's model, if those are known.
         """
         if self.fused.label is None:
             return None
@@ -143,7 +160,7 @@ class FusedDecision:
 
 
 def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> FusedDecision:
-    """Fuse the findings of an instant. Sources that name no class are listed, but have no influence."""
+    """Fuse the findings of an instant. ``missing``: cameras without one. Cameras that name no class do not count."""
     fused = Fused(
         instant=instant.middle_ns / NS,
         rule=settings.rule,
@@ -153,7 +170,7 @@ def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> Fu
     opinions = {camera: entry.opinion for camera, entry in sorted(instant.entries.items()) if entry.opinion}
     if not opinions:
         return FusedDecision(fused, opinions)
-    names, rows = together(list(opinions.values()))
+    names, rows = align_classes(list(opinions.values()))
     weights = _by_camera(settings.weights, opinions)
     rows = calibrate(rows, _by_camera(settings.temperatures, opinions))
     best, distribution = RULES[settings.rule](rows, weights if weights.any() else np.ones_like(weights))
@@ -164,10 +181,12 @@ def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> Fu
 
 
 def _by_camera(values: Mapping[str, float], cameras: Iterable[str]) -> Vector:
+    """Return the values of these cameras, ``(cameras,) float64``; 1 for a camera without one."""
     return np.array([values.get(camera, 1.0) for camera in cameras])
 
 
 def _source(instant: Instant, camera: str) -> FusedFrom:
+    """Return one camera's finding in the form for messages."""
     entry = instant.entries[camera]
     return FusedFrom(
         camera=camera,
@@ -183,15 +202,15 @@ class FusionSettings:
     """The parameters of fusion.
 
     Attributes:
-        rule: how findings become one answer.
-        window_ms: the longest time between capture times of one instant.
+        rule: how findings become one answer: a key of RULES.
+        window_ms: the longest time between the first and the last capture time of one instant.
         wait_ms: how long an instant waits for missing cameras.
         absent_ms: instants do not wait for a camera that has sent nothing for so long.
         max_open: the most instants that wait; above that the oldest is answered.
         share: whether peers may run the model on a frame.
-        weights: by camera; 1 by default.
-        temperatures: likewise; above 1 makes a source less certain.
-        offsets: milliseconds by which a camera's clock is ahead of the others.
+        weights: the influence of each camera; 1 for cameras that are not in it.
+        temperatures: of each camera: above 1 makes it less certain; 1 for cameras that are not in it.
+        offsets: milliseconds by which each camera's clock is ahead of the others; 0 for cameras that are not in it.
 
     """
 
@@ -215,7 +234,7 @@ class FusionSettings:
 
 
 def parse(parameters: Parameters) -> FusionSettings:
-    """Read the parameters. Raises InvalidFieldError, also for an unknown parameter."""
+    """Return the parameters of an application. Raises InvalidFieldError for invalid and for unknown ones."""
     for name in parameters:
         kind, dot, camera = name.partition(".")
         plurals = {plural for plural, _, _ in BY_CAMERA.values()}
@@ -235,7 +254,10 @@ def parse(parameters: Parameters) -> FusionSettings:
 
 
 def _of_cameras(parameters: Parameters, kind: str) -> dict[str, float]:
-    """Read one parameter of all cameras: from JSON, then the single ones, which override."""
+    """Return one parameter (a key of BY_CAMERA) of all cameras that have it.
+
+    The JSON for all cameras is read first; parameters of single cameras override it. Raises InvalidFieldError.
+    """
     plural, least, most = BY_CAMERA[kind]
     texts = {f"{kind}.{name}": str(value) for name, value in _object(parameters, plural).items()}
     texts |= {name: parameters[name] for name in parameters if name.startswith(f"{kind}.")}
@@ -244,6 +266,7 @@ def _of_cameras(parameters: Parameters, kind: str) -> dict[str, float]:
 
 
 def _object(parameters: Parameters, name: str) -> Mapping[str, object]:
+    """Return the JSON object in a parameter; empty if it is missing. Raises InvalidFieldError for other text."""
     if name not in parameters:
         return {}
     try:

@@ -1,8 +1,8 @@
-"""Groups findings of different cameras whose pictures were taken within one short window.
+"""Groups findings of different cameras whose pictures were taken within one short window: an instant.
 
-Only capture times decide which findings belong together: they are compared with one another, corrected by each camera's
-known offset. Monotonic time decides how long an instant waits for missing cameras. Everything is bounded: open
-instants, closed ones (for late findings), cameras.
+Only capture times, corrected by each camera's known offset, decide which findings belong together. Monotonic time
+decides how long an instant waits for missing cameras. An instant is open until it is answered; closed ones are
+remembered for late findings. The numbers of open instants, closed instants and cameras are bounded.
 """
 
 from __future__ import annotations
@@ -17,21 +17,31 @@ from halimede.messages import Box
 from halimede.multiedge.fusion.class_distribution import ClassDistribution, read
 from halimede.multiedge.stage import Finding
 
-#: the limit of a Fused message
+#: the most cameras: the limit of a Fused message
 MAX_CAMERAS = 64
-#: the most keys of one finding, which is repeated with another key by each new requester
+#: the most keys of one finding: each worker that sends it has another key
 MAX_KEYS = 16
 #: instants do not wait for a camera after so many of its later pictures: it has none of the instant
 PASSED = 2
 
+#: what became of a finding: it is part of an open instant; it was there before; its instant is closed; no space
 AddResult = Literal["joined", "repeated", "late", "refused"]
 
 
 @dataclass(slots=True)
 class WindowEntry:
-    """One camera's finding in an instant. ``time_ns`` is its capture time, by the common clock.
+    """One camera's finding in an instant.
 
-    ``name`` identifies the finding, whichever worker sends it; ``keys`` are those of its requests.
+    Attributes:
+        name: camera, capture time and sequence number: identifies the finding, whichever worker sends it.
+        keys: the keys of the requests to answer.
+        time_ns: capture time by the common clock, in nanoseconds since 1970.
+        worker: the worker that sent it.
+        label: the camera's own label; None without one.
+        score: its score; None without one.
+        boxes: its boxes; None without any, or after the answer.
+        opinion: its prediction as a distribution; None if it names no class.
+
     """
 
     name: tuple[str, int, int]
@@ -46,7 +56,16 @@ class WindowEntry:
 
 @dataclass(eq=False, slots=True)
 class Instant:
-    """The findings of one time. ``due`` is monotonic seconds."""
+    """The findings of different cameras for one short time.
+
+    Attributes:
+        due: monotonic seconds at which it has waited long enough.
+        entries: the findings by camera.
+        earliest: the first capture time, in nanoseconds since 1970; 0 without findings.
+        latest: the last capture time.
+        open: it waits for findings.
+
+    """
 
     due: float
     entries: dict[str, WindowEntry] = field(default_factory=dict)
@@ -60,25 +79,36 @@ class Instant:
         return (self.earliest + self.latest) // 2
 
     def add(self, camera: str, entry: WindowEntry) -> None:
-        """Add a camera's finding."""
+        """Add the finding of a camera that has none in it."""
         times = [entry.time_ns, *([self.earliest, self.latest] if self.entries else [])]
         self.entries[camera] = entry
         self.earliest, self.latest = min(times), max(times)
 
     def can_add(self, time_ns: int, spread_ns: int) -> bool:
-        """Whether all capture times would still be within the window."""
+        """Whether all capture times would be within ``spread_ns`` after adding ``time_ns``."""
         return max(self.latest, time_ns) - min(self.earliest, time_ns) <= spread_ns
 
 
 @dataclass(slots=True)
 class _Camera:
+    """When a camera's last finding came (monotonic seconds), whether it is configured, and its last capture times."""
+
     active_at: float
     listed: bool
     times: deque[int] = field(default_factory=lambda: deque(maxlen=PASSED))
 
 
 class Window:
-    """Groups findings into instants. It waits for ``cameras``, and for other cameras while they send findings."""
+    """Groups findings into instants.
+
+    Args:
+        spread_ns: the longest time between the first and the last capture time of an instant.
+        wait_s: how long an instant waits for missing cameras.
+        absent_s: an instant does not wait for a camera that has sent nothing for so long.
+        limit: the most open instants, and the most closed ones.
+        cameras: the configured cameras. Others count from their first finding until they are absent.
+
+    """
 
     def __init__(self, *, spread_ns: int, wait_s: float, absent_s: float, limit: int, cameras: Sequence[str]) -> None:
         self._spread_ns = spread_ns
@@ -95,7 +125,11 @@ class Window:
         return len(self._open)
 
     def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[AddResult, Instant | None]:
-        """Add a finding to its instant. ``late``: the instant was closed; ``repeated``: the finding was in it."""
+        """Add a finding to its instant, or to a new one; return what became of it, and the instant.
+
+        The instant is None if there are too many cameras. ``offset_ns``: by how much the camera's clock is ahead.
+        ``now``: monotonic seconds.
+        """
         state = self._note_camera(camera, now)
         if state is None:
             return "refused", None
@@ -113,21 +147,22 @@ class Window:
         return ("joined" if instant.open else "late"), instant
 
     def ready(self, now: float) -> Iterator[Instant]:
-        """Close and yield the instants that wait no longer, the oldest first."""
+        """Close and yield the instants that need not wait any longer at ``now``, the oldest first."""
         for instant in list(self._open):
             if len(self._open) > self._limit or instant.due <= now or not self._must_wait(instant, now):
                 self._close(instant)
                 yield instant
 
     def next_due(self) -> float | None:
-        """Return when the oldest open instant has waited long enough."""
+        """Return the monotonic seconds at which the oldest open instant has waited long enough; None without one."""
         return next((instant.due for instant in self._open), None)
 
     def missing_cameras(self, instant: Instant) -> list[str]:
-        """Return the cameras without a finding in an instant."""
+        """Return the known cameras without a finding in an instant."""
         return [camera for camera in self._cameras or {} if camera not in instant.entries]
 
     def _note_camera(self, camera: str, now: float) -> _Camera | None:
+        """Return the state of a camera that has sent a finding at ``now``; None if there are too many cameras."""
         if self._cameras is None:
             self._cameras = {name: _Camera(now, listed=True) for name in self._listed}
         absent = [n for n, c in self._cameras.items() if not c.listed and now - c.active_at > self._absent_s]
@@ -140,6 +175,7 @@ class Window:
         return state
 
     def _nearest(self, camera: str, time_ns: int) -> Instant | None:
+        """Return the instant nearest to a time that can take a finding of the camera; None if there is none."""
         candidates = (
             instant
             for instant in chain(self._open, self._closed)
@@ -148,22 +184,25 @@ class Window:
         return min(candidates, key=lambda instant: abs(instant.middle_ns - time_ns), default=None)
 
     def _new(self, now: float) -> Instant:
+        """Return a new open instant."""
         instant = Instant(due=now + self._wait_s)
         self._open[instant] = None
         return instant
 
     def _must_wait(self, instant: Instant, now: float) -> bool:
-        """Whether an active camera may still send a finding."""
+        """Whether an active camera may still send a finding of an instant."""
         return any(
             name not in instant.entries and now - c.active_at <= self._absent_s and not self._is_past(c, instant)
             for name, c in (self._cameras or {}).items()
         )
 
     def _is_past(self, camera: _Camera, instant: Instant) -> bool:
+        """Whether the last pictures of a camera are all too late for an instant."""
         after = instant.latest + self._spread_ns
         return len(camera.times) == PASSED and all(time_ns > after for time_ns in camera.times)
 
     def _close(self, instant: Instant) -> None:
+        """Close an instant, and forget the oldest closed one if there are too many."""
         del self._open[instant]
         instant.open = False
         self._closed.append(instant)
@@ -174,12 +213,13 @@ class Window:
 
 
 def _entry(finding: Finding, name: tuple[str, int, int], time_ns: int) -> WindowEntry:
+    """Return a finding as the entry of an instant."""
     edge = finding.prediction
     return WindowEntry(name, [finding.key], time_ns, finding.worker, edge.label, edge.score, edge.boxes, read(edge))
 
 
 def _accepts_request(instant: Instant, camera: str, key: bytes) -> bool:
-    """Whether a repeated request gets an answer; an open instant records its key, a closed one answers at once."""
+    """Record the key of a repeated finding in an open instant; return whether the finding gets an answer."""
     keys = instant.entries[camera].keys
     if not instant.open or key in keys:
         return True

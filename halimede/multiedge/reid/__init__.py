@@ -1,8 +1,8 @@
 """Re-identification: objects that several cameras see get one identity each, by their features.
 
-``vector_index.py`` searches features, ``store.py`` stores them on disk, ``gallery.py`` combines both, bounded and with
-expiry. ``matcher.py`` is the joint: it assigns identities to the objects of a frame (``assignment.py``) and answers
-queries about sightings. ``evaluation.py`` measures the accuracy.
+Features are a unit vector that a model makes of an object's picture. ``vector_index`` searches vectors, ``store``
+stores them on disk, ``gallery`` has the known identities, bounded and with expiry. ``matcher`` is the joint: it assigns
+identities to the objects of a frame (``assignment``) and answers queries. ``evaluation`` measures the accuracy.
 """
 
 from halimede.multiedge.reid.gallery import Gallery

@@ -1,7 +1,7 @@
-"""One-to-one assignment: pairs rows with columns so that the sum of their worths is the highest. Pure.
+"""One-to-one assignment: pairs rows with columns so that the sum of the pairs' worths is the highest.
 
-The Hungarian method with potentials and shortest augmenting paths (Kuhn 1955, Munkres 1957; in O(rows^2 * columns),
-as Jonker and Volgenant 1987), one vectorised step for each row that a path passes.
+``assign`` is the Hungarian method with potentials and shortest augmenting paths (Kuhn 1955, Munkres 1957; in
+O(rows^2 * columns) as by Jonker and Volgenant 1987), with one vectorised step for each row that a path passes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 
 def assign(worth: NDArray[np.floating]) -> list[tuple[int, int]]:
-    """Return the pairs of row and column, by row. Pairs of worth 0 or less are left out.
+    """Return the pairs (row, column), by row. Pairs of worth 0 or less are left out.
 
-    ``worth`` is ``[rows, columns]``; the cost grows with the square of the smaller dimension.
+    ``worth``: that of each pair, ``(rows, columns)``. The time grows with the square of the smaller dimension.
     """
     rows, columns = worth.shape
     if not rows or not columns or not (worth > 0).any():
@@ -23,39 +23,42 @@ def assign(worth: NDArray[np.floating]) -> list[tuple[int, int]]:
     # an extra column of worth 0 for each row, which stays unpaired with it
     gains = np.maximum(worth, 0.0).astype(np.float64)
     costs = np.concatenate([-gains, np.zeros((rows, rows))], axis=1)
-    owner = _cheapest(costs)
+    owner = _cheapest_owners(costs)
     pairs = [(int(owner[column]), column) for column in range(columns) if owner[column] >= 0]
     return sorted((row, column) for row, column in pairs if worth[row, column] > 0)
 
 
-def _cheapest(costs: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the row of each column, -1 for none: each row gets one column, at the least total cost."""
+def _cheapest_owners(costs: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the row that owns each column, ``(columns,)``; -1 for none. Each row gets one, at the least total cost.
+
+    ``costs``: ``(rows, columns)``, with at least as many columns as rows.
+    """
     rows, columns = costs.shape
-    of_row, of_column = np.zeros(rows), np.zeros(columns)
+    row_potentials, column_potentials = np.zeros(rows), np.zeros(columns)
     owner = np.full(columns, -1)
     for start in range(rows):
         nearest = np.full(columns, np.inf)
-        before = np.full(columns, -1)
-        done = np.zeros(columns, bool)
+        previous_columns = np.full(columns, -1)
+        visited = np.zeros(columns, bool)
         row, column = start, -1
         while True:
-            reduced = costs[row] - of_row[row] - of_column
+            reduced = costs[row] - row_potentials[row] - column_potentials
             if column >= 0:
-                done[column] = True
-            better = ~done & (reduced < nearest)
-            nearest[better], before[better] = reduced[better], column
-            step = int(np.argmin(np.where(done, np.inf, nearest)))
+                visited[column] = True
+            better = ~visited & (reduced < nearest)
+            nearest[better], previous_columns[better] = reduced[better], column
+            step = int(np.argmin(np.where(visited, np.inf, nearest)))
             delta = nearest[step]
-            of_row[start] += delta
-            of_row[owner[done]] += delta
-            of_column[done] -= delta
-            nearest[~done] -= delta
+            row_potentials[start] += delta
+            row_potentials[owner[visited]] += delta
+            column_potentials[visited] -= delta
+            nearest[~visited] -= delta
             column = step
             if owner[column] < 0:
                 break
             row = owner[column]
         while column >= 0:
-            previous = before[column]
+            previous = previous_columns[column]
             owner[column] = start if previous < 0 else owner[previous]
             column = previous
     return owner

@@ -1,4 +1,8 @@
-"""The identities of a gallery in their order of eviction: first those seen only a few times, each group by age."""
+"""The identities of a gallery in their order of eviction, and its limits.
+
+Passing identities, which were seen only a few times, are evicted before settled ones; within each group, the
+least recently seen one is evicted first.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,14 @@ class EvictionLimits:
     """Limits of a gallery.
 
     Attributes:
-        identities: number of identities.
-        vectors: of each identity, from different sides.
-        ttl_s: seconds (of running time) after which an identity that was not seen is deleted.
-        confirm: an identity that was seen less often is deleted after ``passing_s``.
-        novelty: a vector that is nearer than this to another one of its identity is not stored.
-        sightings: stored ones, of all identities together.
-        every_s: least seconds between two stored sightings of one identity by one camera.
+        identities: the most identities.
+        vectors: the most vectors of an identity, which show it from different sides.
+        ttl_s: seconds of running time after which an identity that was not seen is deleted.
+        confirm: number of sightings from which an identity is settled; before, it is passing.
+        passing_s: seconds of running time after which a passing identity that was not seen is deleted.
+        novelty: cosine similarity; a vector that is as similar to another one of its identity is not stored.
+        sightings: the most stored sightings, of all identities together.
+        every_s: the least seconds between two stored sightings of one identity by one camera.
 
     """
 
@@ -40,9 +45,13 @@ class IdentityRecord:
     """One identity.
 
     Attributes:
+        id: its name for users: 16 hexadecimal digits.
         clock: when it was last seen, in seconds of the gallery's running time.
-        first, last: when it was seen by the cameras' clocks, for display.
-        keys: of its vectors.
+        count: the number of its sightings.
+        first: when it was first seen by a camera's clock, in seconds since 1970, for display.
+        last: when it was last seen by a camera's clock, in seconds since 1970.
+        cameras: those that saw it, in the order of their first sighting.
+        keys: the keys of its vectors.
 
     """
 
@@ -55,13 +64,16 @@ class IdentityRecord:
     keys: tuple[int, ...] = ()
 
     def track(self, sighting: Sighting, *, embedding: bytes = b"", new: bool = False) -> Track:
-        """Return the message about a sighting of it."""
+        """Return the message about a sighting of this identity.
+
+        ``embedding``: the mean of its vectors as float16 bytes, if it has changed; ``new``: it was unknown before.
+        """
         names = list(self.cameras)
         return Track(identity=self.id, sighting=sighting, new=new, count=self.count, cameras=names, embedding=embedding)
 
 
 class Identities:
-    """Identities by id."""
+    """Identities by id. Iterating yields them in their order of eviction."""
 
     def __init__(self, limits: EvictionLimits) -> None:
         self._limits = limits
@@ -75,11 +87,11 @@ class Identities:
         return chain(self._passing.values(), self._settled.values())
 
     def get(self, id_: str) -> IdentityRecord | None:
-        """Return an identity, or None."""
+        """Return the identity with this id; None if it is unknown."""
         return self._settled.get(id_) or self._passing.get(id_)
 
     def put(self, identity: IdentityRecord) -> None:
-        """Add an identity as the most recent one: it is new, or was just seen."""
+        """Add an identity that is new or was just seen: it becomes the most recent one of its group."""
         if identity.count >= self._limits.confirm:
             self._passing.pop(identity.id, None)
             group = self._settled
@@ -89,16 +101,16 @@ class Identities:
         group.move_to_end(identity.id)
 
     def remove(self, identity: IdentityRecord) -> None:
-        """Remove an identity."""
+        """Remove an identity, if it is there."""
         self._settled.pop(identity.id, None)
         self._passing.pop(identity.id, None)
 
-    def too_many(self, more: int) -> IdentityRecord | None:
-        """Return the identity to evict before ``more`` are added; None: the limit is not reached."""
-        return next(iter(self)) if len(self) + more > self._limits.identities else None
+    def evictable(self, added: int) -> IdentityRecord | None:
+        """Return the identity to evict before ``added`` others are added; None: there is space for them."""
+        return next(iter(self)) if len(self) + added > self._limits.identities else None
 
-    def too_old(self, clock: float) -> IdentityRecord | None:
-        """Return an identity that was not seen for too long, or None."""
+    def oldest_expired(self, clock: float) -> IdentityRecord | None:
+        """Return an identity that was not seen for too long at the running time ``clock``; None without one."""
         lives = ((self._passing, min(self._limits.passing_s, self._limits.ttl_s)), (self._settled, self._limits.ttl_s))
         for group, life in lives:
             oldest = next(iter(group.values()), None)
@@ -107,6 +119,6 @@ class Identities:
         return None
 
     def clear(self) -> None:
-        """Drop all identities."""
+        """Remove all identities."""
         self._settled.clear()
         self._passing.clear()

@@ -1,4 +1,4 @@
-"""The parameters of re-identification: names, bounds, and errors."""
+"""The parameters of re-identification, as the matcher reads them from the application's parameters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from halimede.errors import InvalidFieldError
 from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.stage import Parameters
 
-#: parameters of the joint; stages have their own
+#: names of the joint's parameters; stages have their own
 PARAMETERS = (
     "threshold", "learn", "trackMs", "speed", "travelMs", "features", "identities", "vectors", "ttl", "confirm",
     "passing", "novelty", "sightings", "every",
 )  # fmt: skip
+#: vectors in memory
 MOST_VECTORS = 500_000
+#: the longest time that a parameter may set
 YEAR_S = 366 * 86_400.0
 
 
@@ -22,12 +24,13 @@ class ReidSettings:
     """The parameters of a matcher.
 
     Attributes:
-        threshold: cosine similarity from which two pictures show the same object.
-        learn: similarity from which the vector of a picture may be stored for its identity.
-        track_s: how long an object is expected along its trajectory, where a lower similarity suffices.
+        threshold: cosine similarity (0..1) from which two pictures show the same object.
+        learn: cosine similarity from which the vector of a picture may be stored for its identity.
+        track_s: seconds for which an object is expected along its trajectory, where a lower similarity is enough.
         speed: the most times its own size that an object moves in a second; 0: no limit.
-        travel_s: the least time from one camera to another; 0: the cameras' views overlap.
+        travel_s: the least seconds from one camera to another; 0: the cameras' views overlap.
         features: a name of the feature space; another name begins a new gallery.
+        limits: those of the gallery.
 
     """
 
@@ -41,7 +44,7 @@ class ReidSettings:
 
 
 def parse(parameters: Parameters) -> ReidSettings:
-    """Read the parameters. Raises InvalidFieldError."""
+    """Return the parameters of an application. Raises InvalidFieldError for invalid ones."""
     usual, limits = ReidSettings(), EvictionLimits()
     threshold = parameters.number("threshold", usual.threshold, least=0, most=1)
     chosen = EvictionLimits(

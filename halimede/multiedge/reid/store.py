@@ -1,4 +1,4 @@
-"""The persistent part of a gallery: one bounded SQLite file, from which the oldest sightings are deleted.
+"""The persistent part of a gallery: one bounded SQLite file, in which new sightings replace the oldest ones.
 
 The file may be damaged or the disk full. A damaged file is moved aside and replaced by a new one; changes that cannot
 be written wait in the gallery. The file has two kinds of times. ``clock`` counts the seconds that galleries of this
@@ -22,7 +22,9 @@ from halimede.system.sqlite import check_columns, quarantine
 
 log = structlog.get_logger()
 
+#: version of the schema
 VERSION = 1
+#: SQL that creates the tables of an empty file
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS identities (id TEXT PRIMARY KEY, clock REAL, count INTEGER, first REAL, last REAL,
@@ -47,9 +49,16 @@ _sighting = msgspec.json.Decoder(Sighting)
 
 @dataclass(slots=True)
 class Changes:
-    """The changes to write.
+    """The changes of a gallery since it was last written.
 
-    ``rows``: identities, each with its latest sighting as JSON. ``vectors``: identity and float16 bytes by key.
+    Attributes:
+        rows: changed identities by id, each with its latest sighting as JSON.
+        deleted: ids of deleted identities.
+        vectors: new vectors by key: the identity's id, and float16 bytes.
+        dropped: keys of removed vectors.
+        sightings: new sightings, each with its identity's id.
+        numbers: values that stand for the whole gallery, by name.
+
     """
 
     rows: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
@@ -60,13 +69,16 @@ class Changes:
     numbers: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def forget(self, id_: str) -> None:
-        """Record that an identity was deleted, and drop its other changes."""
+        """Record that an identity was deleted, in place of its other changes."""
         self.rows.pop(id_, None)
         self.deleted.add(id_)
 
 
 class GalleryStore:
-    """The open file. Used from one thread; once a write returns, its data survives a kill of the process."""
+    """The open file. It is used from one thread. Once a write returns, its data survives a kill of the process.
+
+    ``sightings``: the most sightings in it. All methods but ``open`` raise sqlite3.Error.
+    """
 
     def __init__(self, path: Path, sightings: int) -> None:
         self.path = path
@@ -75,7 +87,10 @@ class GalleryStore:
         self._db: sqlite3.Connection
 
     def open(self) -> None:
-        """Open the file, or replace a damaged one. Raises OSError, sqlite3.OperationalError."""
+        """Open or create the file; replace a damaged one.
+
+        Raises OSError or sqlite3.OperationalError, as without space or permission.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._open()
@@ -85,24 +100,27 @@ class GalleryStore:
             self.reset(str(error))
 
     def reset(self, reason: str) -> None:
-        """Move the file aside and begin a new one."""
+        """Move the file aside and begin a new one. ``reason``: for the log."""
         self.close()
         aside = quarantine(self.path, reason)
         log.critical("gallery put aside, starting with an empty one", path=str(aside), reason=reason)
         self._open()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, if it is open."""
         if hasattr(self, "_db"):
             self._db.close()
 
     def number(self, name: str) -> int | float | str | None:
-        """Return a stored number."""
+        """Return a value that stands for the whole gallery; None if it was never written."""
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
     def rows(self, id_: str = "") -> Iterator[tuple[IdentityRecord, bytes]]:
-        """Yield one identity or all with the latest sighting as JSON, the least recently seen first."""
+        """Yield the identity with this id, or all (empty), each with its latest sighting as JSON.
+
+        The least recently seen one comes first.
+        """
         rows = self._db.execute(
             f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608
             (id_,) if id_ else (),
@@ -112,16 +130,16 @@ class GalleryStore:
             yield IdentityRecord(key, float(clock), int(count), float(first), float(last), cameras_), bytes(sighting)
 
     def vectors(self) -> Iterator[tuple[int, str]]:
-        """Yield keys of vectors and their identities, the oldest first."""
+        """Yield the key of each vector with its identity's id, the oldest first."""
         yield from self._db.execute("SELECT key, id FROM vectors ORDER BY key")
 
     def vector(self, key: int) -> bytes:
-        """Return one vector; empty if it does not exist."""
+        """Return the float16 bytes of one vector; empty if it does not exist."""
         row = self._db.execute("SELECT vector FROM vectors WHERE key = ?", (key,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def write(self, changes: Changes) -> None:
-        """Write all changes or, with sqlite3.Error, none."""
+        """Write all changes; after sqlite3.Error none is written."""
         at = self._next
         with self._db as db:
             deleted = [(id_,) for id_ in changes.deleted]
@@ -137,23 +155,22 @@ class GalleryStore:
                     for record, data in changes.rows.values()
                 ],
             )
-            db.executemany(
-                "REPLACE INTO vectors VALUES (?, ?, ?)", [(k, id_, v) for k, (id_, v) in changes.vectors.items()]
-            )
+            vectors = [(key, id_, vector) for key, (id_, vector) in changes.vectors.items()]
+            db.executemany("REPLACE INTO vectors VALUES (?, ?, ?)", vectors)
             for id_, sighting in changes.sightings:
                 if id_ in changes.deleted and id_ not in changes.rows:
                     continue
-                body = msgspec.json.encode(sighting)
-                db.execute(
-                    "REPLACE INTO sightings VALUES (?, ?, ?, ?, ?)",
-                    (at % self._most, id_, sighting.camera, sighting.time, body),
-                )
+                row = (at % self._most, id_, sighting.camera, sighting.time, msgspec.json.encode(sighting))
+                db.execute("REPLACE INTO sightings VALUES (?, ?, ?, ?, ?)", row)
                 at += 1
             db.executemany("REPLACE INTO numbers VALUES (?, ?)", [*changes.numbers.items(), ("next", at)])
         self._next = at
 
     def sightings(self, id_: str, camera: str, since: float, until: float, limit: int) -> list[Sighting]:
-        """Return an identity's sightings, the latest first."""
+        """Return the latest ``limit`` sightings of an identity by a camera (empty: any), the latest first.
+
+        ``since``, ``until``: bounds of their time by the cameras' clocks, in seconds since 1970.
+        """
         rows = self._db.execute(
             "SELECT seen FROM sightings WHERE id = ? AND (? = '' OR camera = ?) AND time BETWEEN ? AND ? "
             "ORDER BY time DESC LIMIT ?",
@@ -162,7 +179,10 @@ class GalleryStore:
         return [_sighting.decode(row[0]) for row in rows]
 
     def latest_ids(self, camera: str, since: float, until: float, limit: int) -> list[str]:
-        """Return the ids of the identities that a camera (empty: any) saw in that time, the latest first."""
+        """Return the ids of the last ``limit`` identities that a camera (empty: any) saw, the latest first.
+
+        ``since``, ``until``: bounds of the time by the cameras' clocks, in seconds since 1970.
+        """
         rows = self._db.execute(
             "SELECT id FROM sightings WHERE (? = '' OR camera = ?) AND time BETWEEN ? AND ? GROUP BY id "
             "ORDER BY max(time) DESC LIMIT ?",
@@ -171,6 +191,7 @@ class GalleryStore:
         return [str(row[0]) for row in rows]
 
     def _open(self) -> None:
+        """Open or create the file. Raises sqlite3.DatabaseError, also if it has another schema."""
         self._db = sqlite3.connect(self.path)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")

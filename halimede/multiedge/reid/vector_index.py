@@ -1,9 +1,8 @@
 """Nearest-neighbor search of vectors: the only module that imports usearch.
 
 A graph (HNSW) finds near vectors in about a millisecond, however many there are, but it may miss the nearest. So a
-small index is searched exhaustively. A large one is searched exhaustively only when the graph finds nothing near
-enough: an object counts as new only after an exact search. Slots of removed vectors are reused, so memory depends on
-the most vectors at a time; keys are never reused.
+small index is searched exhaustively, and a large one when its graph finds nothing near enough: an object counts as new
+only after an exhaustive search. The memory of removed vectors is used again for new ones.
 """
 
 from __future__ import annotations
@@ -23,31 +22,37 @@ from usearch.index import Index as _Usearch
 from usearch.index import Matches
 # isort: on
 
+#: vectors or similarities
 Floats = NDArray[np.float32]
+#: keys of vectors
 Keys = NDArray[np.uint64]
 
-#: numbers (vectors times their length) that are searched exhaustively in about half a millisecond
-EXACT = 4_000_000
+#: vectors times their length, up to which an index is small: an exhaustive search takes about half a millisecond
+MAX_EXACT = 4_000_000
 #: edges of a node in the graph, and the width of the search when a vector is added and when one is searched
-CONNECTIVITY, ADD, SEARCH = 16, 96, 256
+CONNECTIVITY, ADD_WIDTH, SEARCH_WIDTH = 16, 96, 256
+#: ending of the names of saved graphs
 SUFFIX = ".usearch"
 #: vectors that are added in one call
 BLOCK = 2000
 
 
 class VectorIndex:
-    """Unit vectors of one length, by key."""
+    """Unit vectors with ``length`` numbers each, by key.
 
-    def __init__(self, length: int, *, exact: int = EXACT) -> None:
+    ``max_exact``: number of vectors times their length, up to which every search is exhaustive.
+    """
+
+    def __init__(self, length: int, *, max_exact: int = MAX_EXACT) -> None:
         self.length = length
-        self._exact = exact
+        self._max_exact = max_exact
         self._index = _Usearch(
             ndim=length,
             metric="cos",
             dtype="f16",
             connectivity=CONNECTIVITY,
-            expansion_add=ADD,
-            expansion_search=SEARCH,
+            expansion_add=ADD_WIDTH,
+            expansion_search=SEARCH_WIDTH,
         )
 
     def __len__(self) -> int:
@@ -63,33 +68,32 @@ class VectorIndex:
 
     @property
     def keys(self) -> Keys:
-        """All keys, unordered."""
+        """All keys, ``(n,) uint64``, unordered."""
         return np.asarray(self._index.keys[:], np.uint64) if len(self) else np.zeros(0, np.uint64)
 
     def add(self, keys: Sequence[int] | Keys, vectors: Floats, *, threads: int = 1) -> None:
-        """Add vectors with new keys."""
+        """Add ``(keys, length) float32`` vectors with new keys. ``threads`` 0: one for each processor."""
         if len(keys):
             self._index.add(np.asarray(keys, np.uint64), vectors, threads=threads)
 
     def remove(self, keys: Sequence[int] | Keys) -> None:
-        """Remove vectors; missing ones are ignored."""
+        """Remove the vectors of keys; missing keys are ignored."""
         if len(keys):
             self._index.remove(np.asarray(keys, np.uint64), threads=1)
 
     def get(self, keys: Sequence[int]) -> Floats:
-        """Return the vectors of existing keys: ``[keys, length]``."""
-        if not keys:
-            return np.zeros((0, self.length), np.float32)
+        """Return the vectors of existing keys, of which there is at least one, as ``(keys, length) float32``."""
         return np.asarray(self._index.get(np.asarray(keys, np.uint64), dtype="f32"), np.float32)
 
     def nearest(self, vectors: Floats, count: int, floor: float) -> list[tuple[Keys, Floats]]:
-        """Return for each vector the keys nearest to it and their cosine similarities, the nearest first.
+        """Return for each vector the ``count`` nearest keys and their cosine similarities (-1..1), the nearest first.
 
-        Exact if no vector has at least the similarity ``floor``; otherwise the graph may miss a vector.
+        ``vectors``: ``(n, length) float32``. ``floor``: the similarity that is near enough. In a large index, the graph
+        is searched first, which may miss keys. If it finds none with at least ``floor``, all vectors are searched.
         """
         if not len(self) or not len(vectors):
             return [(np.zeros(0, np.uint64), np.zeros(0, np.float32)) for _ in vectors]
-        if len(self) * self.length <= self._exact:
+        if len(self) * self.length <= self._max_exact:
             return self._search(vectors, count, exact=True)
         results = self._search(vectors, count, exact=False)
         distant = [i for i, (_, near) in enumerate(results) if not len(near) or near[0] < floor]
@@ -98,23 +102,26 @@ class VectorIndex:
                 results[i] = exact
         return results
 
-    def reconcile(self, keys: Set[int], vectors: Callable[[Sequence[int]], Floats]) -> int:
-        """Change the index to exactly these keys; return how many were added, with all processors."""
+    def reconcile(self, keys: Set[int], read_vectors: Callable[[Sequence[int]], Floats]) -> int:
+        """Remove all keys but ``keys``, and add the missing ones; return how many were added.
+
+        ``read_vectors``: returns the vectors of keys, ``(keys, length) float32``.
+        """
         present = set(self.keys.tolist())
         self.remove(sorted(present - keys))
         missing = sorted(keys - present)
         for start in range(0, len(missing), BLOCK):
             block = missing[start : start + BLOCK]
-            self.add(block, vectors(block), threads=0)
+            self.add(block, read_vectors(block), threads=0)
         return len(missing)
 
     def save(self, folder: Path) -> None:
-        """Write the graph next to the earlier file; the name has the digest of the content."""
+        """Write the graph to a file named by its digest, then remove the earlier one. Raises OSError, RuntimeError."""
         part = folder / f"index.part{SUFFIX}"
         self._index.save(str(part))
         path = folder / f"index-{_digest(part)}{SUFFIX}"
         part.replace(path)
-        sweep(folder, path)
+        remove_saved(folder, path)
 
     def load(self, folder: Path) -> bool:
         """Load a saved graph; return False, and load nothing, if it is missing, damaged or of another length.
@@ -132,13 +139,14 @@ class VectorIndex:
         return False
 
     def _search(self, vectors: Floats, count: int, *, exact: bool) -> list[tuple[Keys, Floats]]:
+        """Return what ``nearest`` returns, by the graph or, if ``exact``, by an exhaustive search."""
         result = self._index.search(np.ascontiguousarray(vectors), min(count, len(self)), exact=exact, threads=1)
         matches = [result] if isinstance(result, Matches) else [result[i] for i in range(len(result))]
         return [(np.asarray(match.keys, np.uint64), 1.0 - np.asarray(match.distances, np.float32)) for match in matches]
 
 
-def sweep(folder: Path, keep: Path | None = None) -> None:
-    """Remove all saved files except one."""
+def remove_saved(folder: Path, keep: Path | None = None) -> None:
+    """Remove all saved graphs of a folder except ``keep``; files that cannot be removed stay."""
     for path in folder.glob(f"index*{SUFFIX}"):
         if path != keep:
             with contextlib.suppress(OSError):
@@ -146,5 +154,6 @@ def sweep(folder: Path, keep: Path | None = None) -> None:
 
 
 def _digest(path: Path) -> str:
+    """Return the first 32 hexadecimal digits of a file's BLAKE2b digest. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]

@@ -1,6 +1,6 @@
 """The stages that halimede provides as building blocks of applications.
 
-They read their settings from the application's parameters, so that a list of classes is an application.
+Each reads its settings from the application's parameters: so a list of these classes is enough for an application.
 """
 
 from halimede.inference.crops import pixels

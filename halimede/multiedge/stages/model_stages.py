@@ -14,14 +14,14 @@ from halimede.inference.crops import best, pixels
 from halimede.messages import Box, Prediction
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 
-#: prepared samples in one call of a model
+#: prepared pictures in one call of a model
 BATCH = 32
-#: bytes of features that fit into a message (messages.samples)
+#: bytes of features that fit into a message
 MAX_BYTES = 1_048_576
 
 
 def model_of(tools: Tools, *names: str) -> Model:
-    """Return the first of these models that the worker has. Raises InvalidFieldError."""
+    """Return the first of these models that the worker has. Raises InvalidFieldError if it has none."""
     for name in names:
         if name in tools.models:
             return tools.models[name]
@@ -29,12 +29,15 @@ def model_of(tools: Tools, *names: str) -> Model:
 
 
 def max_boxes(parameters: Parameters) -> int:
-    """Return how many boxes of one picture are processed: parameter ``maxBoxes``."""
+    """Return how many boxes of one picture are processed: the parameter ``maxBoxes``. Raises InvalidFieldError."""
     return int(parameters.number("maxBoxes", 32, least=1, most=MAX_BOXES))
 
 
 def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
-    """Run a model on pictures of any sizes, in batches of equal prepared size. Raises SampleError."""
+    """Run a model on pictures of any sizes, in batches of equal prepared size; return its prediction for each.
+
+    Raises SampleError if the model returns another number of predictions, and what the model raises.
+    """
     samples = [model.prepare(picture) for picture in pictures]
     predictions: dict[int, Prediction] = {}
     for batch in group(range(len(samples)), BATCH, samples.__getitem__):
@@ -48,7 +51,8 @@ def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
 class Detect(Stage):
     """Let the worker's detector (without one its model) find boxes; those outside of the picture are left out.
 
-    Parameters: ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): the most boxes, the best first.
+    A ``Stage`` with the parameters ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): the most boxes, the
+    best first.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -58,7 +62,7 @@ class Detect(Stage):
         self._limit = max_boxes(tools.parameters)
 
     def run(self, items: Sequence[Item]) -> None:
-        """Set the boxes of each item, an empty list where there are none."""
+        """Set the boxes of each prediction; an empty list without any. Raises SampleError if the model gives none."""
         predictions = answers(self._model, [item.image for item in items])
         for item, prediction in zip(items, predictions, strict=True):
             if prediction.boxes is None:
@@ -70,9 +74,9 @@ class Detect(Stage):
 class Crop(Stage):
     """Make a crop of each box. If no stage has detected boxes, the whole picture is the only crop.
 
-    Crops are views of the picture, not copies. Boxes without a pixel of the picture are removed, so that boxes and
-    crops correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each side;
-    ``maxBoxes`` (32): the most boxes, the best first.
+    A ``Stage``. Crops are views of the picture, not copies. Boxes without a pixel of the picture are removed, so that
+    boxes and crops correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each
+    side; ``maxBoxes`` (32): the most boxes, the best first.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -81,7 +85,7 @@ class Crop(Stage):
         self._limit = max_boxes(tools.parameters)
 
     def run(self, items: Sequence[Item]) -> None:
-        """Set the crops of each item."""
+        """Set the crops of each item, and keep only the boxes that have one."""
         for item in items:
             detected = item.prediction.boxes
             if detected is None:
@@ -94,9 +98,9 @@ class Crop(Stage):
 
 
 class Classify(Stage):
-    """Let the worker's model look at each picture: label, score, probabilities, value, and boxes where it gives any.
+    """Let the worker's model answer each picture, and add what it returns to the prediction.
 
-    With ``crops`` the stage runs the model on each crop instead (after ``Crop``), and sets label and score of the
+    A ``Stage``. With ``crops`` it runs the model on each crop instead (after ``Crop``), and sets label and score of the
     crop's box: ``functools.partial(Classify, crops=True)``. If no stage has set boxes, the crop is the picture.
     """
 
@@ -106,7 +110,10 @@ class Classify(Stage):
         self._crops = crops
 
     def run(self, items: Sequence[Item]) -> None:
-        """Run the model on all pictures, or all crops, at once."""
+        """Run the model on all pictures, or all crops, at once.
+
+        Raises SampleError if boxes and crops do not correspond, or if the model gives no label for a crop.
+        """
         pictures = [item.crops if self._crops else [item.image] for item in items]
         predictions = iter(answers(self._model, [picture for of_item in pictures for picture in of_item]))
         for item, crops in zip(items, pictures, strict=True):
@@ -121,13 +128,14 @@ class Classify(Stage):
 
 
 def _label_box(box: Box, answer: Prediction) -> Box:
+    """Return a box with the label and score of its crop. Raises SampleError without a label."""
     if answer.label is None:
         raise SampleError("the model gives no label for a box: set spec.postprocess.task to classification")
     return Box(box.x1, box.y1, box.x2, box.y2, box.score if answer.score is None else answer.score, answer.label)
 
 
 def _merge(prediction: Prediction, newer: Prediction) -> None:
-    """Copy the fields that the model has set, and leave all other fields unchanged."""
+    """Copy the fields of ``newer`` that are not None to ``prediction``."""
     for name in Prediction.__struct_fields__:
         value = getattr(newer, name)
         if value is not None:
@@ -137,9 +145,9 @@ def _merge(prediction: Prediction, newer: Prediction) -> None:
 class Embed(Stage):
     """Let the worker's model describe each crop (put ``Crop`` before it) in a vector of numbers.
 
-    The model's spec has ``postprocess.task: embedding``; a user's estimator returns a list of numbers. The vectors are
-    normalized to length 1 and are returned in ``prediction.embeddings``, in the order of the boxes. A box whose vector
-    has only zeros is removed.
+    A ``Stage``. The model's spec has ``postprocess.task: embedding``; a user's estimator returns a list of numbers. The
+    vectors are normalized to length 1 and stored in ``prediction.embeddings`` as float16, in the order of the boxes. A
+    box whose vector has only zeros is removed.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -147,16 +155,16 @@ class Embed(Stage):
         self._model = model_of(tools, "model")
 
     def run(self, items: Sequence[Item]) -> None:
-        """Run the model on all crops of all items at once."""
+        """Run the model on all crops of all items at once. Raises SampleError if its vectors cannot be used."""
         predictions = iter(answers(self._model, [crop for item in items for crop in item.crops]))
         for item in items:
             _describe(item, [vector_of(next(predictions)) for _ in item.crops])
 
 
 def vectors(prediction: Prediction) -> NDArray[np.float32]:
-    """Return the features of a finding as ``[count, length]``: one row for each box; without boxes one row or none.
+    """Return the vectors in a prediction as ``(n, length) float32``: one for each box; without boxes one or none.
 
-    Raises SampleError if their number differs from that of the boxes.
+    Raises SampleError if their bytes do not make as many vectors as there are boxes.
     """
     data = prediction.embeddings or b""
     count = int(bool(data)) if prediction.boxes is None else len(prediction.boxes)
@@ -164,7 +172,7 @@ def vectors(prediction: Prediction) -> NDArray[np.float32]:
 
 
 def vector_of(prediction: Prediction) -> NDArray[np.float32]:
-    """Return one crop's vector from a model's result. Raises SampleError."""
+    """Return the unit vector ``(length,)`` in a model's result for one crop. Raises SampleError if there is none."""
     if prediction.embeddings is not None:
         return unit(unpack(prediction.embeddings, 1)[0])
     value = prediction.value if prediction.value is not None else prediction.probabilities
@@ -174,6 +182,10 @@ def vector_of(prediction: Prediction) -> NDArray[np.float32]:
 
 
 def _describe(item: Item, rows: list[NDArray[np.float32]]) -> None:
+    """Store the vectors of an item's crops in its prediction; remove boxes and crops whose vector has only zeros.
+
+    ``rows``: a vector of length 1 or 0 for each crop. Raises SampleError if they do not fit the boxes or a message.
+    """
     boxes = item.prediction.boxes
     if boxes is not None and len(boxes) != len(rows):
         raise SampleError(f"there are {len(boxes)} boxes and {len(rows)} crops: put the stage Crop before Embed")

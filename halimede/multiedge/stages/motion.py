@@ -1,12 +1,12 @@
-"""Detects motion in pictures of a camera that does not move: compares each picture with a background, without a model.
+"""The stage ``Motion`` finds what moves in pictures of a fixed camera: it compares them with a background.
 
-For cameras without a detector, and for nodes too small for one. It uses only brightness: it does not detect what
-differs from the background only in color, or what stands still. A shadow is detected like the object that casts it.
+It needs no model: it is for workers without a detector, and for nodes too small for one. It uses only brightness: it
+does not find what differs from the background only in color, or what stands still. A shadow counts as the object that
+casts it. Pictures are compared at a smaller size, whose pixels are called cells.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,18 +21,21 @@ from halimede.inference.connected_regions import Mask, Region, regions
 from halimede.messages import Box
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 from halimede.multiedge.stages.model_stages import max_boxes
+from halimede.system.lru import LruCache
 
 #: cameras that are remembered; above that, the least recently seen one is dropped
 MAX_CAMERAS = 32
 #: pictures in a row that hardly match the background, after which the background is learned again
 STRANGE = 5
-#: remembered answers of a camera: if a frame fails, its batch is run again in halves
+#: remembered answers of a camera: if a frame of a batch fails, the others are run again
 REMEMBERED = 64
 #: cells, of the nine around a cell, that must differ for the cell to count
 CROWD = 4
 #: parts at most this many cells apart belong to one object
 GAP = 2
+#: label of the boxes
 LABEL = "motion"
+#: a number for each cell, ``(height, width)``
 Plane: TypeAlias = NDArray[np.floating[Any]]
 #: pictures for the median, and the least number of them for a comparison
 PLANES, LEAST = 9, 5
@@ -42,20 +45,35 @@ LOW, HIGH = 2, 6
 FITTED = 4096
 #: factor from the median absolute deviation to the standard deviation of normal noise
 NORMAL = 1.4826
-#: gains within which two pictures can be compared
+#: least and highest factor of brightness between two pictures that can be compared
 GAINS = (0.2, 5.0)
+#: the grey level of white
 WHITE = 255.0
 
 
 @dataclass(slots=True)
 class _Camera:
+    """A camera's background, its ``strange`` pictures in a row, and its last answers by frame id."""
+
     background: Background
     strange: int = 0
-    answers: OrderedDict[bytes, list[Box]] = field(default_factory=OrderedDict)
+    answers: LruCache[bytes, list[Box]] = field(default_factory=lambda: LruCache(REMEMBERED))
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
+    """The parameters of ``Motion``.
+
+    Attributes:
+        threshold: grey levels (1..255) by which an object must differ from the background.
+        area: least share (0..1) of the picture that an object covers.
+        most: share of the picture above which the whole picture counts as different.
+        side: longest side in pixels at which pictures are compared.
+        memory: pictures in memory.
+        boxes: the most boxes of a picture.
+
+    """
+
     threshold: float
     area: float
     most: float
@@ -65,11 +83,12 @@ class _Settings:
 
 
 class Motion(Stage):
-    """Set the boxes of what moves (label ``motion``). Remembers earlier pictures: its application is not shared.
+    """Set the boxes of what moves, with the label ``motion`` and a score from 0.5 to 1.
 
-    The first five pictures of a camera only define the background. Changes of light (over the whole picture, or more on
-    one side) and noise do not count as motion. A picture that differs completely has no boxes, and after five of these
-    the background is learned again: the camera was moved, or its resolution has changed.
+    A ``Stage`` that remembers earlier pictures: its application must not be shared. The first five pictures of a camera
+    only define the background. Changes of light (over the whole picture, or more on one side) and noise do not count as
+    motion. A picture that differs completely has no boxes. After five of these in a row the background is learned
+    again: the camera was moved.
 
     Its parameters are
 
@@ -84,27 +103,29 @@ class Motion(Stage):
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
         self._settings = _read(tools.parameters)
-        self._cameras: OrderedDict[str, _Camera] = OrderedDict()
+        self._cameras: LruCache[str, _Camera] = LruCache(MAX_CAMERAS)
 
     def run(self, items: Sequence[Item]) -> None:
-        """Set the boxes of each item, an empty list where nothing moves."""
+        """Set the boxes of each item; an empty list if nothing moves. Raises SampleError unless it is uint8."""
         for item in items:
             camera = self._camera(item.camera)
             boxes = camera.answers.get(item.id)
             if boxes is None:
                 boxes = self._find_motion(camera, item.image)
-                _remember(camera, item.id, boxes)
+                if item.id:
+                    camera.answers.put(item.id, boxes)
             item.prediction.boxes = list(boxes)
 
     def _camera(self, name: str) -> _Camera:
-        if name not in self._cameras:
-            self._cameras[name] = _Camera(Background(self._settings.memory))
-            while len(self._cameras) > MAX_CAMERAS:
-                self._cameras.popitem(last=False)
-        self._cameras.move_to_end(name)
-        return self._cameras[name]
+        """Return the state of a camera, a new one for a new camera."""
+        camera = self._cameras.get(name)
+        if camera is None:
+            camera = _Camera(Background(self._settings.memory))
+            self._cameras.put(name, camera)
+        return camera
 
     def _find_motion(self, camera: _Camera, image: Array) -> list[Box]:
+        """Return the boxes of what moves in a camera's next picture, and learn its background from the picture."""
         factor = -(-max(image.shape[:2]) // self._settings.side)
         picture = small(image, factor)
         if camera.background.shape not in {None, picture.shape}:
@@ -123,10 +144,12 @@ class Motion(Stage):
         return [_box(region, difference, factor, width, height) for region in objects]
 
     def _learn(self, camera: _Camera, picture: NDArray[np.float32]) -> list[Box]:
+        """Learn the background from a picture; return no boxes."""
         camera.background.learn(picture)
         return []
 
     def _count_strange(self, camera: _Camera, picture: NDArray[np.float32]) -> list[Box]:
+        """Count a picture that differs completely, and begin a new background after enough; return no boxes."""
         camera.strange += 1
         if camera.strange >= STRANGE:
             camera.strange = 0
@@ -136,7 +159,7 @@ class Motion(Stage):
 
 
 def small(image: Array, factor: int) -> NDArray[np.float32]:
-    """Return the brightness of a picture, ``factor`` times smaller. Raises SampleError unless it has 8 bits."""
+    """Return the grey levels (0..255) of a picture, ``factor`` times smaller. Raises SampleError unless it is uint8."""
     if image.dtype != np.uint8:
         raise SampleError(f"the stage Motion wants a picture of 8 bits, and is given {image.dtype}")
     grey = Image.fromarray(preprocess.apply([Grayscale()], image)[:, :, 0])
@@ -144,6 +167,7 @@ def small(image: Array, factor: int) -> NDArray[np.float32]:
 
 
 def _read(parameters: Parameters) -> _Settings:
+    """Return the parameters of an application. Raises InvalidFieldError."""
     return _Settings(
         threshold=parameters.number("motionThreshold", 15, least=1, most=255),
         area=parameters.number("motionArea", 0.0005, least=0, most=1),
@@ -154,15 +178,11 @@ def _read(parameters: Parameters) -> _Settings:
     )
 
 
-def _remember(camera: _Camera, frame: bytes, boxes: list[Box]) -> None:
-    if frame:
-        camera.answers[frame] = boxes
-        while len(camera.answers) > REMEMBERED:
-            camera.answers.popitem(last=False)
-
-
 def _box(region: Region, difference: Difference, factor: int, width: int, height: int) -> Box:
-    """Return a region in pixels of the frame. Its score, above one half, grows with the difference."""
+    """Return a region of cells as a box in pixels of the frame, which has this width and height.
+
+    The score, above 0.5, grows with the difference. ``factor``: pixels of the frame on each side of a cell.
+    """
     cells = (slice(region.y1, region.y2), slice(region.x1, region.x2))
     moved, limit = difference.moved[cells], difference.limit[cells]
     over = moved > limit
@@ -178,7 +198,7 @@ def _box(region: Region, difference: Difference, factor: int, width: int, height
 
 
 def remove_isolated(mask: Mask, least: int) -> Mask:
-    """Return the set cells with at least ``least`` set cells among the nine around them, themselves included."""
+    """Return a mask without cells that have fewer than ``least`` set cells in the three by three around them."""
     padded = np.pad(mask.astype(np.uint8), 1)
     across = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     return np.asarray(mask & (across[:-2] + across[1:-1] + across[2:] >= least))
@@ -186,19 +206,19 @@ def remove_isolated(mask: Mask, least: int) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between a picture and the background in grey levels, its limit, and the noise."""
+    """The difference of each cell from the background in grey levels, and the ``limit`` above which it has moved."""
 
     moved: Plane
     limit: Plane
-    noise: float
 
 
 class Background:
-    """The background of one camera, and its difference from a picture. Pure NumPy.
+    """The background of one camera, and its difference from a picture.
 
-    The background is, for each cell, the median of ``memory`` pictures taken over time: neither passing objects nor
-    objects of the first pictures stay in it for long. Before a comparison, the background is fitted to the light of the
-    picture: a gain and an offset, each with a slope across and down the picture, fitted to the cells that do not move.
+    The background is, for each cell, the median of PLANES pictures, which are spread over the last ``memory`` pictures:
+    neither passing objects nor objects of the first pictures stay in it for long. Before a comparison, the background
+    is fitted to the light of the picture: a gain and an offset, each with a slope across and down the picture, fitted
+    to the cells that do not move. All pictures are grey levels (0..255), and have the same size.
     """
 
     def __init__(self, memory: int) -> None:
@@ -211,7 +231,7 @@ class Background:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The size of its pictures; None before the first one."""
+        """Height and width of its pictures; None before the first one."""
         return self._planes[0].shape if self._planes else None
 
     @property
@@ -220,7 +240,10 @@ class Background:
         return self._middle is not None
 
     def compare(self, picture: Plane, threshold: float) -> Difference | None:
-        """Compare a picture with the background; None while there is none, or if the light differs too much."""
+        """Return the difference of a picture from the background; None: it is not ready, or the light differs too much.
+
+        ``threshold``: grey levels by which an object must at least differ.
+        """
         if self._middle is None or self._spread is None:
             return None
         light = fit_light(self._middle, picture)
@@ -231,10 +254,10 @@ class Background:
         moved = np.abs(picture - expected)
         noise = NORMAL * float(np.median(moved))
         flicker = np.minimum(3 * self._spread * gain, 2 * threshold)
-        return Difference(moved, np.maximum(flicker, max(threshold, 4 * noise)), noise)
+        return Difference(moved, np.maximum(flicker, max(threshold, 4 * noise)))
 
     def learn(self, picture: Plane) -> None:
-        """Record a picture: at first each picture is stored, later one of ever more, until ``memory`` is reached."""
+        """Learn from a picture. At first each picture counts, later one of ever more, up to one of memory / PLANES."""
         self._pictures += 1
         self._since += 1
         if self._planes and self._since < min(max(1, self._memory // PLANES), max(1, self._pictures // 3)):
@@ -254,10 +277,10 @@ class Background:
 
 
 def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
-    """Return the gain and offset (planes) that map the background to the picture where nothing moves.
+    """Return the gain and offset of each cell that map the background to the picture where nothing moves.
 
     A least squares fit that excludes outliers (moving objects) and cells that are black or white, where light is
-    clipped. Returns None if the light differs too much.
+    clipped. Returns None if the gain is outside of GAINS.
     """
     height, width = picture.shape
     stride = max(1, int(np.sqrt(height * width / FITTED)))
@@ -291,7 +314,10 @@ def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
 
 
 def _sort_planes(planes: list[Plane]) -> list[Plane]:
-    """Return a few planes sorted cell by cell: whole planes at a time, which is faster than a sort of each cell."""
+    """Return a few planes sorted cell by cell: the first one has the least value of each cell.
+
+    Whole planes are compared at a time, which is faster than a sort of each cell.
+    """
     ordered = list(planes)
     for step in range(len(ordered)):
         for i in range(step % 2, len(ordered) - 1, 2):

@@ -1,5 +1,5 @@
-"""Decides which samples an edge worker or a tier uploads: budget, uplink, audits and drift, each pure.
+"""Decides which samples an edge worker or a tier uploads: budget, speed of the connection, audits and drift, each pure.
 
-This package uses no bus, model or event loop: clocks and random sources are arguments, so that tests can simulate all
-of it. Workers use ``UploadPolicy``.
+Workers use ``UploadPolicy``. This package uses no bus, model or event loop: clocks and random sources are arguments, so
+that tests can simulate all of it.
 """

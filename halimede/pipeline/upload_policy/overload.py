@@ -1,13 +1,12 @@
-"""Detects that the next tier takes fewer samples than are hard, with both rates.
+"""Detects overload: more samples are hard than the next tier takes.
 
 The worker that requests the next tier counts its hard samples, those that were answered there, and those that the next
-tier did not take. A detector reads these totals about once a second. Overload begins when a large share of the hard
-samples of the last seconds was not taken, and ends when hardly one was: two limits, so that the state does not flap.
-Samples that stay unanswered although the next tier is up do not begin an overload, because it may be failing. But an
-overload continues with them: a next tier that is far too slow answers none in time, and the requester's circuit is then
-open.
+tier did not take (``HardTotals``). An ``OverloadDetector`` reads these totals about once a second. Overload begins when
+many of the hard samples of the last seconds were not taken, and ends when hardly any was not: two limits, so that the
+state does not change to and fro. Samples that stay unanswered although the next tier is up do not begin an overload,
+because the next tier may be failing. But they keep one going: a next tier that is far too slow answers none in time.
 
-Pure: ``now`` is the caller's monotonic time in seconds. A sample costs nothing here.
+Pure: ``now`` is the caller's monotonic time in seconds.
 """
 
 from __future__ import annotations
@@ -18,16 +17,22 @@ from msgspec import Struct
 
 #: seconds over which samples are counted; least seconds from which overload may begin
 WINDOW_S, LEAST_S = 10.0, 3.0
-#: share of hard samples that are not taken with which overload begins, and below which it ends
+#: fraction of the hard samples that are not taken with which overload begins, and below which it ends
 BEGIN_SHARE, END_SHARE = 0.2, 0.05
-#: least number of samples that are not taken
+#: least number of samples that are not taken for overload to begin
 LEAST_REFUSED = 3
 
 
 class HardTotals(Struct, frozen=True, gc=False):
-    """Running totals of hard samples: all, those that the next tier answered, those that it did not take.
+    """Running totals of one worker's hard samples.
 
-    ``unanswered``: it was up, but its answer did not come in time, or it was not requested because others had not come.
+    Attributes:
+        hard: all of them.
+        answered: those that the next tier answered.
+        refused: those that the next tier did not take, because it was busy or too slow.
+        unanswered: those without an answer in time although the next tier was up, or that were not sent because
+            answers before had not come.
+
     """
 
     hard: int = 0
@@ -37,16 +42,22 @@ class HardTotals(Struct, frozen=True, gc=False):
 
 
 class OverloadDetector:
-    """Reads totals: call ``read`` about once a second."""
+    """Decides whether the next tier is overloaded: call ``read`` about once a second.
+
+    Attributes:
+        overloaded: the next tier takes fewer samples than are hard.
+        hard_per_s: hard samples a second, over the last WINDOW_S seconds.
+        answered_per_s: samples a second that the next tier answered, over the same time.
+
+    """
 
     def __init__(self) -> None:
         self.overloaded = False
-        #: samples per second in the window: hard ones, and those that the next tier answered
         self.hard_per_s = self.answered_per_s = 0.0
         self._readings: deque[tuple[float, HardTotals]] = deque()
 
     def read(self, totals: HardTotals, now: float) -> None:
-        """Record the totals at ``now``, and decide whether the next tier is overloaded."""
+        """Record the totals at ``now``, and update the attributes."""
         readings = self._readings
         readings.append((now, totals))
         while len(readings) > 2 and readings[1][0] <= now - WINDOW_S:

@@ -1,8 +1,9 @@
-"""Decides about each sample, from mining, budget, uplink and audits.
+"""The upload policy: decides about each sample, from mining, budget, speed of the connection, and audits.
 
-Edge workers and tiers between edge and cloud use it. The order matters: a sample that the model here failed on is
-uploaded. Then the budget decides what is hard (it may move the cut), then the uplink withholds samples whose answers
-would be late. Of the easy samples that remain, some are uploaded as audits.
+Edge workers and tiers between edge and cloud have an ``UploadPolicy``. A sample that the model here failed on is
+uploaded. For all others the budget decides first whether they are hard (it may move the cut, the number above which a
+hardness is hard). Then hard samples whose answers would be late are withheld. Of the easy samples some are uploaded as
+audits: the next tier's answer is only compared with this worker's.
 """
 
 from __future__ import annotations
@@ -27,59 +28,61 @@ from halimede.mining.pre_inference import PreInferenceByNumber
 from halimede.mining.two_thresholds import TwoThresholds
 from halimede.offload.errors import UNTAKEN, OffloadReason
 from halimede.pipeline.upload_policy.adaptive_thresholds import AdaptiveThresholds, ThresholdDraw, ThresholdState
-from halimede.pipeline.upload_policy.audit import Audits, agrees
+from halimede.pipeline.upload_policy.audit import Audits, is_same_answer
 from halimede.pipeline.upload_policy.budget import Budget, check_shares
 from halimede.pipeline.upload_policy.drift import Drift
 from halimede.pipeline.upload_policy.latency_estimator import LatencyEstimator, UploadTiming
 
 log = structlog.get_logger()
 
-#: share of the budget that audits may have that the worker itself did not configure
+#: most of the budget, as a fraction, for audits that the desired state or adapted thresholds require
 AUDITS_OF_BUDGET = 0.5
 
 
 class PolicySettings(Protocol):
-    """The settings of a worker's uploads: see ``halimede.worker.settings.Settings``."""
+    """The settings of a worker's uploads; ``halimede.worker.settings.WorkerSettings`` has them."""
 
     @property
     def hem_name(self) -> str:
-        """The mining algorithm."""
+        """The name of the mining algorithm (hard example mining)."""
 
     @property
     def hem_mode(self) -> str:
-        """Whether mining judges samples before inference, or predictions."""
+        """``before``: mining judges samples before inference; else predictions."""
 
     @property
     def calibration(self) -> Path | None:
-        """The file with the calibration."""
+        """The file with the calibration; None: there is none."""
 
     @property
     def target_upload_ratio(self) -> float | None:
-        """The share of samples that may be uploaded."""
+        """The fraction of samples that may be uploaded; None: mining alone decides."""
 
     @property
     def audit_share(self) -> float:
-        """The share of easy samples to upload as audits."""
+        """The fraction of easy samples to upload as audits."""
 
     @property
     def fusion(self) -> str:
-        """How two answers are fused."""
+        """How two answers are fused: ``mixture``, or else the next tier's counts."""
 
     @property
     def costs(self) -> Costs | None:
-        """The costs by which thresholds are adapted."""
+        """The costs of misses, false alarms and uploads; None: thresholds are not adapted."""
 
 
 class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     """The decision about a sample.
 
     Attributes:
-        ask: the next tier is requested; with ``audit`` in addition to this worker's answer, which counts.
+        ask: the next tier is requested.
         hard: by mining, with the cut of the budget; a sample at this cut is hard, whether the budget has room or not.
-        reason: why a hard sample is not escalated.
-        hardness, cut: the compared numbers, if mining compares numbers.
-        trip: argument of ``UploadPolicy.ended``, if the next tier is requested.
-        draw: the decision of adapted thresholds, if they have decided: it has the edge's answer.
+        audit: the next tier is requested only to compare its answer: this worker's answer counts.
+        reason: why a hard sample is not escalated; None: it is, or the sample is easy.
+        hardness: the number that mining gave the sample; None: it gives none.
+        cut: the number above which samples are hard; None: mining compares no numbers.
+        trip: the upload, as the latency estimator knows it; None: no upload was begun.
+        draw: the decision of adapted thresholds, with the edge's answer; None: they have not decided.
 
     """
 
@@ -94,17 +97,30 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def up(self) -> bool:
-        """Whether the sample is escalated."""
+        """Whether the sample is escalated: the next tier's answer counts."""
         return self.ask and not self.audit
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the budget had no room for a sample at its own cut: the edge answers it as the user configured."""
+        """Whether the budget had no room for a hard sample with a hardness, so the edge answers as configured."""
         return self.reason is OffloadReason.BUDGET and self.hardness is not None
 
 
 class UploadPolicy:
-    """Decides for one worker. Call ``ended`` once for each decision with a trip."""
+    """Decides for one worker: ``decide`` or ``decide_failed`` for each sample; ``ended`` for each decision with a trip.
+
+    ``closed``: the user allows no uploads, not even of samples that the model failed on.
+
+    Attributes:
+        withheld: number of hard samples that were not escalated, by reason.
+        budget: holds the fraction of uploads; None: mining alone decides.
+        uplink: estimates whether an answer would arrive in time.
+        audits: selects easy samples; None: there are no audits.
+        drift: compares samples with the calibration; None: there is none.
+        mixture: the calibration whose mixture fuses both answers; None: the next tier's answer counts.
+        thresholds: follow the stream for the least cost; None: the mining rule's own decide.
+
+    """
 
     def __init__(
         self,
@@ -117,17 +133,13 @@ class UploadPolicy:
         thresholds: AdaptiveThresholds | None = None,
         closed: bool = False,
     ) -> None:
-        #: hard samples that were not escalated, by reason
         self.withheld: Counter[str] = Counter()
         self.budget = budget
         self.uplink = uplink or LatencyEstimator()
         self.audits = audits
         self.drift = drift
-        #: the calibration whose mixture fuses both answers; None: the next tier's answer counts
         self.mixture = mixture
-        #: thresholds that follow the stream, for the least cost; None: the rule's own decide
         self.thresholds = thresholds
-        #: the user allows no uploads, not even of samples that the model failed on
         self._closed = closed
 
     def decide(
@@ -142,8 +154,9 @@ class UploadPolicy:
     ) -> UploadDecision:
         """Decide about a sample of ``size`` bytes with a deadline in ``left_s`` seconds.
 
-        ``prediction`` is the model's answer; None: it failed, or did not run (then ``verdict`` is about the sample).
-        ``now`` is monotonic. ``on_trial``: a canary answered, which the calibration does not describe.
+        ``verdict``: of mining. ``prediction``: the model's answer; None: it did not run yet, and ``verdict`` is about
+        the sample itself. ``now``: monotonic seconds. ``on_trial``: a canary answered, which the calibration does not
+        describe. If the decision has a trip, call ``ended`` later.
         """
         hardness, cut, hard, reason = verdict.hardness, verdict.cut, verdict.hard, None
         if self.drift and not on_trial and (prediction is not None or hardness is not None):
@@ -157,7 +170,7 @@ class UploadPolicy:
                 hard, cut = goes or _is_hard_at(verdict, moved), moved
             if hard and not goes:
                 reason = OffloadReason.BUDGET
-        if hard and not reason and self.uplink.hopeless(size, left_s, now):
+        if hard and not reason and self.uplink.must_withhold(size, left_s, now):
             reason = OffloadReason.TOO_SLOW
         if cut is not None and not math.isfinite(cut):
             cut = None  # messages cannot carry infinity
@@ -167,7 +180,7 @@ class UploadPolicy:
         if hard:
             trip = self.uplink.begin(size)
             return UploadDecision(ask=True, hard=True, hardness=hardness, cut=cut, trip=trip, draw=draw)
-        if self.audits and self.audits.draw():
+        if self.audits and self.audits.must_audit():
             self.audits.open += 1
             if self.budget:
                 self.budget.spend()
@@ -176,18 +189,18 @@ class UploadPolicy:
         return UploadDecision(ask=False, hard=False, hardness=hardness, cut=cut, draw=draw)
 
     def learn(self, decision: UploadDecision, answer: Prediction) -> None:
-        """Adapt the thresholds, if they have decided, to the next tier's answer."""
+        """Adapt the thresholds, if they have decided, to the next tier's answer to an uploaded sample."""
         if self.thresholds and decision.draw:
             self.thresholds.learn(decision.draw, answer.label)
 
-    def forced(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
+    def decide_failed(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
         """Decide about a sample that the model failed on: it is uploaded, and counts against the budget.
 
-        ``before``: the decision before inference. This one replaces it, and takes its trip.
+        ``before``: the decision before inference, which this one replaces, with its trip; None: there was none.
         """
         if self._closed:
             if before:
-                self.ended(before, 0.0, 0.0, sent=False, answered=False)
+                self.forget(before)
             return UploadDecision(ask=False, hard=True)
         if before and before.trip:  # the sample was selected for an audit, and is already counted as one
             if self.audits:
@@ -197,23 +210,20 @@ class UploadPolicy:
             if before:
                 self.budget.spend()  # the sample itself was counted then
             else:
-                self.budget.forced()
+                self.budget.count_forced()
         return UploadDecision(ask=True, hard=True, trip=self.uplink.begin(size))
 
-    def ended(
-        self,
-        decision: UploadDecision,
-        seconds: float,
-        now: float,
-        *,
-        sent: bool,
-        answered: bool,
-        reason: str = "",
-    ) -> None:
-        """Record the outcome of an upload; ``reason``: why it was not answered.
+    def forget(self, decision: UploadDecision) -> None:
+        """Undo a decision: no request was sent."""
+        self.ended(decision, 0.0, 0.0, sent=False, answered=False)
 
-        A sample that the next tier did not take stays charged to the budget: the samples after it are no harder, and a
-        lower cut would only have more of them refused.
+    def ended(
+        self, decision: UploadDecision, seconds: float, now: float, *, sent: bool, answered: bool, reason: str = ""
+    ) -> None:
+        """Record the outcome of an upload that took ``seconds`` and ended at ``now``; nothing without a trip.
+
+        ``reason``: why it was not answered. A sample that the next tier did not take stays charged to the budget: a
+        refund would lower the cut, and only more samples would be refused.
         """
         if decision.trip is None:
             return
@@ -226,9 +236,9 @@ class UploadPolicy:
             self.budget.refund()
 
     def compare(self, edge: Prediction, cloud: Prediction, *, on_trial: bool = False) -> bool:
-        """Return whether both answers to an audited sample agree. Incomparable answers do not agree."""
+        """Return whether both answers to an audited sample agree, and record it for drift. Incomparable ones do not."""
         try:
-            agreed = agrees(edge, cloud)
+            agreed = is_same_answer(edge, cloud)
         except Exception:
             # predictions of models may have any form
             log.exception("predictions not compared")
@@ -238,14 +248,14 @@ class UploadPolicy:
         return agreed
 
     def _draw(self, prediction: Prediction | None) -> ThresholdDraw | None:
-        """Return the decision of the thresholds; None: there are none, or they cannot judge the prediction."""
+        """Return the decision of adapted thresholds; None: there are none, or they cannot judge the prediction."""
         if self.thresholds is None or prediction is None:
             return None
         return self.thresholds.draw(prediction, self.audits.present() if self.audits else 0.0)
 
 
 def _is_hard_at(verdict: Verdict, cut: float) -> bool:
-    """Whether a sample is hard at the budget's cut, which is infinite while the budget is full: then at its own cut."""
+    """Whether a sample is hard at the budget's cut; if that is infinite, as while the budget is used up, by mining."""
     return verdict.hard if cut == math.inf else verdict.hardness is not None and verdict.hardness >= cut
 
 
@@ -259,25 +269,23 @@ def create(
     audits: Callable[[], float] | None = None,
     thresholds: ThresholdState | None = None,
 ) -> UploadPolicy:
-    """Return the policy for a worker's settings, which uploaded ``uploaded`` of ``samples`` before.
+    """Return the policy for a worker's settings.
 
-    ``audits`` returns the least share of audits at present; of a budget they get at most half. ``thresholds``: where
-    adapted ones continue. Raises
-    InvalidFieldError for an invalid calibration, and for audits beyond the budget.
+    ``chance``: returns random numbers from 0 up to 1. ``uploaded``, ``samples``: uploads and all samples in earlier
+    lives of the worker. ``audits``: returns the least fraction of audits at present; of a budget they get at most half;
+    None: the settings' own. ``thresholds``: where adapted ones continue; None: they begin. Raises InvalidFieldError for
+    an invalid calibration, and for audits beyond the budget.
     """
     check_shares(settings.target_upload_ratio, settings.audit_share)
     artefact = read_artefact(settings.calibration, "CALIBRATION_URL") if settings.calibration else None
     by_number = PreInferenceByNumber if settings.hem_mode == BEFORE else Graded
     cut = miner.cut if isinstance(miner, by_number) else None
-    target, budget = settings.target_upload_ratio, None
-    if target is not None:
-        budget = Budget(target, cut, uploaded=uploaded, samples=samples)
-    adaptive = None
+    target, adaptive = settings.target_upload_ratio, None
     if settings.costs and settings.costs.adaptive and isinstance(miner, TwoThresholds):
         adaptive = AdaptiveThresholds(miner, settings.costs, chance, state=thresholds)
         audits = _larger(audits, adaptive)
     return UploadPolicy(
-        budget=budget,
+        budget=None if target is None else Budget(target, cut, uploaded=uploaded, samples=samples),
         audits=_audits(settings, chance, audits),
         thresholds=adaptive,
         drift=drift_of(artefact, settings.hem_name) if artefact else None,
@@ -287,28 +295,27 @@ def create(
 
 
 def _larger(least: Callable[[], float] | None, adaptive: AdaptiveThresholds) -> Callable[[], float]:
-    """Return the least share of audits, also for thresholds to learn from."""
+    """Return the function of the least fraction of audits that is also enough for thresholds to learn from."""
     if least is None:
         return lambda: adaptive.audit_share
     return lambda: max(least(), adaptive.audit_share)
 
 
 def _audits(settings: PolicySettings, chance: Callable[[], float], least: Callable[[], float] | None) -> Audits | None:
+    """Return what selects audits; None: nothing may require any."""
     target = settings.target_upload_ratio
     if least:
-        return Audits(settings.audit_share, chance, least, 1.0 if target is None else target * AUDITS_OF_BUDGET)
+        bounded = least if target is None else lambda: min(least(), target * AUDITS_OF_BUDGET)
+        return Audits(settings.audit_share, chance, bounded)
     return Audits(settings.audit_share, chance) if settings.audit_share else None
 
 
 def drift_of(artefact: CalibrationFile, rule: str) -> Drift:
-    """Return a detector of drift against a calibration, for a worker that mines with ``rule``."""
-    return Drift(_of_rule(artefact, rule))
+    """Return a detector of drift against a calibration, for a worker that mines with ``rule``.
 
-
-def _of_rule(artefact: CalibrationFile, rule: str) -> CalibrationFile:
-    """Return a calibration without its hardness reference if another rule measured it."""
-    if artefact.rule.lower() in {"", rule.lower()}:
-        return artefact
-    known = artefact.reference
-    reference = msgspec.structs.replace(known, hardness=[]) if known else None
-    return msgspec.structs.replace(artefact, reference=reference, figures={})
+    If the calibration is of another rule, hardness and agreement are not compared.
+    """
+    if artefact.rule.lower() not in {"", rule.lower()}:
+        reference = artefact.reference and msgspec.structs.replace(artefact.reference, hardness=[])
+        artefact = msgspec.structs.replace(artefact, reference=reference, metrics={})
+    return Drift(artefact)

@@ -1,12 +1,13 @@
-"""Replays a stream through a worker's upload policy, without a worker: calibration and evaluation measure by it.
+"""Replays a stream through a worker's upload policy, without a worker: ``replay``. Calibration and evaluation use it.
 
 The policy, its budget and its audits are those of a running worker. The next tier takes and answers each sample at
-once, so only what the user configured decides. Samples come in a random order, again and again: the first round starts
-as a new worker does, and its decisions do not count.
+once, so only what the user configured decides. All samples come in a random order, once in each round. The first
+rounds, in which the policy starts as that of a new worker, do not count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,20 +19,25 @@ from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 
-#: rounds that count, unless their samples are more than so many
+#: rounds that count, but at most so many that they have this many samples
 ROUNDS, MOST_SAMPLES = 10, 20_000
-#: samples of the rounds before them, at least: a new budget's cut has settled after so many
+#: least samples in the rounds before, after which the cut of a new budget has become stable
 SETTLING = 300
+#: the seed of the random order and of the audits
 SEED = 0
+#: whether each sample, or each sample of each round, is decided so
 Decisions = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The decisions of each counted round, ``[rounds, samples]``.
+    """The decisions of the rounds that count, ``[rounds, samples]`` with the samples in the order of the verdicts.
 
-    ``up``: the next tier's answer counts. ``sent``: the sample is uploaded, also as an audit. ``cut``: the last one;
-    None: the rule compares no numbers.
+    Attributes:
+        up: the sample is escalated, so the next tier's answer counts.
+        sent: the sample is uploaded, as an escalation or as an audit.
+        cut: the hardness above which samples were hard at the end; None: the rule compares no numbers.
+
     """
 
     up: Decisions
@@ -39,36 +45,30 @@ class Replay:
     cut: float | None
 
     def typical(self) -> Decisions:
-        """Return the escalated samples of the round whose number of them is nearest to the mean of all rounds."""
+        """Return which samples, ``[samples]``, are escalated in the round with the most usual number of escalations."""
         counts = self.up.sum(axis=1)
         typical: Decisions = self.up[np.abs(counts - counts.mean()).argmin()]
         return typical
 
 
-def replay(
-    verdicts: Sequence[Verdict],
-    *,
-    target: float | None,
-    cut: float | None,
-    audit_share: float = 0.0,
-    seed: int = SEED,
-) -> Replay:
+def replay(verdicts: Sequence[Verdict], *, target: float | None, cut: float | None, audit_share: float = 0.0) -> Replay:
     """Return a policy's decisions about a stream of samples with these verdicts of mining.
 
-    ``target``: the share of uploads, None: mining alone decides. ``cut``: the rule's own, None: it gives no numbers.
+    ``target``: the fraction of samples to upload; None: mining alone decides. ``cut``: the mining rule's own; None: it
+    compares no numbers. ``audit_share``: the fraction of easy samples to audit. Equal arguments give equal decisions.
     """
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(SEED)
     policy = UploadPolicy(
         budget=None if target is None else Budget(target, cut),
         audits=Audits(audit_share, chance.random) if audit_share else None,
     )
-    rounds = max(1, min(ROUNDS, MOST_SAMPLES // max(1, len(verdicts))))
-    settling = 0 if target is None or not verdicts else -(-SETTLING // len(verdicts))
+    samples = len(verdicts) or 1
+    rounds = max(1, min(ROUNDS, MOST_SAMPLES // samples))
+    settling = 0 if target is None else math.ceil(SETTLING / samples)
     up, sent = (np.zeros((settling + rounds, len(verdicts)), bool) for _ in range(2))
     for number in range(settling + rounds):
         for i in chance.permutation(len(verdicts)).tolist():
             decision = policy.decide(verdicts[i], None, 0, np.inf, 0.0)
             policy.ended(decision, 0.0, 0.0, sent=True, answered=True)
             up[number, i], sent[number, i] = decision.up, decision.ask
-    last = policy.budget.cut if policy.budget else cut
-    return Replay(up[settling:], sent[settling:], last)
+    return Replay(up[settling:], sent[settling:], policy.budget.cut if policy.budget else cut)

@@ -1,4 +1,7 @@
-"""A model on a server of the protocol, for the router: forwards bodies unchanged, and reads predictions."""
+"""A model on a server of the Open Inference Protocol, for the router.
+
+``Backend`` forwards the bodies of requests unchanged; ``ResponseReader`` finds the predictions in an answer.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,19 @@ from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values
 
 #: most bytes of an answer
 MAX_ANSWER = 64 * 1024 * 1024
+#: headers of a client's request that are forwarded
 PASSED = ("Content-Type", "Content-Encoding", HEADER_LENGTH)
+#: what to do about an address that is not valid
 FIX = "write http://host:port, with /v2/models/NAME behind it where the server has several models"
 _model = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?")
+#: types of tensors that may hold scores
 FLOATS = {"FP16", "FP32", "FP64", "BF16"}
 
 
 class UpstreamError(HalimedeError):
-    """A server that did not answer: unreachable, too slow, or failing.
+    """A server did not answer: it cannot be reached, is too slow, or fails.
 
-    ``slow``: the request timed out. ``broken``: the server is reachable, and failed on this request.
+    ``slow``: the request timed out. ``broken``: the server failed on this request only.
     """
 
     def __init__(self, text: str, *, slow: bool = False, broken: bool = False) -> None:
@@ -43,7 +49,7 @@ class UpstreamError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class BackendResponse:
-    """A server's response. ``head``: bytes of the body that are JSON."""
+    """A server's response. ``status``: that of HTTP; ``head``: how many bytes of the body are JSON."""
 
     status: int
     body: bytes
@@ -51,7 +57,7 @@ class BackendResponse:
 
 
 class Backend:
-    """One model server. ``name`` is for log events and errors; ``move`` sets its address."""
+    """One model on a server. ``name``: for messages; ``url``: as for ``move``; empty: it is not known yet."""
 
     def __init__(self, session: aiohttp.ClientSession, name: str, url: str = "") -> None:
         self.name = name
@@ -65,11 +71,14 @@ class Backend:
 
     @property
     def has_address(self) -> bool:
-        """Whether its address is known."""
+        """Whether the server's address is known."""
         return bool(self._base)
 
     def move(self, url: str) -> None:
-        """Set another address, empty for none. Raises InvalidFieldError."""
+        """Set the address: ``http://host:port``, optionally with ``/v2/models/NAME``; empty for none.
+
+        Raises InvalidFieldError for an address of another form.
+        """
         if not url:
             self._base = self._path = self._only_model = ""
             return
@@ -82,7 +91,7 @@ class Backend:
             self._base, self._path, self._only_model = match[1], model[0] if model else "", ""
 
     async def ask(self, body: bytes, headers: dict[str, str], timeout_s: float) -> BackendResponse:
-        """Send a request's body. Raises UpstreamError."""
+        """Send a request's body and return the response. Raises UpstreamError, also after ``timeout_s``."""
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._send(f"{await self._where()}/infer", body, headers)
@@ -95,6 +104,7 @@ class Backend:
             raise UpstreamError(f"{self.name} cannot be reached: {cause_of(error)}") from error
 
     async def _send(self, url: str, body: bytes, headers: dict[str, str]) -> BackendResponse:
+        """Send a request's body to an address. Raises UpstreamError, aiohttp.ClientError, OSError."""
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as reply:
             content = await reply.content.read(MAX_ANSWER + 1)
             while not reply.content.at_eof() and len(content) <= MAX_ANSWER:
@@ -109,7 +119,7 @@ class Backend:
             return BackendResponse(reply.status, content, min(length, len(content)))
 
     async def _where(self) -> str:
-        """Return the model's address; on a server with one model that of this model."""
+        """Return the URL of the model. If none was named, ask the server for its only model. Raises UpstreamError."""
         base = self._base
         if not base:
             raise UpstreamError(f"it is not known where {self.name} is")
@@ -131,11 +141,11 @@ class Backend:
 
 
 class UnreadableError(HalimedeError):
-    """An answer that mining cannot judge."""
+    """An answer in which the router finds no predictions, so that mining cannot judge it."""
 
 
 class Body(Struct):
-    """An answer's JSON. Parts that the router does not change stay undecoded."""
+    """The JSON of an answer. ``outputs`` stays undecoded, because the router does not change it."""
 
     outputs: Raw
     model_name: str = ""
@@ -146,14 +156,21 @@ class Body(Struct):
 
 @dataclass(frozen=True, slots=True)
 class ResponseReader:
-    """Finds the predictions in an answer: the output's name (empty: the one that fits), its activation, labels."""
+    """Finds the predictions in an answer.
+
+    Attributes:
+        output: name of the output with the scores, or with the predictions as JSON; empty: the only one that fits.
+        activation: makes probabilities of the scores.
+        labels: names of the classes; empty: their numbers.
+
+    """
 
     output: str = ""
     activation: Activation = "none"
     labels: Sequence[str] = ()
 
     def read(self, answer: BackendResponse) -> tuple[Body, list[Prediction]]:
-        """Return an answer's JSON and its predictions. Raises UnreadableError."""
+        """Return an answer's JSON and a prediction for each of its samples. Raises UnreadableError."""
         try:
             body = msgspec.json.decode(memoryview(answer.body)[: answer.head], type=Body)
             outputs = msgspec.json.decode(body.outputs, type=list[TensorHeader])
@@ -162,6 +179,7 @@ class ResponseReader:
             raise UnreadableError(f"the answer cannot be judged: {error}") from error
 
     def _predictions(self, outputs: Sequence[TensorHeader], answer: BackendResponse) -> list[Prediction]:
+        """Return the predictions in the output that holds them."""
         tensors, end = [], answer.head
         for output in outputs:
             size = output.parameters.get(BINARY_SIZE)
@@ -179,6 +197,7 @@ class ResponseReader:
         return self._of(tensors[0])
 
     def _has_scores(self, output: TensorHeader) -> bool:
+        """Whether an output holds scores or predictions, by its name, type and shape."""
         if self.output:
             return output.name == self.output
         if output.datatype == BYTES:
@@ -186,10 +205,10 @@ class ResponseReader:
         return output.datatype in FLOATS and len(output.shape) == 2 and output.shape[1] > 1
 
     def _of(self, tensor: Tensor) -> list[Prediction]:
+        """Return the predictions that a tensor holds: as JSON, or as a row of scores for each sample."""
         if tensor.datatype == BYTES:
             return [msgspec.json.decode(item, type=Prediction) for item in tensor.array.ravel()]
         if tensor.array.ndim != 2:
-            raise UnreadableError(
-                f"output {tensor.name} has shape {list(tensor.array.shape)}, and is no list of scores"
-            )
+            shape = list(tensor.array.shape)
+            raise UnreadableError(f"output {tensor.name} has shape {shape}, and is no list of scores")
         return [classify(row, self.labels, self.activation) for row in tensor.array]

@@ -1,7 +1,7 @@
 """Connects the router to the bus: camera frames become requests, and its answers become results.
 
-The models take pictures (``image``) and return predictions. Each accepted frame gets exactly one result, as from an
-edge worker, unless neither model is reachable: then it is published to its camera's dead letters.
+The models must take pictures (input ``image``) and return predictions. Each accepted frame gets one result, in the form
+of an edge worker's, or becomes a dead letter if neither model answers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from halimede.system.lru import LruCache
 
 log = structlog.get_logger()
 
-#: most frames in progress; most QoS 0 frames that wait for a slot; ids that are remembered
-INSIDE, QUEUE, REMEMBERED = 16, 16, 65_536
+#: most frames that are being answered at a time
+INSIDE = 16
+#: most frames of QoS 0 that wait because INSIDE frames are being answered
+QUEUE = 16
+#: ids of frames that are remembered, so that a repeated frame has no second result
+REMEMBERED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """The identity in results: namespace and name of the router as a service, its worker and node."""
+class RouterIdentity:
+    """What results say of the router: its namespace, its name as a service and as a worker, its node."""
 
     namespace: str
     service: str
@@ -44,9 +48,9 @@ class Names:
 
 
 class CameraBridge:
-    """Takes frames between ``start`` and ``drain``."""
+    """Answers the frames of ``cameras`` with a router: ``run`` in a task; at the end ``drain``, then cancel it."""
 
-    def __init__(self, bus: Bus, router: Router, names: Names, cameras: Sequence[str]) -> None:
+    def __init__(self, bus: Bus, router: Router, names: RouterIdentity, cameras: Sequence[str]) -> None:
         self._bus = bus
         self._router = router
         self._names = names
@@ -59,13 +63,13 @@ class CameraBridge:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Take and answer frames until cancelled."""
+        """Take and answer frames until cancelled. Raises BusError when a subscription fails."""
         for filter_ in self._filters:
             await self._bus.subscribe(filter_, self._take, queue=QUEUE)
         await self._outbox.run()
 
     async def drain(self, timeout_s: float) -> None:
-        """Answer frames in progress, within ``timeout_s`` seconds."""
+        """Take no more frames; answer those in progress, and publish their results, each within ``timeout_s``."""
         for filter_ in self._filters:
             await self._bus.unsubscribe(filter_)
         if self._answering:
@@ -73,6 +77,7 @@ class CameraBridge:
         await self._outbox.drain(timeout_s)
 
     async def _take(self, delivery: Delivery[bytes]) -> None:
+        """Begin to answer a frame, once there is a slot. Raises DecodeError if it is not a picture."""
         frame = open_payload(delivery.body, delivery.names["camera"])
         if frame.id in self._ids:
             return
@@ -85,10 +90,12 @@ class CameraBridge:
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        """Free the slot of an answered frame; a callback of its task."""
         self._answering.discard(task)
         self._slots.release()
 
     async def _answer(self, frame: Frame, body: bytes, headers: dict[str, str], packet: Packet) -> None:
+        """Publish the result of a frame, whose request has this body, or a dead letter."""
         began = asyncio.get_running_loop().time()
         try:
             routed = await self._router.answer(body, headers)
@@ -104,11 +111,13 @@ class CameraBridge:
         self._outbox.put(self._address, self._result(frame, routed, final, took))
 
     def _final(self, routed: Routed) -> Prediction:
+        """Return the prediction of the model that answered. Raises UnreadableError."""
         if routed.by == "edge" and routed.edge:
             return best(routed.edge)
         return best(self._router.reader.read(routed.answer)[1])
 
     def _result(self, frame: Frame, routed: Routed, final: Prediction, took_s: float) -> Result:
+        """Return the message for consumers. ``took_s``: seconds from the request to the answer."""
         cloud = routed.by == "cloud"
         return Result(
             id=frame.id.hex(),
@@ -132,7 +141,7 @@ class CameraBridge:
 
 
 def request_of(frame: Frame) -> tuple[bytes, dict[str, str]]:
-    """Return a frame as a request's body and headers. Raises DecodeError if it is not a picture."""
+    """Return the body and the headers of the request for a frame. Raises DecodeError if it is not a picture."""
     data = bytes(frame.data)
     if frame.encoding == "raw":
         try:

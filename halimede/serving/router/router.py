@@ -1,6 +1,6 @@
-"""The decision: the edge answers, mining judges its answer, and hard samples go to the cloud.
+"""The router's decision: the edge answers, mining judges the answer, and hard requests go to the cloud as well.
 
-A request is hard if any of its samples is; then the whole request goes to the cloud, unchanged.
+A request is hard if one of its samples is hard. Then the whole request goes to the cloud, unchanged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,25 @@ from halimede.serving.router.backend_client import (
 
 log = structlog.get_logger()
 
+#: reason of an answer from the cloud because the edge did not answer
 NO_EDGE = "no-edge"
 
 
 @dataclass(slots=True)
 class Routed:
-    """An answer with its origin. Times are seconds."""
+    """The answer to a request, with its origin.
+
+    Attributes:
+        answer: the response for the client.
+        by: the model that answered: ``edge`` or ``cloud``.
+        hard: mining found the request hard, or could not judge it.
+        degraded: the edge answered a hard request, because the cloud did not.
+        reason: why it is degraded, or why the edge was not asked; otherwise empty.
+        edge: the edge's predictions, one for each sample; empty if they could not be read.
+        edge_s: seconds that the edge took.
+        cloud_s: seconds that the cloud took; 0: it was not asked.
+
+    """
 
     answer: BackendResponse
     by: str
@@ -54,7 +67,23 @@ class Routed:
 
 @dataclass(slots=True)
 class Router:
-    """Two models and the mining between them. ``deadline_s``: the cloud's time for a hard sample."""
+    """Two models and the mining between them.
+
+    Attributes:
+        edge: the model that gets each request.
+        cloud: the model that gets hard requests, and those that the edge does not answer.
+        miner: decides which requests are hard.
+        reader: finds the predictions in the edge's answer.
+        deadline_s: seconds that the cloud has for an answer.
+        edge_timeout_s: seconds that the edge has.
+        circuit: stops requests to the cloud while it does not answer.
+        answered: number of answered requests since the start, by the model that answered (``edge``, ``cloud``).
+        degraded: number of hard requests that the edge answered, by reason.
+        hard: number of hard requests that were answered.
+        failed: number of requests that neither model answered.
+        mining_errors: number of predictions that mining could not judge, and of answers that could not be read.
+
+    """
 
     edge: Backend
     cloud: Backend
@@ -63,7 +92,6 @@ class Router:
     deadline_s: float = 2.0
     edge_timeout_s: float = 10.0
     circuit: CircuitBreaker = field(default_factory=CircuitBreaker)
-    #: requests by the model that answered; degraded ones by reason
     answered: Counter[str] = field(default_factory=Counter)
     degraded: Counter[str] = field(default_factory=Counter)
     hard: int = 0
@@ -72,7 +100,10 @@ class Router:
     _limited_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
 
     async def answer(self, body: bytes, headers: dict[str, str]) -> Routed:
-        """Answer one request. Raises ModelUnavailableError if neither model does."""
+        """Return the answer to a request with this body and these headers.
+
+        Raises ModelUnavailableError if neither model answers.
+        """
         try:
             routed = await self._answer(body, headers)
         except ModelUnavailableError:
@@ -85,6 +116,7 @@ class Router:
         return routed
 
     async def _answer(self, body: bytes, headers: dict[str, str]) -> Routed:
+        """Return the answer to a request, without counting it. Raises ModelUnavailableError."""
         clock = asyncio.get_running_loop()
         began = clock.time()
         try:
@@ -106,7 +138,7 @@ class Router:
         return routed
 
     def _judge(self, answer: BackendResponse) -> tuple[list[Prediction], bool]:
-        """Return the edge's predictions, and whether any is hard; an unreadable answer is hard."""
+        """Return the predictions in the edge's answer, and whether one is hard; an unreadable answer is hard."""
         try:
             _, predictions = self.reader.read(answer)
         except UnreadableError as error:
@@ -121,7 +153,7 @@ class Router:
         return predictions, any(verdict.hard for verdict in verdicts)
 
     async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[BackendResponse | None, str]:
-        """Return the cloud's answer, or the reason why there is none."""
+        """Return the cloud's answer and an empty reason; or None, and the reason why there is no answer."""
         clock = asyncio.get_running_loop()
         if not self.cloud.has_address:
             return None, str(OffloadReason.NO_CLOUD)
@@ -147,7 +179,7 @@ class Router:
         return (reply, "") if reply.status == 200 else (None, str(OffloadReason.ERROR))
 
     async def _without_edge(self, body: bytes, headers: dict[str, str], error: UpstreamError) -> Routed:
-        """Request the cloud, because there is no edge answer to judge."""
+        """Return the cloud's answer, because there is none of the edge to judge. Raises ModelUnavailableError."""
         self._limited_log.warning("edge did not answer", error=str(error)[:256])
         reply, reason = await self._ask_cloud(body, headers)
         if reply is None:
@@ -156,7 +188,7 @@ class Router:
 
 
 def response_of(routed: Routed, name: str) -> tuple[bytes, int]:
-    """Return the client's body, with the router's name and decision, and the length of its JSON."""
+    """Return the body for the client, with the router's name and decision in it, and the length of its JSON."""
     answer = routed.answer
     try:
         body = msgspec.json.decode(memoryview(answer.body)[: answer.head], type=Body)
@@ -168,5 +200,5 @@ def response_of(routed: Routed, name: str) -> tuple[bytes, int]:
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the one prediction of a request with one sample; an empty one if there is none."""
+    """Return the prediction of a request with one sample; an empty prediction if there is none."""
     return predictions[0] if predictions else Prediction()

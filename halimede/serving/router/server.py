@@ -1,4 +1,4 @@
-"""``halimede router``: the router as a process."""
+"""``halimede router``: the router as a process: command line, REST addresses, connection to the bus."""
 
 from __future__ import annotations
 
@@ -34,16 +34,20 @@ from halimede.serving.bounded_requests import BoundedRequests, json_response, li
 from halimede.serving.request_budget import Charge
 from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepts
 from halimede.serving.router.backend_client import PASSED, Backend, ResponseReader
-from halimede.serving.router.camera_bridge import CameraBridge, Names
+from halimede.serving.router.camera_bridge import CameraBridge, RouterIdentity
 from halimede.serving.router.router import Router, response_of
 from halimede.serving.settings import seconds
 from halimede.system.runtime import stop_on_signal
 from halimede.worker.settings import BROKER
 
 log = structlog.get_logger()
+#: exit code after a mistake of the user
 USERS_MISTAKE = 2
+#: address of REST, health and metrics, unless ``--http`` names another
 DEFAULT_HTTP = "127.0.0.1:8090"
+#: states of the circuit breaker as values of its metric
 CIRCUIT = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+#: the end of ``--help``: examples
 EXAMPLES = """\
 Examples:
   halimede router --edge http://127.0.0.1:8501 --cloud http://gpu0:8501 --mining Margin --param threshold_margin=0.2
@@ -81,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Route until SIGTERM or SIGINT; return the exit code."""
+    """Route requests until SIGTERM or SIGINT; return the exit code. ``arguments``: None: those of the process."""
     options = parser().parse_args(arguments)
     logging.configure(service="router")
     try:
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def route(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Route until SIGTERM or SIGINT. Raises HalimedeError."""
+    """Route requests until SIGTERM or SIGINT, then answer open ones within GRACE_S. Raises HalimedeError."""
     stop = stop_on_signal()
     name, namespace = check_name("--name", options.name), check_label("--namespace", options.namespace)
     parse_bind(options.http, "--http")
@@ -110,9 +114,8 @@ async def route(options: argparse.Namespace, environ: Mapping[str, str]) -> None
         raise InvalidFieldError("--mining", options.mining, fix)
     grace_s = seconds(environ, "GRACE_S", 10.0)
     async with contextlib.AsyncExitStack() as stack:
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256), cookie_jar=aiohttp.DummyCookieJar())
-        )
+        client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256), cookie_jar=aiohttp.DummyCookieJar())
+        session = await stack.enter_async_context(client)
         router = Router(
             Backend(session, "--edge", options.edge or ""),
             Backend(session, "--cloud", options.cloud or ""),
@@ -120,7 +123,8 @@ async def route(options: argparse.Namespace, environ: Mapping[str, str]) -> None
             ResponseReader(options.output, options.activation),
             deadline_s=options.deadline_ms / 1000,
         )
-        names = Names(namespace, name, environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", ""))
+        worker, node = environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", "")
+        names = RouterIdentity(namespace, name, worker, node)
         bus = await stack.enter_async_context(_bus(options, names))
         api = RouterHandlers(router, name)
         connections = [bus] if bus else []
@@ -143,8 +147,8 @@ async def route(options: argparse.Namespace, environ: Mapping[str, str]) -> None
 
 
 @contextlib.asynccontextmanager
-async def _bus(options: argparse.Namespace, names: Names) -> AsyncIterator[Bus | None]:
-    """Connect to the broker if an option needs it."""
+async def _bus(options: argparse.Namespace, names: RouterIdentity) -> AsyncIterator[Bus | None]:
+    """Yield a connection to the broker; None if no option needs it. Raises HalimedeError."""
     if not (options.camera or options.edge_service or options.cloud_service):
         yield None
         return
@@ -168,6 +172,7 @@ async def _http(
     closing_s: float,
     stop: asyncio.Event,
 ) -> AsyncIterator[HttpServer]:
+    """Yield the running HTTP server with the router's addresses, health and metrics."""
     health = Health()
     health.ready("edge", lambda: "" if router.edge.has_address else "it is not known yet where it is")
     health.ready("broker", lambda: next(("not connected" for bus in connections if not bus.connected), ""))
@@ -181,11 +186,8 @@ async def _http(
         yield counter("router_degraded_answers", "Hard requests that the edge answered, by reason.", reasons)
         yield counter("router_hard_requests", "Requests that mining found hard.", router.hard)
         yield counter("router_failed_requests", "Requests that neither model answered.", router.failed)
-        yield counter(
-            "router_mining_errors",
-            "Answers of the edge that mining could not read; they count as hard.",
-            router.mining_errors,
-        )
+        text = "Answers of the edge that mining could not read; they count as hard."
+        yield counter("router_mining_errors", text, router.mining_errors)
         text = "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open."
         yield gauge("router_circuit_state", text, CIRCUIT[router.circuit.state])
 
@@ -196,6 +198,7 @@ async def _http(
 
 
 def _parameters(texts: Sequence[str]) -> dict[str, str]:
+    """Return the parameters in texts ``KEY=VALUE``. Raises InvalidFieldError."""
     parameters = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -206,9 +209,15 @@ def _parameters(texts: Sequence[str]) -> dict[str, str]:
 
 
 async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backend) -> None:
-    """Update an upstream's address from an InferenceModel's status, which GM publishes."""
+    """Set the address of a backend to that in the status of an InferenceModel ``service``, whenever GM publishes it.
 
-    def move(url: str) -> None:
+    A status without an address leaves a known one as it is. Raises BusError when the subscription fails.
+    """
+
+    async def changed(delivery: Delivery[StatusDocument]) -> None:
+        url = delivery.body.status.url or ""
+        if not url and upstream.has_address:
+            return
         try:
             upstream.move(url)
         except InvalidFieldError as error:
@@ -216,17 +225,11 @@ async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backen
         else:
             log.info("model found", service=service, url=url)
 
-    async def changed(delivery: Delivery[StatusDocument]) -> None:
-        url = delivery.body.status.url or ""
-        if url or not upstream.has_address:
-            move(url)
-
-    filter_ = topics.STATUS.filter(ns=namespace, plural=inferencemodel.PLURAL, name=service)
-    await bus.subscribe(filter_, changed)
+    await bus.subscribe(topics.STATUS.filter(ns=namespace, plural=inferencemodel.PLURAL, name=service), changed)
 
 
 class RouterHandlers(BoundedRequests):
-    """The router's REST addresses: it answers like a server of one model ``name``."""
+    """The router's REST addresses, which are those of a server with one model, ``name``."""
 
     def __init__(self, router: Router, name: str) -> None:
         super().__init__(MAX_REQUEST)
@@ -234,7 +237,7 @@ class RouterHandlers(BoundedRequests):
         self._name = name
 
     def add_to(self, application: web.Application) -> None:
-        """Register all addresses."""
+        """Register all addresses in an application."""
         get, post = application.router.add_get, application.router.add_post
         get("/v2", self._server)
         get("/v2/health/live", live)
@@ -244,11 +247,13 @@ class RouterHandlers(BoundedRequests):
         post("/v2/models/{model}/infer", self._infer)
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
+        """Answer an inference request for the one model; 404 for any other."""
         if request.match_info["model"] != self._name:
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
         return await self.answer(request, self._route)
 
     async def _route(self, request: web.Request, body: bytes, _: Charge) -> web.Response:
+        """Return the router's answer to an inference request. Raises ModelUnavailableError."""
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has decompressed it
         routed = await self._router.answer(body, headers)
@@ -256,12 +261,15 @@ class RouterHandlers(BoundedRequests):
         return tensor_response(answer, head if head < len(answer) else 0, routed.answer.status)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
+        """Answer with the router's metadata."""
         return json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
+        """Answer 200 once the address of either backend is known, else 503."""
         if not self._router.edge.has_address and not self._router.cloud.has_address:
             return refuse(503, "it is not known yet where the models are")
         return json_response({"ready": True})
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
+        """Answer with one row, for the router's model."""
         return json_response([{"name": self._name, "version": "", "state": "READY", "reason": ""}])

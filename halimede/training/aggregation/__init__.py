@@ -1,4 +1,4 @@
-"""How the updates of a round become new weights: one file for each algorithm, found by its name (``registry.py``)."""
+"""How the updates of a round become new weights: a module for each algorithm, which ``registry`` finds by its name."""
 
 from halimede.training.aggregation.registry import Aggregation, create, names, register
 

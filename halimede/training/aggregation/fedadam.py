@@ -15,19 +15,19 @@ from halimede.training.aggregation.registry import Aggregation, add_delta, mean_
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
-#: prefixes of the two moments in the state
+#: prefixes of the names of Adam's two moments in the state
 FIRST, SECOND = "first/", "second/"
 
 
 @register("FedAdam")
 @dataclass(slots=True)
 class FedAdam(FedAdamParameters, Aggregation):
-    """Adam on the weighted mean."""
+    """An ``Aggregation``: a step of Adam, whose gradient is the mean of the updates, each weighted by its samples."""
 
     _moments: Weights = field(default_factory=dict, init=False)
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
-        """Make one step."""
+        """Return the weights after one step of Adam, and keep its moments for the next round."""
         step = {}
         for name, mean in mean_delta(updates).items():
             first = self._moments.get(FIRST + name, np.zeros_like(mean))
@@ -40,9 +40,9 @@ class FedAdam(FedAdamParameters, Aggregation):
         return add_delta(weights, step)
 
     def state(self) -> Weights:
-        """Return both moments."""
+        """Return both moments of each tensor, under their prefixes."""
         return dict(self._moments)
 
     def restore(self, state: Weights) -> None:
-        """Continue with both moments."""
+        """Continue with both moments, as ``state`` has returned them."""
         self._moments = dict(state)

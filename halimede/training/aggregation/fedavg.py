@@ -17,8 +17,8 @@ from halimede.training.weights import Weights
 @register("FedAvg")
 @dataclass(slots=True)
 class FedAvg(FedAvgParameters, Aggregation):
-    """The weighted mean. One poisoned update can move it as far as its norm is allowed to be."""
+    """An ``Aggregation``: the weighted mean. A poisoned update moves it as far as the limit of its norm allows."""
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
-        """Add the weighted mean of the updates."""
+        """Return the weights with the weighted mean of the updates added."""
         return add_delta(weights, mean_delta(updates))

@@ -1,7 +1,7 @@
-"""FedProx: FedAvg whose trainers are held near the weights of the round.
+"""FedProx: FedAvg whose trainers stay near the weights of the round.
 
 Li et al. 2020, Federated Optimization in Heterogeneous Networks, arXiv 1812.06127: a trainer adds
-``mu / 2 * |w - w_round|^2`` to its loss, which helps where nodes have unlike samples.
+``mu / 2 * |w - w_round|^2`` to its loss, which helps if nodes have unlike samples.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from halimede.training.aggregation.registry import register
 @register("FedProx")
 @dataclass(slots=True)
 class FedProx(FedProxParameters, FedAvg):
-    """FedAvg with the proximal term ``mu`` for the trainers."""
+    """An ``Aggregation``: ``FedAvg`` with the factor ``mu`` of the proximal term, which trainers add to their loss."""
 
     def trainer_parameters(self) -> dict[str, float]:
-        """Return ``mu``: trainers that know it add the term."""
+        """Return ``mu``. Trainers that do not know it ignore it."""
         return {"mu": self.mu}

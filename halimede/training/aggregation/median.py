@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from halimede.api.aggregation import MedianParameters
-from halimede.training.aggregation.registry import Aggregation, add_delta, register
+from halimede.training.aggregation.registry import Aggregation, add_delta, register, stack
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
@@ -19,14 +19,11 @@ from halimede.training.weights import Weights
 @register("Median")
 @dataclass(slots=True)
 class Median(MedianParameters, Aggregation):
-    """The median of each value: up to half of the updates may be poisoned. Samples do not count."""
+    """An ``Aggregation``: the median of each value. Fewer than half of the updates may be poisoned.
+
+    All updates weigh the same, whatever number of samples their trainers report.
+    """
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
-        """Add the median of the updates."""
-        return add_delta(
-            weights,
-            {
-                name: np.median([update.delta[name].astype(np.float64) for update in updates], axis=0)
-                for name in updates[0].delta
-            },
-        )
+        """Return the weights with the median of the updates added."""
+        return add_delta(weights, {name: np.median(stack(updates, name), axis=0) for name in updates[0].delta})

@@ -1,7 +1,7 @@
-"""Finds an aggregation by its name, and parses its parameters, which are all text.
+"""Finds an ``Aggregation`` by its name, and makes it with its parameters, which are text.
 
-A new algorithm is one new file in this package: a dataclass under ``@register("Name")``. Its fields with ``init`` are
-its parameters; those of this package inherit them from ``halimede.api.aggregation``.
+A new algorithm is a new module in this package with a dataclass under ``@register("Name")``. The fields that its
+constructor takes are its parameters; the algorithms of this package inherit them from ``halimede.api.aggregation``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halimede.api.aggregation import FIELD, read_parameters
-from halimede.api.mining import instead
+from halimede.api.mining import name_fix
 from halimede.errors import InvalidFieldError
 from halimede.system.modules import import_siblings
 from halimede.training.update_checks import Update
@@ -23,26 +24,29 @@ _algorithms: dict[str, type[Aggregation]] = {}
 
 
 class Aggregation:
-    """An algorithm. ``aggregate`` may change what ``state`` returns, and nothing else."""
+    """Base of the algorithms. ``aggregate`` may change what ``state`` returns, and nothing else."""
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
-        """Return the weights after a round. ``updates`` are not empty, checked, and in the order of their trainers."""
+        """Return the weights after a round.
+
+        ``updates``: at least one, of the same tensors as the weights, finite, in the order of the trainers' names.
+        """
         raise NotImplementedError
 
     def trainer_parameters(self) -> dict[str, float]:
-        """Return what the trainers of a round get."""
+        """Return parameters by name that each trainer gets with a round."""
         return {}
 
     def state(self) -> Weights:
-        """Return what has to be kept from round to round, besides the weights."""
+        """Return what the algorithm keeps from round to round, besides the weights, as named tensors."""
         return {}
 
     def restore(self, state: Weights) -> None:
-        """Continue with a state."""
+        """Continue with what ``state`` returned in an earlier process."""
 
 
 def register(name: str) -> Callable[[A], A]:
-    """Register a dataclass as the algorithm ``name``. Raises ValueError if the name is taken."""
+    """Return a decorator that registers a dataclass as the algorithm ``name``. Raises ValueError if it is taken."""
 
     def store(algorithm: A) -> A:
         if name in _algorithms:
@@ -60,11 +64,14 @@ def names() -> tuple[str, ...]:
 
 
 def create(name: str, parameters: Mapping[str, str]) -> Aggregation:
-    """Make the algorithm that a spec names. Raises InvalidFieldError for an unknown name or an invalid parameter."""
+    """Return the algorithm of this name with these parameters, as a spec has them.
+
+    Raises InvalidFieldError for an unknown name or an invalid parameter.
+    """
     import_siblings(__name__)
     algorithm = _algorithms.get(name)
     if algorithm is None:
-        raise InvalidFieldError(f"{FIELD}.name", name, instead(name, _algorithms))
+        raise InvalidFieldError(f"{FIELD}.name", name, name_fix(name, _algorithms))
     return algorithm(**read_parameters(algorithm, parameters))
 
 
@@ -77,8 +84,13 @@ def mean_delta(updates: Sequence[Update]) -> Weights:
     }
 
 
+def stack(updates: Sequence[Update], name: str) -> NDArray[np.float64]:
+    """Return one tensor of all updates as ``(updates, *shape) float64``."""
+    return np.stack([update.delta[name].astype(np.float64) for update in updates])
+
+
 def add_delta(weights: Weights, delta: Weights) -> Weights:
-    """Return weights with a difference of float64 added: whole numbers are rounded, booleans stay."""
+    """Return weights with a difference of float64 added, in their own types: integers are rounded, booleans stay."""
     fitting = {
         name: np.rint(delta[name]).astype(tensor.dtype) if tensor.dtype.kind in "iu" else delta[name]
         for name, tensor in weights.items()

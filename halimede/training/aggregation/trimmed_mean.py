@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from halimede.api.aggregation import TrimmedMeanParameters
-from halimede.training.aggregation.registry import Aggregation, add_delta, register
+from halimede.training.aggregation.registry import Aggregation, add_delta, register, stack
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
@@ -20,18 +20,18 @@ from halimede.training.weights import Weights
 @register("TrimmedMean")
 @dataclass(slots=True)
 class TrimmedMean(TrimmedMeanParameters, Aggregation):
-    """Leaves out the share ``trim`` of the updates at each end, at least one of three or more. Samples do not count.
+    """An ``Aggregation`` that leaves out the share ``trim`` of the values at each end, at least one of three or more.
 
-    A trainer could claim to have many samples, so all updates weigh the same.
+    All updates weigh the same, because a trainer could claim to have many samples.
     """
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
-        """Add the trimmed mean of the updates."""
+        """Return the weights with the trimmed mean of the updates added."""
         number = len(updates)
         # 0.2 x 15 is a little over 3 in floating-point numbers
         cut = min(math.ceil(round(self.trim * number, 9)), (number - 1) // 2)
         delta = {}
         for name in updates[0].delta:
-            ordered = np.sort([update.delta[name].astype(np.float64) for update in updates], axis=0)
+            ordered = np.sort(stack(updates, name), axis=0)
             delta[name] = ordered[cut : number - cut].mean(axis=0)
         return add_delta(weights, delta)

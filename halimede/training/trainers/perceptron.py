@@ -1,33 +1,39 @@
-"""A multilayer perceptron in NumPy: no framework is needed on the node. Without hidden layers: softmax regression."""
+"""A trainer of multilayer perceptrons in NumPy, without a framework. Without hidden layers: softmax regression."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halimede.training.trainer import TrainingData
+from halimede.training.trainer import TrainingData, batches
 from halimede.training.weights import Weights
 
+#: weights ``(inputs, units)``, biases ``(units,)``, or samples ``(n, values)``
 Floats = NDArray[np.float32]
+#: most hidden layers, units of each, and epochs
 MOST_LAYERS, MOST_UNITS, MOST_EPOCHS = 8, 65_536, 10_000
-#: the first weights are the same on all nodes
+#: seed of the first weights, which are the same on all nodes
 FIRST_SEED = 0
+#: versions of ONNX's operators and of its file form
 OPSET, IR_VERSION = 17, 9
 
 
 class Perceptron:
-    """Fully connected layers with ReLU, trained by stochastic gradient descent with momentum on the cross entropy.
+    """A ``Trainer`` (``halimede.training.trainer``) of fully connected layers with ReLU.
 
-    Weights are ``layer<i>.weight`` (inputs x outputs) and ``layer<i>.bias``, float32.
+    It trains by stochastic gradient descent with momentum on the cross entropy. Weights are ``layer<i>.weight``,
+    ``(inputs, outputs) float32``, and ``layer<i>.bias``, ``(outputs,) float32``.
 
     Args:
         hidden: units of the hidden layers, such as ``64`` or ``128,64``; empty: none.
-        rate: learning rate; ``momentum``, ``decay``: of the weights.
+        rate: learning rate, above 0, at most 1.
+        momentum: from 0, below 1.
+        decay: weight decay, from 0, below 1.
         epochs: passes over the samples in one round.
         batch: samples of one step.
 
@@ -55,7 +61,10 @@ class Perceptron:
             raise ValueError(f"epochs must be 1 to {MOST_EPOCHS}, and batch at least 1")
 
     def initial_weights(self, shape: tuple[int, ...], classes: int) -> Weights:
-        """Return He's initialisation (He et al. 2015, arXiv 1502.01852), the same for each call."""
+        """Return first weights for samples of ``shape``, the same for each call.
+
+        They are He's initialisation (He et al. 2015, arXiv 1502.01852).
+        """
         random = np.random.default_rng(FIRST_SEED)
         sizes = [int(np.prod(shape)), *self._hidden, classes]
         weights: Weights = {}
@@ -66,14 +75,17 @@ class Perceptron:
         return weights
 
     def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
-        """Return the weights after all epochs, and the loss of the last one. ``mu`` adds FedProx's proximal term."""
+        """Return the weights after all epochs, and the loss of the last one.
+
+        A parameter ``mu`` of the data adds FedProx's proximal term.
+        """
         inputs, layers = _rows(data), _layers(weights)
         start = [(weight.copy(), bias.copy()) for weight, bias in layers]
         velocity = [(np.zeros_like(weight), np.zeros_like(bias)) for weight, bias in layers]
         mu, random, loss = data.parameters.get("mu", 0.0), np.random.default_rng(data.seed), 0.0
         for _ in range(self._epochs):
             loss = 0.0
-            for batch in self._batches(len(data), random):
+            for batch in batches(len(data), self._batch, random):
                 batch_loss, gradients = _gradients(layers, inputs[batch], data.labels[batch], data.classes)
                 loss += batch_loss * len(batch) / len(data)
                 for layer, first, speed, gradient in zip(layers, start, velocity, gradients, strict=True):
@@ -85,7 +97,7 @@ class Perceptron:
         return dict(zip(names, [part for layer in layers for part in layer], strict=True)), {"loss": float(loss)}
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
-        """Return accuracy and cross entropy; nothing without samples."""
+        """Return ``accuracy`` and ``loss`` (the mean cross entropy); nothing without samples."""
         if not len(data):
             return {}
         probabilities = _forward(_layers(weights), _rows(data))[-1]
@@ -94,7 +106,7 @@ class Perceptron:
         return {"accuracy": float(right.mean()), "loss": float(-np.log(likelihood).mean())}
 
     def export(self, weights: Weights, path: Path) -> None:
-        """Write an ONNX model: ``samples`` (any number x values) to ``probabilities``."""
+        """Write an ONNX model: ``samples`` ``(n, values) float32`` to ``probabilities`` ``(n, classes)``."""
         from onnx import TensorProto, helper, numpy_helper, save  # noqa: PLC0415 (only the aggregator needs it)
 
         layers = _layers(weights)
@@ -112,23 +124,20 @@ class Perceptron:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
         save(model, path)
 
-    def _batches(self, number: int, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        order = random.permutation(number)
-        for first in range(0, number, self._batch):
-            yield order[first : first + self._batch]
-
 
 def _rows(data: TrainingData) -> Floats:
+    """Return samples as ``(n, values) float32``."""
     return np.ascontiguousarray(data.samples.reshape(len(data), -1), dtype=np.float32)
 
 
 def _layers(weights: Mapping[str, NDArray[Any]]) -> list[tuple[Floats, Floats]]:
+    """Return copies of the weight and the bias of each layer."""
     tensors = [tensor.astype(np.float32) for tensor in weights.values()]
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def _forward(layers: list[tuple[Floats, Floats]], inputs: Floats) -> list[Floats]:
-    """Return the inputs, the values after each layer, and last the probabilities."""
+    """Return the inputs and the values after each layer, ``(n, units)`` each; the last ones are the probabilities."""
     values = [inputs]
     for i, (weight, bias) in enumerate(layers):
         sums = values[-1] @ weight + bias
@@ -143,7 +152,7 @@ def _forward(layers: list[tuple[Floats, Floats]], inputs: Floats) -> list[Floats
 def _gradients(
     layers: list[tuple[Floats, Floats]], inputs: Floats, labels: NDArray[np.int64], classes: int
 ) -> tuple[float, list[tuple[Floats, Floats]]]:
-    """Return the mean cross entropy of a batch, and its gradient for each layer."""
+    """Return the mean cross entropy of a batch, and its gradients for the weight and the bias of each layer."""
     values = _forward(layers, inputs)
     right = np.eye(classes, dtype=np.float32)[labels]
     loss = float(-np.log(np.clip((values[-1] * right).sum(axis=1), 1e-12, 1)).mean())

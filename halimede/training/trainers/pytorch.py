@@ -1,4 +1,6 @@
-"""A trainer for modules of PyTorch: their ``state_dict`` is the weights. It needs the extra ``pytorch``.
+"""``TorchTrainer``, a base class of trainers for modules of PyTorch: the weights are their ``state_dict``.
+
+It needs the extra ``pytorch``.
 
 ```python
 class Digits(TorchTrainer):
@@ -6,37 +8,43 @@ class Digits(TorchTrainer):
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 ```
 
-The shape of a sample and the number of classes are one of the tensors, so that the module can be made again from its
+A further tensor has the number of classes and the shape of a sample, so that the module can be made again from its
 weights alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from halimede.training.trainer import TrainingData
+from halimede.training.trainer import TrainingData, batches
 from halimede.training.weights import Weights
 
-#: the tensor with the number of classes, then the shape of a sample
+#: name of the tensor with the number of classes, then the shape of a sample, int64
 FORM = "halimede.form"
-#: the first weights are the same on all nodes
+#: seed of the first weights, which are the same on all nodes
 FIRST_SEED = 0
+#: version of ONNX's operators
 OPSET = 17
 
 
 class TorchTrainer:
-    """Trains ``module`` by stochastic gradient descent with momentum on the cross entropy. Derive from it.
+    """A ``Trainer`` (trainer) of the module that a subclass makes in ``module``.
+
+    It trains by stochastic gradient descent with momentum on the cross entropy.
 
     Args:
-        rate: learning rate; ``momentum``; ``decay``: of the weights.
+        rate: learning rate.
+        momentum: from 0, below 1.
+        decay: weight decay.
         epochs: passes over the samples in one round.
         batch: samples of one step.
+
+    Raises ValueError for a parameter that is no number.
 
     """
 
@@ -47,7 +55,7 @@ class TorchTrainer:
         self._epochs, self._batch = int(epochs), int(batch)
 
     def module(self, shape: tuple[int, ...], classes: int) -> Any:
-        """Return a new module that takes a batch of samples of this shape, and returns a value for each class."""
+        """Return a new ``torch.nn.Module`` that maps ``(n, *shape) float32`` to ``(n, classes)`` logits."""
         raise NotImplementedError
 
     def initial_weights(self, shape: tuple[int, ...], classes: int) -> Weights:
@@ -67,7 +75,7 @@ class TorchTrainer:
         mu, random, loss = data.parameters.get("mu", 0.0), np.random.default_rng(data.seed), 0.0
         for _ in range(self._epochs):
             loss = 0.0
-            for batch in self._batches(len(data), random):
+            for batch in batches(len(data), self._batch, random):
                 module.zero_grad()
                 batch_loss = torch.nn.functional.cross_entropy(module(samples[batch]), labels[batch])
                 batch_loss.backward()
@@ -80,20 +88,19 @@ class TorchTrainer:
         return {**_arrays(module.state_dict()), FORM: weights[FORM]}, {"loss": loss}
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
-        """Return accuracy and cross entropy; nothing without samples."""
+        """Return ``accuracy`` and ``loss`` (the mean cross entropy); nothing without samples."""
         if not len(data):
             return {}
         module = self._load(weights)
         module.eval()
         samples, labels = _tensors(data)
         with torch.no_grad():
-            outputs = torch.cat([module(samples[batch]) for batch in self._batches(len(data))])
+            outputs = torch.cat([module(samples[batch]) for batch in batches(len(data), self._batch)])
             loss = torch.nn.functional.cross_entropy(outputs, labels)
-        right = outputs.argmax(dim=1) == labels
-        return {"accuracy": float(right.float().mean()), "loss": float(loss)}
+        return {"accuracy": float((outputs.argmax(dim=1) == labels).float().mean()), "loss": float(loss)}
 
     def export(self, weights: Weights, path: Path) -> None:
-        """Write an ONNX model: ``samples`` (any number x shape) to ``probabilities``."""
+        """Write an ONNX model: ``samples`` ``(n, *shape) float32`` to ``probabilities`` ``(n, classes)``."""
         module = torch.nn.Sequential(self._load(weights), torch.nn.Softmax(dim=1))
         module.eval()
         example = torch.zeros((1, *_form(weights)[0]), dtype=torch.float32)
@@ -103,6 +110,7 @@ class TorchTrainer:
             torch.onnx.export(module, (example,), file, opset_version=OPSET, dynamic_axes=axes, dynamo=False, **names)
 
     def _load(self, weights: Weights) -> Any:
+        """Return a new module with these weights."""
         module = self.module(*_form(weights))
         tensors = {
             name: torch.from_numpy(weights[name].copy()).reshape(parameter.shape)
@@ -111,24 +119,19 @@ class TorchTrainer:
         module.load_state_dict(tensors)
         return module
 
-    def _batches(self, number: int, random: np.random.Generator | None = None) -> Iterator[NDArray[np.int64]]:
-        order = random.permutation(number) if random else np.arange(number)
-        for first in range(0, number, self._batch):
-            yield order[first : first + self._batch]
-
 
 def _form(weights: Weights) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a sample and the number of classes."""
+    """Return the shape of a sample and the number of classes in the tensor FORM."""
     classes, *shape = (int(value) for value in weights[FORM])
     return tuple(shape), classes
 
 
 def _arrays(state: Mapping[str, Any]) -> Weights:
-    """Return the arrays of a state; a single number is an array of one."""
+    """Return a module's state as arrays; a single number becomes ``(1,)``."""
     return {name: np.atleast_1d(tensor.detach().cpu().numpy().copy()) for name, tensor in state.items()}
 
 
 def _tensors(data: TrainingData) -> tuple[Any, Any]:
-    """Return samples and labels as tensors."""
+    """Return copies of samples (float32) and labels (int64) as tensors of PyTorch."""
     samples = np.ascontiguousarray(data.samples, dtype=np.float32)
     return torch.from_numpy(samples.copy()), torch.from_numpy(np.ascontiguousarray(data.labels).copy())

@@ -1,4 +1,4 @@
-"""Sources of an edge worker's frames: camera topics, a folder of pictures. Each has its own file."""
+"""Sources of an edge worker's frames, a module each: camera topics, a folder of pictures, a stream that it reads."""
 
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, create, register
 

@@ -1,4 +1,7 @@
-"""The interface of frame sources and their registry. A new source is one file with ``@register``."""
+"""The base class of frame sources, what they get and where frames go, and their registry.
+
+A new source is a new module in this package with a class under ``@register``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from halimede.worker.sources.poison_journal import PoisonJournal
 
 
 class FrameSink(Protocol):
-    """Takes the frames of sources."""
+    """Takes the frames of sources: the intake of an edge worker."""
 
     async def offer(
         self,
@@ -33,25 +36,44 @@ class FrameSink(Protocol):
         file: str = "",
         arrived: float = math.inf,
     ) -> None:
-        """Submit a frame; returns once it is accepted (or known already), which waits for capacity.
+        """Submit a frame; return once it is accepted, or known already. This waits for capacity, without a deadline.
 
-        ``patient``: the source loses nothing by waiting, so delay the frame while hard samples wait for the cloud
-        instead of degrading it. ``parent``: the trace that came with the frame. ``answered`` is called after its result
-        is published: until then the source may give the frame to another worker, and it is not counted as accepted.
-        ``file``: the name of the picture's file, from ``file_name``. ``arrived``: loop time from which its age counts,
-        infinite if it must not be dropped by its age (``EdgeLimits``). Raises DecodeError for an unreadable frame.
+        Args:
+            payload: a picture's file, or a packed frame.
+            camera: the frame's camera.
+            id_: the frame's id, 16 bytes; None: that in the payload, or a new one.
+            patient: the source loses nothing by waiting: the frame waits while hard samples wait for the cloud, and is
+                not degraded.
+            parent: the trace that came with the frame; None: none came.
+            answered: is called after the frame's result was published. Until then the source may give the frame to
+                another worker, and it does not count as accepted. None: it counts at once.
+            file: the name of the picture's file; empty: it has none.
+            arrived: loop time from which its age counts; infinity: it is not dropped because of its age.
+
+        Raises DecodeError for an unreadable frame.
+
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """The parameters of a source. ``connect`` makes a new bus connection, which the source enters.
+    """What a source gets from its worker.
 
-    ``dead_letter`` publishes a refused frame, with the reason, to operators. ``state`` is a folder that outlives the
-    worker, and ``life`` identifies the service's uid and the node: pictures answered in another life are answered
-    again. ``durable``: the session of a connection outlives it, and the broker keeps a frame until it is answered.
-    ``camera``: name of the one camera of a folder or a URL; empty: derived from its path. ``suspects``: the journal of
-    redelivered frames. ``successor`` returns at the stop whether the worker's next process continues the session.
+    Attributes:
+        namespace: that of the service.
+        service: the group whose workers share the frames of a camera.
+        spec: the source's spec.
+        connect: makes a new connection to the broker, which the source enters.
+        dead_letter: publishes a refused frame, with the reason, to operators.
+        data_prefix: is put before a path in the spec.
+        loop: a folder or file is repeated without end.
+        state: the worker's folder, which survives restarts; None: nothing is stored.
+        life: identifies the service's uid and the node: pictures that were answered in another life are answered again.
+        durable: the broker keeps a frame until it is answered, also when the connection ends.
+        camera: name of the one camera of a folder or a URL; empty: derived from its path.
+        suspects: the journal of frames that may crash workers; None: there is none.
+        successor: returns, at the stop, whether the worker's next process continues the session.
+
     """
 
     namespace: str
@@ -70,30 +92,33 @@ class SourceContext:
 
 
 class FrameSource(ABC):
-    """A source of frames."""
+    """A source of frames, made from a SourceContext. A worker calls ``run`` once, in a task.
 
-    #: skipped frames so far: there was no capacity, and they could not wait
+    Attributes:
+        skipped: frames so far that were left out, because there was no capacity and they could not wait.
+        rejected: messages so far that were not accepted as a frame, such as oversized ones.
+        unfinished: it stopped before all its frames were answered; another worker can take them over.
+        unrecorded: why it cannot record on disk which frames were answered; empty if it can.
+
+    """
+
     skipped: int = 0
-    #: messages so far that were not accepted as a frame, such as oversized ones
     rejected: int = 0
-    #: whether it stopped before all of its frames were answered; another worker can take them over
     unfinished: bool = False
-
-    #: why it cannot record on disk which frames were answered, empty if it can
     unrecorded: str = ""
 
     @property
     def trouble(self) -> str:
-        """Why no frames arrive, empty if they do. The source retries, so the worker continues."""
+        """Why no frames arrive, for users; empty if they do. The source tries again, so the worker continues."""
         return ""
 
     async def ready(self) -> None:
-        """Return once the source receives frames."""
+        """Return once frames can arrive; without an override at once."""
         return
 
     @abstractmethod
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Submit frames until ``stop``; then finish those in progress and return."""
+        """Submit frames to ``intake`` until ``stop`` is set; then finish those in progress and return."""
 
 
 S = TypeVar("S", bound=type[FrameSource])
@@ -102,7 +127,10 @@ _sources: dict[str, type[FrameSource]] = {}
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Register a source for this field of the service's ``source``. It is made from a SourceContext."""
+    """Return a decorator that registers a source for this field of the service's ``source``.
+
+    Raises ValueError if the field has one.
+    """
 
     def add(source: S) -> S:
         if name in _sources:
@@ -114,7 +142,7 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def create(context: SourceContext) -> FrameSource:
-    """Return the source that the service's spec specifies. Raises InvalidFieldError."""
+    """Return the source that the spec in a context names. Raises InvalidFieldError if it names none."""
     import_siblings(__name__)
     for name in context.spec.kinds:
         return _sources[name](context)  # type: ignore[call-arg]  # registered classes take a SourceContext

@@ -1,10 +1,10 @@
-"""Frames from camera topics, shared among all edge workers of the service: each frame reaches one of them.
+"""Frames from camera topics (``CameraSource``), which the edge workers of a service share: each frame reaches one.
 
-They arrive on a separate connection. Back-pressure withholds their acknowledgements: on a shared connection a full
-camera queue would use up the receive maximum, and block the replies of the cloud that empty the queue.
+Frames arrive on a separate connection, because a worker without capacity does not acknowledge them. On a shared
+connection unacknowledged frames would use up the receive maximum, and block the replies of the cloud that make room.
 
-If the context is ``durable``, a frame is acknowledged when it is answered, and the broker keeps the session for some
-time after the connection ended: another worker, or the next life of this one, continues with it.
+If the source is durable, a frame is acknowledged when it is answered, and the broker keeps the session for some time
+after the connection has ended: another worker, or the next process of this worker, continues with it.
 
 With ``maxAgeMs`` a source reads all frames as they arrive, so that their age is known, and drops the oldest.
 """
@@ -32,7 +32,7 @@ MOST_CAMERAS = 256
 
 @register("cameras")
 class CameraSource(FrameSource):
-    """The cameras that a service lists."""
+    """A ``FrameSource``: the cameras that a service lists."""
 
     def __init__(self, context: SourceContext) -> None:
         self._connect = context.connect
@@ -47,7 +47,7 @@ class CameraSource(FrameSource):
         self._bus: Bus | None = None
         self._listed = False
         self._subscribed = asyncio.Event()
-        self._handing: FrameHandler | None = None
+        self._handler: FrameHandler | None = None
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the connection
@@ -56,25 +56,25 @@ class CameraSource(FrameSource):
 
     @property
     def rejected(self) -> int:  # type: ignore[override]  # counted by the connection
-        """Messages that the bus refused; those that the intake refused are counted there."""
-        return self._bus.stats.rejected - self._handing.refused if self._bus and self._handing else 0
+        """Messages that the bus refused; the intake counts those that it refuses itself."""
+        return self._bus.stats.rejected - self._handler.refused if self._bus and self._handler else 0
 
     async def ready(self) -> None:
-        """Return once the broker has granted the subscriptions: earlier frames reached no worker."""
+        """Return once the broker has granted the subscriptions: from then on frames reach this worker."""
         await self._subscribed.wait()
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Submit frames until ``stop``; those in progress are finished.
+        """Submit frames until ``stop`` is set; then finish those in progress. Raises BusError.
 
-        With a durable session, all queued frames of the broker are answered within ``FINISH_S``; the rest stays in the
-        session. A session that the next process continues keeps its subscriptions, and the broker queues for it.
+        If the source is durable, the frames that the broker has are answered within FINISH_S; the others stay in the
+        session. If the worker's next process continues the session, it keeps its subscriptions and gets new frames.
         """
         later = self._durable or self._drops_old
-        handing = self._handing = FrameHandler(intake, later=later, suspects=self._suspects)
+        handler = self._handler = FrameHandler(intake, later=later, suspects=self._suspects)
         async with self._connect() as bus:
             self._bus = bus
-            bus.on_connect(self._connected)
-            subscribe = partial(bus.subscribe, handler=handing, queue=QUEUE, later=later, drop_oldest=self._drops_old)
+            bus.on_connect(self._on_connected)
+            subscribe = partial(bus.subscribe, handler=handler, queue=QUEUE, later=later, drop_oldest=self._drops_old)
             await asyncio.gather(*map(subscribe, self._filters))
             self._listed = True
             if bus.connected:
@@ -82,11 +82,11 @@ class CameraSource(FrameSource):
             await stop.wait()
             self.unfinished = (self._durable and self._successor()) or not await self._end(bus)
             if self.unfinished:
-                handing.close()
-            await handing.idle()
+                handler.close()
+            await handler.idle()
 
     async def _end(self, bus: Bus) -> bool:
-        """Unsubscribe, and answer the frames that the broker has; return whether all of them are answered in time."""
+        """Unsubscribe, which answers the frames that the broker has; return whether all are answered in time."""
         try:
             async with asyncio.timeout(FINISH_S if self._durable else None):
                 await asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in self._filters))
@@ -94,74 +94,76 @@ class CameraSource(FrameSource):
             return False
         return True
 
-    async def _connected(self) -> None:
-        """Record that a new connection has all subscriptions."""
+    async def _on_connected(self) -> None:
+        """Record that a connection has all subscriptions, if they were requested before it."""
         if self._listed:
             self._subscribed.set()
 
 
 class FrameHandler:
-    """Submits deliveries. ``later``: each is acknowledged when its frame is answered, else once it is accepted.
+    """Submits the deliveries of a subscription to an intake; it is a handler for ``Bus.subscribe``.
 
-    ``suspects`` records redelivered frames: a worker died while it had them.
+    ``later``: a delivery is acknowledged when its frame is answered; otherwise once it is accepted. ``suspects``: the
+    journal for redelivered frames, on which a worker may have crashed; None: there is none.
 
     Attributes:
-        taken: frames that were submitted so far; ``refused``: those that the intake refused.
-        cameras: cameras of the received frames.
+        submitted: frames that were submitted so far.
+        refused: frames that the intake refused as unreadable.
+        cameras: the cameras of the received frames.
 
     """
 
     def __init__(self, intake: FrameSink, *, later: bool, suspects: PoisonJournal | None = None) -> None:
-        self.taken = self.refused = 0
+        self.submitted = self.refused = 0
         self.cameras: set[str] = set()
         self._intake = intake
         self._later = later
         self._suspects = suspects or PoisonJournal(None)
         self._closed = False
-        #: deliveries that are not settled yet
-        self._in_hand = 0
+        #: deliveries in progress: with ``later`` until their frame is answered
+        self._unsettled = 0
         self._changed = asyncio.Event()
 
     async def __call__(self, delivery: Delivery[bytes]) -> None:
-        """Submit one delivery (a handler of ``Bus.subscribe``)."""
+        """Submit one delivery. Raises DecodeError for an unreadable frame, or one on which workers have crashed."""
         if self._closed:
             # never acknowledge: the next holder of the session receives it, and the handler ends with its connection
             await asyncio.get_running_loop().create_future()
-        self._in_hand += 1
-        again = self._later and delivery.packet.duplicate
+        self._unsettled += 1
+        redelivered = self._later and delivery.packet.duplicate
         try:
-            if again:
+            if redelivered:
                 await self._suspects.begin(delivery.body)
             camera, properties = delivery.names["camera"], delivery.packet.properties
             parent = read(properties) if properties else None
             if len(self.cameras) < MOST_CAMERAS:
                 self.cameras.add(camera)
-            answered = partial(self._settle, delivery, again=again, answered=True) if self._later else None
+            answered = partial(self._settle, delivery, redelivered=redelivered, answered=True) if self._later else None
             arrived = delivery.packet.arrived if self._later else math.inf
             await self._intake.offer(delivery.body, camera, parent=parent, answered=answered, arrived=arrived)
         except BaseException as error:
             self.refused += int(isinstance(error, DecodeError))  # the bus publishes it as a dead letter
-            self._settle(delivery, again=again, answered=False)
+            self._settle(delivery, redelivered=redelivered, answered=False)
             raise
-        self.taken += 1
+        self.submitted += 1
         if not self._later:
-            self._settle(delivery, again=again, answered=False)
+            self._settle(delivery, redelivered=redelivered, answered=False)
 
     def close(self) -> None:
-        """Stop submitting frames."""
+        """Submit no more frames, and acknowledge no more deliveries that come from now on."""
         self._closed = True
 
     async def idle(self) -> None:
-        """Wait until all submitted frames are settled."""
-        while self._in_hand:
+        """Wait, without a deadline, until no delivery is in progress."""
+        while self._unsettled:
             self._changed.clear()
             await self._changed.wait()
 
-    def _settle(self, delivery: Delivery[bytes], *, again: bool, answered: bool) -> None:
-        """Release a delivery, and acknowledge it if its frame is answered."""
+    def _settle(self, delivery: Delivery[bytes], *, redelivered: bool, answered: bool) -> None:
+        """End work on a delivery; acknowledge it if its frame was answered."""
         if answered:
             delivery.packet.done()
-        if again:
+        if redelivered:
             self._suspects.end(delivery.body)
-        self._in_hand -= 1
+        self._unsettled -= 1
         self._changed.set()

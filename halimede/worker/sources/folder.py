@@ -1,13 +1,14 @@
-"""Pictures of a folder, by name, as frames of one camera; includes pictures that appear later.
+"""Pictures of a folder (``FolderSource``), by name, as frames of one camera; pictures that appear later are included.
 
-Files can wait, so a picture is read only when there is capacity for it. The ids of submitted pictures are stored next
-to the ledger: a restarted worker continues after its predecessor. If the context is ``durable``, an id is stored after
-the answer, so that a killed worker's successor answers the frames in progress.
+Files can wait, so a picture is read only when there is capacity for it. The ids of submitted pictures are stored in the
+worker's folder: a restarted worker continues after them. If the source is durable, an id is stored after the answer, so
+that after a kill the next process answers the frames that were in progress.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -30,16 +31,19 @@ from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, 
 
 log = structlog.get_logger()
 
+#: endings of the names of pictures
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 #: seconds between two scans; a file counts as complete when two scans find it unchanged
-LOOK_S = 0.25
+SCAN_PERIOD_S = 0.25
+#: name of the file with the ids of submitted pictures
 DONE_FILE = "folder.done"
+#: pictures of a folder that are read; further ones are left out
 MAX_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FolderPicture:
-    """A file as of the last scan."""
+    """A picture's file in a scan: its name, its bytes, and the time of its last change in nanoseconds since 1970."""
 
     name: str
     size: int
@@ -61,71 +65,72 @@ def scan(folder: Path) -> list[FolderPicture]:
     return sorted(pictures)
 
 
-def id_of(life: str, picture: FolderPicture, turn: int) -> bytes:
-    """Return the id of a picture in the life of a service on a node; each turn of a loop gives a new one."""
-    what = f"{life}/{picture.name}/{picture.size}/{picture.modified_ns}/{turn}"
-    return hashlib.blake2b(what.encode(errors="surrogateescape"), digest_size=ID_BYTES).digest()
+def id_of(life: str, picture: FolderPicture, repetition: int) -> bytes:
+    """Return the frame id (16 bytes) of a picture in the life of a service on a node, in one repetition of a loop."""
+    identity = f"{life}/{picture.name}/{picture.size}/{picture.modified_ns}/{repetition}"
+    return hashlib.blake2b(identity.encode(errors="surrogateescape"), digest_size=ID_BYTES).digest()
 
 
 def camera_of(folder: Path) -> str:
-    """Return the folder's name in the form of a camera name."""
+    """Return the camera name that a folder's name gives."""
     return re.sub(r"[^a-z0-9]+", "-", folder.name.lower())[:MAX_LABEL].strip("-") or "folder"
 
 
 @register("path")
 class FolderSource(FrameSource):
-    """One folder of the node. It follows symbolic links to files: a dataset often is a folder of links."""
+    """A ``FrameSource``: one folder of the node. Links to files are followed: a data set often is a folder of links."""
 
     def __init__(self, context: SourceContext) -> None:
         self._folder = Path(context.data_prefix + context.spec.path)
         self._life = f"{context.service}/{context.life}"
-        self._memory = Done(context.state / DONE_FILE if context.state and not context.loop else None)
+        self._record = SubmittedIds(context.state / DONE_FILE if context.state and not context.loop else None)
         self._camera = context.camera or camera_of(self._folder)
         self._loop = context.loop
         self._durable = context.durable
         self._dead_letter = context.dead_letter
-        self._done: set[FolderPicture] = set()
-        self._known: set[bytes] = set()
-        self._turn = 0
+        self._submitted: set[FolderPicture] = set()
+        self._recorded_ids: set[bytes] = set()
+        self._repetition = 0
 
     @property
     def unrecorded(self) -> str:  # type: ignore[override]  # of the record on disk
-        """Why answered pictures would be answered again after a restart, empty if they would not."""
-        return self._memory.trouble
+        """Why answered pictures would be answered again after a restart; empty if they would not."""
+        return self._record.trouble
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Submit pictures until ``stop``. Raises InvalidFieldError if there is no such folder at the start."""
-        before = await self._scan(strict=True)
-        self._known = await asyncio.to_thread(self._memory.read)
-        while not await _stopped(stop, LOOK_S):
-            now = await self._scan()
-            steady = sorted(set(now) & set(before))
-            self._done &= set(now)
-            for picture in steady:
+        """Submit pictures until ``stop`` is set. Raises InvalidFieldError if the folder cannot be read at the start."""
+        previous = await self._scan(strict=True)
+        self._recorded_ids = await asyncio.to_thread(self._record.read)
+        while not await _has_stopped_within(stop, SCAN_PERIOD_S):
+            current = await self._scan()
+            unchanged = sorted(set(current) & set(previous))
+            self._submitted &= set(current)
+            for picture in unchanged:
                 if stop.is_set():
                     return
-                if picture not in self._done:
+                if picture not in self._submitted:
                     await self._hand_over(picture, intake)
-                    self._done.add(picture)
-            if self._loop and steady and self._done >= set(now):
-                self._done.clear()
-                self._turn += 1
-            before = now
+                    self._submitted.add(picture)
+            if self._loop and unchanged and self._submitted >= set(current):
+                self._submitted.clear()
+                self._repetition += 1
+            previous = current
 
     async def _scan(self, *, strict: bool = False) -> list[FolderPicture]:
+        """Return the pictures in the folder. A folder that cannot be read: raise InvalidFieldError, or return none."""
         try:
             return await asyncio.to_thread(scan, self._folder)
         except OSError as error:
+            folder = str(self._folder)
             if strict:
-                raise InvalidFieldError(
-                    "spec.edgeWorker.source.path", str(self._folder), str(error.strerror)
-                ) from error
-            log.warning("folder unreadable", folder=str(self._folder), error=str(error))
+                raise InvalidFieldError("spec.edgeWorker.source.path", folder, str(error.strerror)) from error
+            log.warning("folder unreadable", folder=folder, error=str(error))
             return []
 
     async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> None:
-        id_ = id_of(self._life, picture, self._turn)
-        if id_ in self._known:
+        """Submit a picture, unless an earlier process has; publish an unreadable one as a dead letter."""
+        id_ = id_of(self._life, picture, self._repetition)
+        if id_ in self._recorded_ids:
             return
         name = file_name(picture.name)
         try:
@@ -133,36 +138,40 @@ class FolderSource(FrameSource):
         except OSError as error:
             log.warning("picture unreadable", name=name, error=str(error))
             return
-        answered = partial(self._memory.add, id_) if self._durable else None
+        answered = partial(self._record.add, id_) if self._durable else None
         try:
             await intake.offer(payload, self._camera, id_=id_, patient=True, answered=answered, file=name)
         except DecodeError as error:
             await self._dead_letter(Packet(topic=f"file:{name}", payload=payload), str(error))
             answered = None
         if answered is None:
-            self._memory.add(id_)
+            self._record.add(id_)
 
 
-class Done:
-    """The ids of submitted pictures, in an append-only file; without a path they are not stored."""
+class SubmittedIds:
+    """The ids of submitted pictures, in a file to which ids are appended. ``path``: None: they are not stored.
+
+    Attributes:
+        trouble: why ids are not written yet; empty: all are.
+
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         #: ids that were not written because the disk was full: written with the next id
         self._unwritten = b""
-        #: why they are not written yet
         self.trouble = ""
 
     def read(self) -> set[bytes]:
-        """Return the ids in the file, without a last one that a crash truncated."""
+        """Return the ids in the file. A last id that a crash has truncated is removed. Blocks. Raises OSError."""
         content = self._path.read_bytes() if self._path and self._path.exists() else b""
-        whole = len(content) // ID_BYTES * ID_BYTES
-        if self._path and whole < len(content):
-            os.truncate(self._path, whole)
-        return {content[i : i + ID_BYTES] for i in range(0, whole, ID_BYTES)}
+        complete = len(content) // ID_BYTES * ID_BYTES
+        if self._path and complete < len(content):
+            os.truncate(self._path, complete)
+        return {content[i : i + ID_BYTES] for i in range(0, complete, ID_BYTES)}
 
     def add(self, id_: bytes) -> None:
-        """Add an id. Like the ledger, it is not synced to disk. A full disk loses ids, not frames."""
+        """Write an id, without syncing it to disk; on a full disk write it with a later one. Raises other OSErrors."""
         if not self._path:
             return
         self._unwritten += id_
@@ -182,15 +191,14 @@ class Done:
 
 
 def _read(path: Path) -> bytes:
-    """Read a picture upright, up to one byte more than a frame may have: larger ones are refused without being read."""
+    """Return a picture's file, turned upright, up to one byte more than a frame may have: the intake refuses that."""
     with path.open("rb") as file:
         return upright(file.read(MAX_BYTES + 1))
 
 
-async def _stopped(stop: asyncio.Event, timeout_s: float) -> bool:
-    try:
+async def _has_stopped_within(stop: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for ``stop``, at most ``timeout_s`` seconds; return whether it is set."""
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await stop.wait()
-    except TimeoutError:
-        return False
-    return True
+    return stop.is_set()

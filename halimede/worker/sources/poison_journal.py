@@ -1,9 +1,9 @@
-"""Journal of the frames that a worker held when it crashed: one of them may crash any worker.
+"""A journal of the frames that a worker had in progress when it crashed: one of them may crash any worker.
 
-A frame that is kept until it is answered is redelivered to the next worker when its worker dies. Without this journal,
-a frame that ends processes would end all of them repeatedly. So the journal records which redelivered frames are in
-progress. Frames in progress when a worker died are suspects, and are later processed one at a time; a frame of which a
-worker dies again is guilty, and is refused.
+A frame that the broker keeps until it is answered is redelivered to another worker when its worker dies. A frame that
+crashes workers (poison) would so crash all of them, again and again. Hence the journal records which redelivered frames
+are in progress. Frames in progress at a crash are suspects, and are later processed one at a time. A suspect on which a
+worker crashes again is guilty, and is refused.
 """
 
 from __future__ import annotations
@@ -20,20 +20,26 @@ from halimede.errors import DecodeError
 
 log = structlog.get_logger()
 
+#: the file, in the worker's folder
 FILE = "suspects.json"
-#: deaths after which a frame is guilty, and most frames that are remembered
-DEATHS, MOST = 2, 256
+#: crashes after which a frame is guilty
+GUILTY_DEATHS = 2
+#: frames that are remembered
+MAX_FRAMES = 256
 
 
 class _Journal(msgspec.Struct):
-    """``trial``: frames in progress; ``deaths``: possible deaths of workers by frame, the latest last."""
+    """The file's content, by names of frames. ``trial``: in progress; ``deaths``: crashes with each, latest last."""
 
     trial: list[str] = []
     deaths: dict[str, int] = {}
 
 
 class PoisonJournal:
-    """Records redelivered frames and their outcome. Without a folder the record ends with the process."""
+    """Records redelivered frames and their outcome, in a file in ``folder``; None: only in memory.
+
+    Call ``open`` first, ``begin`` and ``end`` for each redelivered frame, and ``close`` at an orderly end.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = folder / FILE if folder else None
@@ -44,7 +50,7 @@ class PoisonJournal:
         self._alone = asyncio.Lock()
 
     def open(self) -> None:
-        """Read the record of the previous process: a frame that was in progress counts one more crash."""
+        """Read the record of the previous process: each frame in progress has one more crash. Raises nothing."""
         try:
             content = self._path.read_bytes() if self._path else b"{}"
             journal = msgspec.json.decode(content, type=_Journal)
@@ -55,24 +61,24 @@ class PoisonJournal:
             return
         for name in dict.fromkeys(journal.trial):
             journal.deaths[name] = journal.deaths.pop(name, 0) + 1
-        while len(journal.deaths) > MOST:
+        while len(journal.deaths) > MAX_FRAMES:
             del journal.deaths[next(iter(journal.deaths))]
         journal.trial = []
         self._journal = journal
         self._write()
 
-    def guilty(self, payload: bytes) -> bool:
-        """Whether a frame has crashed workers before."""
-        return self._journal.deaths.get(_name(payload), 0) >= DEATHS
+    def is_guilty(self, payload: bytes) -> bool:
+        """Whether a frame was in progress at so many crashes that it is refused."""
+        return self._journal.deaths.get(_name(payload), 0) >= GUILTY_DEATHS
 
     async def begin(self, payload: bytes) -> None:
-        """Start work on a redelivered frame; a suspect waits until no other suspect is in progress.
+        """Begin work on a redelivered frame; a suspect waits, without a deadline, until no other one is in progress.
 
-        Raises DecodeError for a guilty frame: it is refused like an unreadable one.
+        ``payload``: of its message. Raises DecodeError for a guilty frame.
         """
         name = _name(payload)
-        if self.guilty(payload):
-            raise DecodeError(f"{DEATHS} workers have crashed on this frame: it is not processed again")
+        if self.is_guilty(payload):
+            raise DecodeError(f"{GUILTY_DEATHS} workers have crashed on this frame: it is not processed again")
         if self._journal.deaths.get(name) and name not in self._trial:
             await self._alone.acquire()
             if self._journal.deaths.get(name):
@@ -83,13 +89,13 @@ class PoisonJournal:
         self._write()
 
     def end(self, payload: bytes) -> None:
-        """End work on a frame: the worker survived it."""
+        """End work on a frame, which the worker has survived. If no copy of it is in progress, it is no suspect."""
         name = _name(payload)
         self._trial[name] -= 1
         if self._trial[name] > 0:
             return
-        begun = self._trial.pop(name) == 0
-        if begun:
+        has_begun = self._trial.pop(name) == 0
+        if has_begun:
             self._journal.deaths.pop(name, None)
             if self._suspect == name:
                 self._suspect = ""
@@ -97,7 +103,7 @@ class PoisonJournal:
             self._write()
 
     def close(self) -> None:
-        """Close in order: frames in progress do not count as crashes."""
+        """Record an orderly end: frames in progress do not become suspects."""
         self._trial.clear()
         self._write()
 
@@ -112,4 +118,5 @@ class PoisonJournal:
 
 
 def _name(payload: bytes) -> str:
+    """Return the name of a frame in the journal: a digest of its payload."""
     return hashlib.blake2b(payload, digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
-"""Frames of a camera that the worker reads itself: RTSP, MJPEG over HTTP, V4L2, a video file.
+"""Frames of a camera that the worker reads itself (``StreamSource``): RTSP, MJPEG over HTTP, V4L2, a video file.
 
-The edge answers them also without a broker. If a live camera is faster than the worker, older frames are skipped for
-the newest one; a file waits. The camera's status is published on its status topic, as for any other camera.
+The worker answers these frames also without a broker. If a live camera is faster than the worker, frames are skipped in
+favour of the newest one; a file waits. The worker publishes the camera's status, as a camera process does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from halimede.frames import pack
 from halimede.models import AddressPolicy
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
+#: field of the service with the camera's address
 FIELD = "spec.edgeWorker.source.url"
 
 
 @register("url")
 class StreamSource(FrameSource):
-    """One stream, device or file. It requires the packages of the extra ``camera``."""
+    """A ``FrameSource``: one stream, device or file. Raises InvalidFieldError: bad URL, or no extra ``camera``."""
 
     def __init__(self, context: SourceContext) -> None:
         if importlib.util.find_spec("av") is None:
@@ -44,10 +45,10 @@ class StreamSource(FrameSource):
             name=context.camera or name_of(address),
             address=address,
             plays=0 if context.loop else 1,
-            window=1,  # in order
+            window=1,  # one frame at a time, so that they are submitted in order
             allowed=str(AddressPolicy.from_environment()),
         )
-        self._camera = Camera(settings, self._take)
+        self._camera = Camera(settings, self._submit)
         self._intake: FrameSink | None = None
 
     @property
@@ -62,14 +63,14 @@ class StreamSource(FrameSource):
 
     @property
     def trouble(self) -> str:
-        """The camera's error while it has failed or stalled, otherwise empty."""
+        """The camera's error, for users, while it has failed or stalled; otherwise empty."""
         tracker = self._camera.tracker
         if tracker.state not in {"failed", "stalled"}:
             return ""
         return f"{self._camera.settings.name}: {tracker.reason}: {tracker.error}"
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Submit frames until ``stop``; a finished file is not played again."""
+        """Submit frames until ``stop`` is set; a file is played once, unless the source loops."""
         self._intake = intake
         bus = self._context.connect()
         name = self._camera.settings.name
@@ -80,7 +81,8 @@ class StreamSource(FrameSource):
             await stop.wait()
             await status.leave()
 
-    async def _take(self, picture: CapturedPicture, sequence: int) -> bool:
+    async def _submit(self, picture: CapturedPicture, sequence: int) -> bool:
+        """Submit a picture as a frame; publish an unreadable one as a dead letter. Returns True, for ``Camera``."""
         assert self._intake is not None  # noqa: S101 - for the type checker
         name, live = self._camera.settings.name, self._camera.settings.address.live
         payload = pack(frame_of(picture, name, sequence, secrets.token_bytes(ID_BYTES)))

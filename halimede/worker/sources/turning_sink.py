@@ -1,6 +1,6 @@
-"""Turns the frames of cameras upright that send an EXIF orientation, for services that say ``orientation: exif``.
+"""Turns frames upright whose pictures have an EXIF orientation, for services whose source says ``orientation: exif``.
 
-Frames of other services do not come here, so their path is the same as before.
+Frames of other services do not pass through it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halimede.worker.sources.base import FrameSink
 
 
 class TurningSink(FrameSink):
-    """Passes frames on to another sink, upright."""
+    """A ``FrameSink`` that passes frames on to another sink, upright."""
 
     def __init__(self, sink: FrameSink) -> None:
         self._sink = sink
@@ -37,17 +37,20 @@ class TurningSink(FrameSink):
         file: str = "",
         arrived: float = math.inf,
     ) -> None:
-        """Submit a frame upright; see ``FrameSink``. An unreadable one is refused by the sink."""
-        turned = await asyncio.to_thread(_turned, payload, camera)
+        """Turn a frame upright and offer it to the other sink, with the same arguments.
+
+        Raises DecodeError if the frame is too large once it is turned, or, from the other sink, if it is unreadable.
+        """
+        turned = await asyncio.to_thread(_upright_message, payload, camera)
         await self._sink.offer(
             turned, camera, id_=id_, patient=patient, parent=parent, answered=answered, file=file, arrived=arrived
         )
 
 
-def _turned(payload: bytes | memoryview, camera: str) -> bytes | memoryview:
-    """Return a camera message with upright pixels: a bare picture, or a frame with its id.
+def _upright_message(payload: bytes | memoryview, camera: str) -> bytes | memoryview:
+    """Return a camera's message (a picture's file, or a packed frame) with upright pixels.
 
-    An unreadable message is returned unchanged. Raises DecodeError for one that is too large when it is turned.
+    A message that is upright or unreadable is returned unchanged. Raises DecodeError if the turned one is too large.
     """
     if encoding_of(data := bytes(payload)):
         return upright(data)

@@ -1,7 +1,7 @@
-"""The standalone cluster: resources in GM's own store, edited over the bus.
+"""The standalone cluster (``LocalCluster``): resources in GM's own SQLite store, which users edit through GM's API.
 
-All resources are in memory as well, so only writes access the file. Statuses do not change the resource version here,
-so a stale version means that the user edited the resource in between.
+All resources are in memory as well, so only writes access the file. Writing a status does not change the resource
+version here: a new version always means that a user has edited the resource.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import structlog
@@ -41,19 +40,23 @@ from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
 
+#: the begin of the event's message about a damaged store
 DAMAGED = "the store was damaged, or removed while in use: GM created a new one and moved the old one to"
-#: resources in all: the most that a node's sync may name, and thus the most that a node can hold
+#: most resources in all: a node's sync may name no more, so a node can hold no more
 MAX_RESOURCES = 10_000
 
 
 class LocalCluster:
-    """Cluster and Editor on the store ``path``; open inside ``async with``, by one GM at a time."""
+    """A ``Cluster`` and an ``Editor``, which ``port.py`` describes, on the SQLite file ``path``.
+
+    It is open inside ``async with``, by one GM at a time. Entering raises StoreError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path)
         self._store = ResourceStore(self._database)
         self._resources: dict[Key, StoredResource] = {}
-        # a set of keys in order: it is never longer than the list of resources, however many edits there are
+        #: keys that have changed, in order: never more than there are resources, however many edits there are
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
         self._repeats = EventDeduplicator()
@@ -61,7 +64,7 @@ class LocalCluster:
         self._drained: set[str] = set()
         #: resources whose latest status is only in memory, because the store could not be written
         self._unwritten: set[Key] = set()
-        #: why the last write of reports failed
+        #: why the last write of reports failed; empty: it succeeded
         self._unremembered = ""
 
     async def __aenter__(self) -> Self:
@@ -71,26 +74,27 @@ class LocalCluster:
             if self._database.put_aside:
                 self._store.add_event("Warning", "StoreQuarantined", "gm", f"{DAMAGED} {self._database.put_aside}")
         except BaseException:
-            self._database.__exit__(None, None, None)
+            self._database.__exit__()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with suppress(StoreError):
             self._write_rest()
-        self._database.__exit__(kind, error, trace)
+        self._database.__exit__()
 
     # --- Cluster ----------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The number of starts of GM on this store."""
+        """The number of this run of GM: it rises at each start on this store."""
         return self._database.epoch
 
     async def overtake(self, epoch: int) -> bool:
-        """Raise the epoch: this store's lock and ``refuse_a_second`` ensure that there is no other GM."""
+        """Raise the epoch above another one; always return True.
+
+        There is no other GM: one with this store has no lock, and one with another store is refused at its start.
+        """
         self._database.raise_epoch(epoch)
         return True
 
@@ -105,7 +109,7 @@ class LocalCluster:
         return self._database.failures
 
     def check(self) -> str:
-        """Write the statuses that are only in memory; return why that, or another write, would fail."""
+        """Write the statuses that are only in memory; return why that or another write fails, empty if none does."""
         try:
             self._write_rest()
         except StoreError as error:
@@ -114,11 +118,11 @@ class LocalCluster:
 
     @property
     def quarantined(self) -> str:
-        """Names of damaged files that were moved aside and still exist, with the reasons."""
-        return sqlite.quarantined(self._database.path)
+        """Names of damaged files that were moved aside and still exist, with the reasons; empty: none."""
+        return sqlite.quarantine_notice(self._database.path)
 
     async def repair(self) -> None:
-        """Replace a store that was damaged or removed by a new one, filled from memory."""
+        """Replace a file that was damaged or removed by a new one, from memory. A failure is only logged."""
         damage = await asyncio.to_thread(self._database.damage)
         if not damage:
             return
@@ -133,39 +137,39 @@ class LocalCluster:
 
     @property
     def identity(self) -> str:
-        """The identity of the store."""
+        """The random identity of the store. A GM with another one is refused at its start."""
         return self._database.identity
 
     @property
     def complete(self) -> bool:
-        """False if an earlier store may have been lost (see ``Database.lost``)."""
+        """False if an earlier store may have been lost, as after each start with an empty folder."""
         return not self._database.lost
 
     def session_key(self, uid: str) -> str:
-        """Return the session key of a service, derived from the secret of the store."""
+        """Return the session key of a service, computed from its uid and the secret of the store."""
         return _session_key(self._database.session_secret, uid)
 
     def get(self, key: Key) -> StoredResource | None:
-        """Return a resource."""
+        """Return a resource; None: there is none."""
         return self._resources.get(key)
 
-    def exists(self, key: Key, uid: str) -> bool:
-        """Whether the resource exists with this uid."""
+    def exists(self, key: Key, uid: str = "") -> bool:
+        """Whether a resource exists with this uid (empty: any)."""
         stored = self._resources.get(key)
-        return stored is not None and stored.uid == uid
+        return stored is not None and uid in {"", stored.uid}
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
-        """Return all resources (of one kind, of one namespace)."""
+        """Yield all resources, or only those of a kind (by its plural) or of a namespace."""
         for key, stored in self._resources.items():
             if plural in {"", key.plural} and namespace in {"", key.namespace}:
                 yield stored
 
     def namesakes(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
-        """Always empty: ``apply`` refuses a name that another group has."""
+        """Return no resources of the same name in another API group: ``apply`` refuses such a name."""
         return ()
 
     async def changes(self) -> AsyncIterator[Happening]:
-        """Yield keys that were edited, to one consumer."""
+        """Yield keys of resources that were created, edited or removed, without end, to one caller."""
         while True:
             await self._change.wait()
             self._change.clear()
@@ -175,9 +179,9 @@ class LocalCluster:
                 yield key
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
-        """Replace a status. Raises ConflictError if the resource was edited since.
+        """Replace a status. Raises ConflictError if the resource was edited since ``stored`` was read.
 
-        While the store cannot be written, the status stays in memory: nodes repeat the reports that it is made from.
+        While the store cannot be written, the status is only in memory: it is made from reports that nodes repeat.
         """
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:
@@ -193,17 +197,20 @@ class LocalCluster:
             log.critical("statuses not stored", error=str(error))
 
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
-        """Set fields of a spec. Raises ConflictError if the resource was edited since, or is gone."""
+        """Set fields of a spec. Raises ConflictError if the resource was edited since ``stored`` was read, or is gone.
+
+        Raises InvalidFieldError if the spec would be invalid.
+        """
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:
             raise ConflictError(f"{stored.key} was edited in the meantime")
         await self.apply(admit({**now.resource.body, "spec": {**now.resource.body["spec"], **fields}}))
 
     async def add_finalizer(self, key: Key, uid: str) -> None:
-        """Do nothing: here each deletion waits."""
+        """Do nothing: here each deletion waits for ``finalize``."""
 
     async def finalize(self, key: Key, uid: str) -> None:
-        """Remove a resource whose deletion was requested."""
+        """Remove a resource whose deletion was requested. Raises StoreError."""
         stored = self._resources.get(key)
         if stored is not None and stored.uid == uid and stored.deleting:
             self._store.remove(key, uid, stored.resource.metadata.generation)
@@ -211,22 +218,14 @@ class LocalCluster:
             self._announce(key)
 
     def workers(self, key: Key) -> ClusterWorkers:  # noqa: ARG002
-        """Always empty: nodes start the workers."""
+        """Return no objects and no pods: nodes start the workers."""
         return ClusterWorkers()
 
-    async def secrets(
-        self,
-        namespace: str,  # noqa: ARG002
-        names: Collection[str],
-    ) -> Mapping[str, dict[str, Any] | None]:
-        """There are no Secrets: return None for each name."""
+    async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:  # noqa: ARG002
+        """Return None for each name: there are no Secrets."""
         return dict.fromkeys(names)
 
-    async def pod_warnings(
-        self,
-        namespace: str,  # noqa: ARG002
-        uids: Collection[str],  # noqa: ARG002
-    ) -> Mapping[str, tuple[str, str]]:
+    async def pod_warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:  # noqa: ARG002
         """Return nothing: there are no pods."""
         return {}
 
@@ -237,15 +236,15 @@ class LocalCluster:
         """Do nothing: no objects were made."""
 
     async def bury(self, uid: str, generation: int) -> None:
-        """Remember that a uid was deleted."""
+        """Store that a uid was deleted up to a generation. Raises StoreError."""
         self._store.bury(uid, generation)
 
     def deleted_generation(self, uid: str) -> int | None:
-        """Return the last generation of a uid that was deleted."""
+        """Return the last generation of a deleted uid; None: its deletion is not known."""
         return self._store.deleted_generation(uid)
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Add to the event log if the store can be written: an action must not fail because of its event."""
+        """Add an event to the log, unless it repeats too often; a failure of the store is only logged."""
         times = self._repeats.times(reason, about)
         if not times:
             return
@@ -255,7 +254,7 @@ class LocalCluster:
             log.warning("event not stored", reason=reason, about=about, message=message, error=str(error))
 
     async def remember(self, memory: Memory) -> None:
-        """Store reports and nodes, and statuses that could not be written before. Raises StoreError."""
+        """Store reports and nodes, and the statuses that are only in memory. Raises StoreError."""
         self._unremembered = ""
         try:
             self._write_rest()
@@ -266,12 +265,12 @@ class LocalCluster:
             raise
 
     async def forget_node(self, node: str) -> None:
-        """Drop the stored data of a node."""
+        """Drop the stored data of a node. Raises StoreError."""
         self._store.forget_node(node)
         self._drained.discard(node)
 
     async def recall(self) -> Memory:
-        """Return what was remembered."""
+        """Return the stored reports and nodes, and the drained nodes."""
         memory = self._store.recall()
         self._drained = set(memory.drained)
         return memory
@@ -279,7 +278,10 @@ class LocalCluster:
     # --- Editor -----------------------------------------------------------------------------------------------
 
     async def apply(self, resource: Resource[Any], lost: LostVersion | None = None) -> Applied:
-        """Create or edit. Raises ConflictError at the limit of resources."""
+        """Create or edit a resource, which continues the version ``lost`` that only nodes hold.
+
+        Raises ConflictError as ``Editor.apply`` does, and at the limit of resources, and StoreError.
+        """
         self._check_limit(resource)
         applied = self._store.apply(self._resources.get(resource.key), resource, lost)
         if applied.outcome != "unchanged":
@@ -287,29 +289,36 @@ class LocalCluster:
             self._announce(resource.key)
         return applied
 
-    def try_apply(self, resource: Resource[Any]) -> Outcome:
-        """Return what ``apply`` would do. Raises ConflictError as it does."""
+    def try_apply(self, resource: Resource[Any], lost: LostVersion | None = None) -> Outcome:
+        """Return what ``apply`` would do. Raises ConflictError as ``apply`` does."""
         self._check_limit(resource)
-        return outcome_of(self._resources.get(resource.key), resource)
+        return outcome_of(self._resources.get(resource.key), resource, lost)
 
     def _check_limit(self, resource: Resource[Any]) -> None:
+        """Raise ConflictError if there are too many resources for a new one."""
         if resource.key not in self._resources and len(self._resources) >= MAX_RESOURCES:
             raise ConflictError(f"there are already {MAX_RESOURCES} resources: delete some that are not needed")
 
     async def delete(self, key: Key) -> StoredResource:
-        """Request deletion."""
+        """Request the deletion of a resource; return it with its deletion time.
+
+        Raises UnknownResourceError and StoreError.
+        """
         stored = self._store.mark_deleted(require(self._resources.get(key), key))
         self._resources[key] = stored
         self._announce(key)
         return stored
 
     async def mark_drained(self, node: str, *, drained: bool) -> None:
-        """Store whether a node is drained."""
+        """Store whether a user has drained a node. Raises StoreError."""
         self._store.mark_drained(node, drained=drained)
         (self._drained.add if drained else self._drained.discard)(node)
 
     def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
-        """Return events, oldest first."""
+        """Return the newest ``limit`` events about an object (empty: about all), oldest first.
+
+        Their sequence numbers are above ``after``, and below ``before`` unless that is 0.
+        """
         return self._store.events(after, about, limit, before)
 
     def _write_rest(self) -> None:
@@ -321,10 +330,12 @@ class LocalCluster:
             self._unwritten.clear()
 
     def _announce(self, key: Key) -> None:
+        """Have ``changes`` yield a key."""
         self._changed[key] = None
         self._change.set()
 
 
 @lru_cache(maxsize=1024)  # each message to a node about the service needs it
 def _session_key(secret: str, uid: str) -> str:
+    """Return the session key of a service's uid: HMAC-SHA-256 in hexadecimal, cut."""
     return hmac.new(secret.encode(), uid.encode(), hashlib.sha256).hexdigest()[:SESSION_KEY_DIGITS]

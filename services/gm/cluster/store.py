@@ -1,8 +1,8 @@
-"""Resources, statuses, events, reports and nodes in SQLite, edited by Kubernetes' rules.
+"""Resources, statuses, events, reports and nodes in SQLite (``ResourceStore``), edited by Kubernetes' rules.
 
-A resource version changes with each edit by the user, the generation with each edit of ``spec``, the uid with each
-re-creation. Writing a status changes none of them, so that a user's edit never conflicts with GM's counts. The store
-refuses edits that are based on another version (ConflictError). It does not use the bus.
+The resource version changes with each edit by the user, the generation with each edit of ``spec``, the uid with each
+re-creation. Writing a status changes none of them, so that a user's edit never conflicts with GM's counts. An edit that
+is based on another resource version is refused (ConflictError). ``LocalCluster`` uses the store.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from services.gm.cluster.sqlite_file import Database, StoreError
 log = structlog.get_logger()
 T = TypeVar("T")
 
+#: most events that are kept
 MAX_EVENTS = 5000
-#: remembered deletions: if a node was away for more of them, the user must delete what it still holds
+#: most remembered deletions: if a node was away for more of them, a user must delete what it still holds
 MAX_TOMBSTONES = 100_000
-#: the table may exceed ``MAX_EVENTS`` by this number: events are not counted at each write
+#: number of events by which the table may exceed ``MAX_EVENTS``: they are not counted at each write
 EVENT_SLACK = 100
-#: fields that only the server sets; ``resourceVersion`` in an edit is the version that it is based on
+#: fields of the metadata that only the server sets; an edit may have ``resourceVersion``, the one that it is based on
 SERVER_SET = frozenset({
     "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
     "selfLink", "managedFields",
@@ -48,7 +49,7 @@ SERVER_SET = frozenset({
 
 
 class ResourceStore:
-    """The tables. All methods are atomic."""
+    """The tables of an open database. Each method is one transaction. All raise StoreError if the file fails."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -57,7 +58,7 @@ class ResourceStore:
     # --- resources --------------------------------------------------------------------------------------------
 
     def load(self) -> list[StoredResource]:
-        """Return all resources. Raises StoreError if this version cannot read one: none is dropped silently."""
+        """Return all resources with their statuses. Raises StoreError if one cannot be read, and drops none."""
         rows = self._db.read("SELECT namespace, plural, name, body, status FROM resources")
         return [self._read(*row) for row in rows]
 
@@ -77,32 +78,31 @@ class ResourceStore:
     def apply(
         self, existing: StoredResource | None, resource: Resource[Any], lost: LostVersion | None = None
     ) -> Applied:
-        """Create or edit. Raises ConflictError; applying the same content twice writes nothing.
+        """Create a resource (``existing`` None) or edit it; the same content again writes nothing.
 
-        A resource that is created continues the uid of ``lost``. Its generation is higher than that of the nodes: they
-        may hold another spec.
+        The resource continues the uid of ``lost``, with a higher generation, because nodes may hold another spec: so it
+        is written with the same content, too. Raises ConflictError as ``outcome_of`` does.
         """
-        outcome = outcome_of(existing, resource)
+        outcome = outcome_of(existing, resource, lost)
         content = _user_part(resource.body)
         if existing is None:
-            return Applied(outcome, self._create(content, lost or LostVersion(str(uuid.uuid4()), 0)))
-        if outcome == "unchanged":
+            before = lost or LostVersion(str(uuid.uuid4()), 0)
+            uid, generation, created, status = before.uid, before.generation + 1, utc_now(), None
+        elif outcome == "unchanged":
             return Applied(outcome, existing)
-        have = _user_part(existing.resource.body)
-        old = existing.resource.metadata
+        else:
+            old, has_new_spec = existing.resource.metadata, content["spec"] != existing.resource.body["spec"]
+            uid, created, status = old.uid, old.creation_timestamp or utc_now(), existing.status
+            generation = max(old.generation + has_new_spec, lost.generation + 1 if lost else 0)
         with self._db.transaction(durable=True):
-            body = self._with_metadata(
-                content,
-                uid=old.uid,
-                generation=old.generation + (content["spec"] != have["spec"]),
-                created=old.creation_timestamp or utc_now(),
-            )
-            stored = StoredResource(parse(body), existing.status)
+            server_set = {"uid": uid, "generation": generation, "creationTimestamp": created}
+            metadata = {**content["metadata"], **server_set, "resourceVersion": self._next_version()}
+            stored = StoredResource(parse({**content, "metadata": metadata}), status)
             self._write(stored)
         return Applied(outcome, stored)
 
     def mark_deleted(self, existing: StoredResource) -> StoredResource:
-        """Set the deletion time; it never changes again."""
+        """Set the deletion time of a resource, unless it has one; return the resource with it."""
         if existing.deleting:
             return existing
         with self._db.transaction(durable=True):
@@ -113,7 +113,7 @@ class ResourceStore:
         return stored
 
     def remove(self, key: Key, uid: str, generation: int) -> None:
-        """Drop a resource and the nodes' reports on it."""
+        """Drop a resource and the nodes' reports on it; ``generation``: its last one, for nodes that still hold it."""
         with self._db.transaction(durable=True) as db:
             db.execute(
                 "DELETE FROM resources WHERE plural = ? AND namespace = ? AND name = ?",
@@ -123,16 +123,17 @@ class ResourceStore:
             self._bury(uid, generation)
 
     def bury(self, uid: str, generation: int) -> None:
-        """Store that a uid was deleted, for nodes that are offline."""
+        """Store that a uid was deleted up to a generation, for nodes that are offline."""
         with self._db.transaction(durable=True):
             self._bury(uid, generation)
 
     def deleted_generation(self, uid: str) -> int | None:
-        """Return the last generation of a deleted uid; None: its deletion is not known."""
+        """Return the last generation of a deleted uid; None: its deletion is not stored."""
         rows = self._db.read("SELECT generation FROM tombstones WHERE uid = ?", (uid,))
         return rows[0][0] if rows else None
 
     def _bury(self, uid: str, generation: int) -> None:
+        """Store that a uid was deleted, in the caller's transaction, unless all missing resources were."""
         if not self._db.lost:
             return  # whatever is not here was deleted
         db = self._db.connection
@@ -140,37 +141,22 @@ class ResourceStore:
         db.execute("DELETE FROM tombstones WHERE rowid <= (SELECT max(rowid) FROM tombstones) - ?", (MAX_TOMBSTONES,))
 
     def write_statuses(self, statuses: Mapping[Key, Status]) -> None:
-        """Replace statuses."""
+        """Replace the statuses of resources that exist."""
         with self._db.transaction() as db:
             db.executemany(
                 "UPDATE resources SET status = ? WHERE plural = ? AND namespace = ? AND name = ?",
                 [(msgspec.json.encode(status), *_parts(key)) for key, status in statuses.items()],
             )
 
-    def _create(self, content: ResourceBody, before: LostVersion) -> StoredResource:
-        with self._db.transaction(durable=True):
-            generation = before.generation + 1
-            body = self._with_metadata(content, uid=before.uid, generation=generation, created=utc_now())
-            stored = StoredResource(parse(body))
-            self._write(stored)
-        return stored
-
-    def _with_metadata(self, content: ResourceBody, *, uid: str, generation: int, created: str) -> ResourceBody:
-        server_set = {
-            "uid": uid,
-            "generation": generation,
-            "resourceVersion": self._next_version(),
-            "creationTimestamp": created,
-        }
-        return {**content, "metadata": {**content["metadata"], **server_set}}
-
     def _next_version(self) -> str:
+        """Return a resource version that was never used before, in the caller's transaction."""
         row = self._db.connection.execute(
             "INSERT INTO meta VALUES ('version', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value"
         ).fetchone()
         return str(row[0])
 
     def _write(self, stored: StoredResource) -> None:
+        """Write a resource and its status, in the caller's transaction."""
         key = stored.key
         self._db.connection.execute(
             "INSERT INTO resources VALUES (?, ?, ?, ?, ?)"
@@ -185,6 +171,7 @@ class ResourceStore:
         )
 
     def _read(self, namespace: str, plural: str, name: str, body: bytes, status: bytes | None) -> StoredResource:
+        """Return the resource of a row (JSON). Raises StoreError if this version cannot read it."""
         try:
             resource = parse(msgspec.json.decode(body))
             return StoredResource(resource, msgspec.json.decode(status, type=Status) if status else None)
@@ -197,7 +184,10 @@ class ResourceStore:
     # --- events -----------------------------------------------------------------------------------------------
 
     def add_event(self, type_: EventType, reason: str, about: str, message: str, *, times: int = 1) -> None:
-        """Add an event; if it repeats the latest event of the object, it replaces that with a higher count."""
+        """Add an event about an object; if it repeats the latest one about it, that one gets a higher count instead.
+
+        ``times``: number of events that this one stands for.
+        """
         with self._db.transaction() as db:
             last = db.execute(
                 "SELECT sequence, type, reason, message, count FROM events WHERE about = ?"
@@ -221,8 +211,9 @@ class ResourceStore:
                 )
 
     def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
-        """Return the newest ``limit`` events with a sequence above ``after``, and below ``before`` unless that is 0,
-        oldest first.
+        """Return the newest ``limit`` events about an object (empty: about all), oldest first.
+
+        Their sequence numbers are above ``after``, and below ``before`` unless that is 0.
         """
         rows = self._db.read(
             "SELECT sequence, time, type, reason, about, message, count FROM events"
@@ -237,7 +228,7 @@ class ResourceStore:
     # --- memory -----------------------------------------------------------------------------------------------
 
     def remember(self, reports: Iterable[NodeReport], nodes: Iterable[Presence]) -> None:
-        """Store reports and nodes in place of earlier ones."""
+        """Store reports and nodes' presences in place of earlier ones."""
         with self._db.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO reports VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -251,22 +242,20 @@ class ResourceStore:
             )
 
     def forget_node(self, node: str) -> None:
-        """Drop the stored data of a node."""
+        """Drop the stored reports, presence and drain mark of a node."""
         with self._db.transaction() as db:
             db.execute("DELETE FROM reports WHERE node = ?", (node,))
             db.execute("DELETE FROM nodes WHERE name = ?", (node,))
             db.execute("DELETE FROM drained WHERE name = ?", (node,))
 
     def mark_drained(self, node: str, *, drained: bool) -> None:
-        """Store whether a node is drained."""
+        """Store whether a user has drained a node."""
         statement = "INSERT OR IGNORE INTO drained VALUES (?)" if drained else "DELETE FROM drained WHERE name = ?"
         with self._db.transaction(durable=True) as db:
             db.execute(statement, (node,))
 
     def recall(self) -> Memory:
-        """Return the stored reports and nodes. Rows of another version that cannot be read are skipped: nodes send
-        them again.
-        """
+        """Return the stored reports and nodes, without rows that this version cannot read: nodes send them again."""
         read = self._db.read
         reports = [
             NodeReport(Key(plural, namespace, name), node, status, bool(live), bool(edge))
@@ -289,6 +278,7 @@ def require(stored: StoredResource | None, key: Key) -> StoredResource:
 
 
 def _readable(body: bytes, kind: type[T], node: str) -> T | None:
+    """Return a stored message (JSON); None, and a log line, if this version cannot read it."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
@@ -296,8 +286,14 @@ def _readable(body: bytes, kind: type[T], node: str) -> T | None:
         return None
 
 
-def outcome_of(existing: StoredResource | None, resource: Resource[Any]) -> Outcome:
-    """Return what applying a resource does to the stored one. Raises ConflictError if it cannot be applied."""
+def outcome_of(existing: StoredResource | None, resource: Resource[Any], lost: LostVersion | None = None) -> Outcome:
+    """Return what applying a resource does to the stored one (None: there is none).
+
+    With ``lost``, a version that only nodes hold, the same content is a change, too.
+
+    Raises ConflictError if the stored one is being deleted or of another API group, or if the resource is based on
+    another version of it.
+    """
     key, version = resource.key, resource.metadata.resource_version
     if existing is None:
         if version:
@@ -312,7 +308,7 @@ def outcome_of(existing: StoredResource | None, resource: Resource[Any]) -> Outc
         raise ConflictError(f"{key} is being deleted: apply it again once it is gone")
     # before the check of the version: a client may repeat an edit whose reply was lost
     if _user_part(resource.body) == _user_part(existing.resource.body):
-        return "unchanged"
+        return "configured" if lost else "unchanged"
     if version and version != existing.resource_version:
         raise ConflictError(
             f"{key} has changed (resourceVersion {existing.resource_version}, not {version}): get it again, or leave"
@@ -329,4 +325,5 @@ def _user_part(body: ResourceBody) -> ResourceBody:
 
 
 def _parts(key: Key) -> tuple[str, str, str]:
+    """Return the values of the columns that name a resource."""
     return key.plural, key.namespace, key.name

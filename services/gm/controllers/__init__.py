@@ -1,4 +1,4 @@
-"""The controllers of all kinds; ``plan`` selects one by the resource's plural."""
+"""The controllers: the rules of each kind of resource. ``plan`` applies those of a resource's kind."""
 
 from services.gm.controllers import dataset, inferencemodel, model, training_jobs, trainingmodel, worker_service
 from services.gm.controllers.base import CONTROLLERS, Controller, Observed, plan

@@ -1,8 +1,10 @@
-"""What all controllers share: their input and output, their registry, and the deletion of resources.
+"""What all controllers share: ``Controller``, its input (``Observed``), its output (``Action``), and the registry.
 
-A controller only decides. Its ``deliver`` returns which nodes shall hold a resource, its ``plan`` adds the status. Both
-return the same output for the same input, so it is always safe to run them again. A new kind is one new file with
-``@register``.
+A controller is the rules of one kind of resource, and only decides. Its ``deliver`` returns which nodes shall hold a
+resource; ``build``, ``edits``, ``status`` and ``step`` return the Kubernetes objects, the edits of other resources, and
+the status. All return the same output for the same input, so it is always safe to run them again. A new kind is one new
+file with ``@register``. The deletion of a resource has the same rules for all kinds, here. In actions, ``key`` (plural,
+namespace and name) and ``uid`` (the resource's life) name a resource.
 """
 
 from __future__ import annotations
@@ -26,27 +28,10 @@ from services.gm.workloads.pod_history import PodBackoff
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import NodeView, PodFacts
 
-__all__ = [
-    "Action",
-    "AddFinalizer",
-    "ClearStatus",
-    "Delivery",
-    "Edit",
-    "Ensure",
-    "Finalize",
-    "Forget",
-    "Keep",
-    "Pull",
-    "RecordEvent",
-    "Remove",
-    "Send",
-    "WriteStatus",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The node shall hold this resource in this generation."""
+    """The node shall hold this resource in this generation (version of its spec)."""
 
     node: str
     resource: Resource[Any]
@@ -54,7 +39,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The node shall keep the generation that it holds of this uid: the present one has to wait."""
+    """The node shall keep the generation that it holds of a resource's uid: the present one cannot be used yet."""
 
     node: str
     key: Key
@@ -63,7 +48,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The node shall not, or no longer, hold this resource."""
+    """The node shall not hold a resource's uid, and accept no generation of it up to ``generation``."""
 
     node: str
     key: Key
@@ -73,7 +58,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class AddFinalizer:
-    """Make the resource's deletion wait for the nodes: before it is sent to a node."""
+    """Make a resource's deletion wait for the nodes. Carried out before the resource is sent to a node."""
 
     key: Key
     uid: str
@@ -81,7 +66,10 @@ class AddFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the status of the resource, or of a ``namesake`` (see ``Cluster.namesakes``), which is not published."""
+    """Replace the status of a resource, and publish it.
+
+    ``namesake``: the status is that of a resource of the same name in another API group, and is not published.
+    """
 
     key: Key
     status: Status
@@ -90,14 +78,14 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClearStatus:
-    """Clear the resource's status topic."""
+    """Clear the retained message with the resource's status."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Remove a resource whose deletion was requested."""
+    """Remove a resource from the cluster: its deletion was requested, and no online node holds it any more."""
 
     key: Key
     uid: str
@@ -105,7 +93,7 @@ class Finalize:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Add to the event log."""
+    """Add an event (Normal or Warning) about a resource to the log: a reason in one word, and a message for users."""
 
     type: EventType
     reason: str
@@ -115,7 +103,7 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Set fields of a resource's spec, unless its user edits it in the meantime."""
+    """Set ``fields`` of a resource's spec, by their names in JSON, unless a user has edited it meanwhile."""
 
     stored: StoredResource
     fields: Mapping[str, Any]
@@ -123,27 +111,29 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """GM's store of files shall have a file of a worker; the resource is reconciled again when it has it."""
+    """GM's store of files shall have a file of a worker; the resource ``key`` is reconciled again when it has it."""
 
     key: Key
     file: WorkerFile
 
 
+#: what one node shall hold
 Delivery = Send | Keep | Forget
+#: what a reconciliation does
 Action = Delivery | AddFinalizer | Ensure | Remove | Pull | Edit | WriteStatus | ClearStatus | Finalize | RecordEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
-    """A service in a cluster that runs its workers as pods.
+class ServiceWorkload:
+    """The objects and pods of one service, in a cluster that runs workers as pods.
 
     Attributes:
-        workers: the objects and pods.
-        settings: of new pods.
+        workers: the objects (Deployments and others), the pods, and the Secrets.
+        settings: the operator's settings for new pods.
         troubles: the problems of the last attempt to write the objects.
         late: the uids of pods that have been starting for long.
-        events: the last warning about each of those: its reason and its message.
-        backoffs: of each worker whose pods fail one after the other, how its next pod is made to wait.
+        events: (reason, message) of the last warning about each late pod, by its uid.
+        backoffs: of each worker whose pods fail one after the other, by its name: how its next pod is made to wait.
 
     """
 
@@ -165,23 +155,23 @@ class Observed:
     """What GM knows of one resource.
 
     Attributes:
-        now: the time, for display.
+        now: the time in RFC 3339, for display.
         original: the resource as its user wrote it; None: the same as the desired one.
-        status: as last written.
-        placed: the nodes where it is placed, with its roles there.
-        holders: nodes that may hold it.
-        nodes: known nodes; a name that is missing was never online.
-        reports: the last report of each node on this uid.
+        status: as last written; None: there is none yet.
+        placed: the nodes where it is placed, by name, with the names of its workers there.
+        holders: names of the nodes that may hold it.
+        nodes: known nodes, by name; a name that is missing was never online.
+        reports: the last report of each node on this uid, by the node's name.
         references: the resources that it names; None: missing, or being deleted.
-        models: the Models of its namespace, if it selects among them.
-        without_finalizer: the resource or references whose deletion would not wait for the nodes yet.
-        as_pods: whether the cluster runs workers as pods; local controllers then only prepare and count.
-        pods: the objects and pods of the service in such a cluster.
+        models: the Models of its namespace, if it selects among them; else none.
+        without_finalizer: those of the resource and its references whose deletion would not wait for the nodes yet.
+        as_pods: whether the cluster runs workers as pods; local controllers then only prepare files and count.
+        workload: the objects and pods of the service in such a cluster; None: nodes start workers themselves.
         edited: the resources that it may edit, as their users wrote them; None: missing, or being deleted.
-        pulled: files of workers: empty if GM's store has the file, else why it has not.
-        watched: the reports on other resources that its rules depend on; None: there is no such resource.
-        statuses: the last statuses of those.
-        related: those resources, and others whose rules depend on one of them.
+        pulled: files of workers by digest: empty if GM's store has the file, else why it has not.
+        watched: the nodes' reports on other resources that its rules depend on; None: there is no such resource.
+        statuses: the last statuses of the watched resources.
+        related: the watched resources, and others whose rules depend on one of them.
         refused: the problems of edits that were not accepted.
         heartbeat: whether the status must be written even if only its times differ.
 
@@ -198,7 +188,7 @@ class Observed:
     models: tuple[Resource[Any], ...] = ()
     without_finalizer: tuple[StoredResource, ...] = ()
     as_pods: bool = False
-    pods: Pods | None = None
+    workload: ServiceWorkload | None = None
     edited: Mapping[Key, StoredResource | None] = field(default_factory=dict)
     pulled: Mapping[str, str] = field(default_factory=dict)
     watched: Mapping[Key, Mapping[str, NodeReport] | None] = field(default_factory=dict)
@@ -209,28 +199,29 @@ class Observed:
 
     @property
     def shares(self) -> list[Share]:
-        """The part of each node where the service is placed."""
+        """The part in the service of each node where it is placed, by the nodes' names."""
         return [
             Share(node, roles, self.nodes.get(node), self.reports.get(node))
             for node, roles in sorted(self.placed.items())
         ]
 
     def is_online(self, node: str) -> bool:
-        """Whether a node is online."""
+        """Whether a node is online; False for an unknown one."""
         state = self.nodes.get(node)
         return state is not None and state.online
 
     @property
     def pod_facts(self) -> PodFacts:
-        """What is known of the service's pods besides their statuses."""
-        if self.pods is None:
+        """What nodes and events say of the service's pods, besides the pods' own statuses."""
+        if self.workload is None:
             return PodFacts()
-        names = {pod.get("spec", {}).get("nodeName") for pod in self.pods.workers.pods} - {None}
+        names = {pod.get("spec", {}).get("nodeName") for pod in self.workload.workers.pods} - {None}
         nodes = {name: _node_view(self.nodes.get(name), self.reports.get(name)) for name in names}
-        return PodFacts(nodes, self.pods.late, self.pods.events)
+        return PodFacts(nodes, self.workload.late, self.workload.events)
 
 
 def _node_view(node: Node | None, report: NodeReport | None) -> NodeView:
+    """Return what a node's last report says of the pods there."""
     status = report.status if report and report.live else None
     running = frozenset(w.name for w in status.workers if w.phase == "Running") if status and status.workers else None
     if status and not status.workers and status.phase != "Running":
@@ -240,42 +231,46 @@ def _node_view(node: Node | None, report: NodeReport | None) -> NodeView:
 
 
 class Controller(Protocol):
-    """The rules of one kind. All methods are pure. The default methods are those of a kind without workers."""
+    """The rules of one kind of resource. All methods are pure. The default methods are for a kind without workers.
+
+    ``desired`` is the resource in the form of ``entry``.
+    """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
-        """Return the resource in the form that nodes receive, with its roles and references.
+        """Return the resource in the form that nodes receive, with its workers and the resources that these name.
 
-        ``status`` is the last written one: it contains the Models that GM has chosen.
+        ``status``: the last written one, which contains the Models that GM has chosen. Raises InvalidFieldError.
         """
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Decide what the nodes in ``placed`` and ``holders`` shall hold: all nodes where it is placed hold it."""
+        """Yield what the nodes in ``placed`` and ``holders`` shall hold; by default each placed node the resource."""
         for node in observed.placed:
             yield Send(node, desired)
         yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the desired objects in a cluster that runs pods; None: it has none."""
+        """Return the desired objects in a cluster that runs pods; None: nodes start workers, or there are none."""
 
     def secret_names(self, desired: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
-        """Return the Secrets of its namespace that ``build`` needs; called only for kinds with workers."""
+        """Return the names of the Secrets of its namespace that ``build`` needs; called only for kinds with workers."""
         raise NotImplementedError
 
     def edits(self, desired: Resource[Any], observed: Observed) -> Iterator[Pull | Edit]:  # noqa: ARG002
-        """Decide what GM fetches from workers, and which other resources it edits; by default nothing.
+        """Yield the files that GM fetches from workers, and the edits of other resources; by default nothing.
 
-        Also called for a resource that is being deleted: it is gone once this yields nothing.
+        Also called for a resource that is being deleted: it is removed once this yields nothing.
         """
         yield from ()
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Return the resource's status by what is observed."""
+        """Return the resource's status by what is observed. ``built``: what ``build`` has returned."""
 
     def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:  # noqa: ARG002
-        """Advance the state machine of the kind, which the status holds: return the status to write."""
+        """Return the status to write, after a step of the state machine of the kind; by default ``status`` itself."""
         return status
 
 
+#: the controller of each kind, by the kind's plural
 CONTROLLERS: dict[str, Controller] = {}
 #: reasons of a local controller that also say why a pod on its node is still being created
 PREPARING = frozenset({"ModelNotReady", "DatasetNotReady"})
@@ -284,7 +279,7 @@ TIMED = frozenset({"conditions", "update_time", "number_of_samples"})
 
 
 def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
-    """Register a class, whose constructor has no parameters, as the controller of a plural."""
+    """Return a class decorator that makes an instance the controller of a plural; its constructor has no parameters."""
 
     def add(controller: type[Controller]) -> type[Controller]:
         CONTROLLERS[plural] = controller()
@@ -299,7 +294,7 @@ def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
 
 
 def deliveries(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return which nodes shall hold the resource; of a resource that is being deleted, all actions."""
+    """Return what nodes shall hold, after finalizers; for a resource that is being deleted, return all actions."""
     if desired.metadata.deletion_timestamp is not None:
         return _retire(desired, observed)
     actions = list(CONTROLLERS[desired.kind.plural].deliver(desired, observed))
@@ -309,14 +304,18 @@ def deliveries(desired: Resource[Any], observed: Observed) -> list[Action]:
 
 
 def objects_and_status(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return the actions that follow the deliveries: write the objects, edit other resources, write the status."""
+    """Return the actions that follow the deliveries: write the objects, edit other resources, write the status.
+
+    ``edits`` come before ``step``: they follow the state that is already written, so a GM that is killed in between
+    repeats them.
+    """
     if desired.metadata.deletion_timestamp is not None:
         return []
     actions: list[Action] = []
     controller = CONTROLLERS[desired.kind.plural]
     built = controller.build(desired, observed)
-    if built is not None and observed.pods is not None:
-        actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)
+    if built is not None and observed.workload is not None:
+        actions += differences(built, observed.workload.workers.objects, desired.metadata.uid)
     actions += controller.edits(desired, observed)
     status = controller.step(desired, observed, controller.status(desired, observed, built), built)
     if is_same_status(status, observed.status) and not observed.heartbeat:
@@ -331,7 +330,7 @@ def objects_and_status(desired: Resource[Any], observed: Observed) -> list[Actio
 
 
 def conflicts(namesakes: Iterable[StoredResource], owner: StoredResource, now: str) -> Iterator[WriteStatus]:
-    """Yield a status for each resource whose name another group already has: it is not reconciled."""
+    """Yield a new status for each namesake of ``owner``: a resource of another API group, which is not reconciled."""
     group = owner.resource.kind.api_version
     for namesake in namesakes:
         text = f"{group} {owner.key} already has that name, and both would use the same topics: delete one of the two"
@@ -342,7 +341,7 @@ def conflicts(namesakes: Iterable[StoredResource], owner: StoredResource, now: s
 
 
 def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
-    """Delete a resource from nodes that hold it and where it is not placed.
+    """Yield deletes of a resource for the nodes that hold it and where it is not placed.
 
     The generation in the delete is one below the present one. A node never accepts a generation up to that of the
     delete, but it must accept the present one if the resource is placed there again.
@@ -353,7 +352,7 @@ def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
 
 
 def is_same_status(new: Status, old: Status | None) -> bool:
-    """Whether two statuses are equal except for heartbeats."""
+    """Whether two statuses are equal except for times that change without a new fact."""
     return old is not None and _timeless(new) == _timeless(old)
 
 
@@ -363,6 +362,7 @@ def has_new_phase(new: Status, old: Status | None) -> bool:
 
 
 def _timeless(status: Status) -> tuple[object, ...]:
+    """Return the values of a status that count in comparisons."""
     conditions = [
         (c.type, c.status, c.observed_generation, c.last_transition_time, c.reason, c.message)
         for c in status.conditions
@@ -371,7 +371,10 @@ def _timeless(status: Status) -> tuple[object, ...]:
 
 
 def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Delete the resource from each node; finalize it once no online node holds it. Offline nodes learn it by sync."""
+    """Return deletes for each node, and the removal of the resource once no online node holds it.
+
+    Offline nodes learn of the deletion by their next sync.
+    """
     meta, key = desired.metadata, desired.key
     actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]
     edits = list(CONTROLLERS[key.plural].edits(desired, observed))
@@ -386,15 +389,19 @@ def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
 
 
 def node_problems(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
-    """Yield roles without a node. Recovers without an edit; if pods run, the scheduler reports unmatched selectors."""
+    """Yield the problems of workers without a node.
+
+    They may end without an edit, when a node appears. If workers are pods, only names of nodes are checked: the
+    scheduler reports selectors that match no node.
+    """
     placed = {name for names in observed.placed.values() for name in names}
     for role in roles:
         at = role.at
         if role.pod.node_name and role.pod.node_name not in observed.nodes:
             name = role.pod.node_name
-            text = f"there is no node {name}" if observed.pods else f"node {name} has never connected"
+            text = f"there is no node {name}" if observed.workload else f"node {name} has never connected"
             yield Problem("NodeNotFound", f"{at}.nodeName: {text}")
-        elif observed.pods:
+        elif observed.workload:
             continue
         elif role.pod.node_name:
             if observed.nodes[role.pod.node_name].drained:
@@ -411,6 +418,6 @@ def node_problems(roles: Sequence[WorkerPlacement], observed: Observed) -> Itera
 
 
 def _drained_problem(field: str, nodes: Sequence[str]) -> Problem:
-    """Return the problem that only drained nodes match a role: it ends when one of them is uncordoned."""
+    """Return the problem that a worker matches only drained nodes: it ends when one of them is uncordoned."""
     lowest, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
     return Problem("NodeDrained", f"{field}: node {lowest} is drained{more}: run `halimede uncordon {lowest}`")

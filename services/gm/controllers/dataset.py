@@ -1,7 +1,7 @@
-"""The Datasets of nodes: counted by the nodes that have the data, and copied by others.
+"""The controller of Datasets: the nodes that have the data count its samples, and others may copy the data.
 
 GM sends a Dataset to the nodes that it names, else to the edge nodes of services that name it. Nodes that copy the data
-(``syncTo``) read in the status which files the node that has it has found.
+(``syncTo``) read in the status which files the node with the data has found.
 """
 
 from __future__ import annotations
@@ -15,37 +15,42 @@ from halimede.api.dataset import PLURAL, is_copy
 from halimede.messages import DatasetFacts, NodeSummary, Status
 from halimede.messages.file_facts import NO_SAMPLES, SAMPLES_REPEATED
 from services.gm.controllers.base import Controller, Observed, register
-from services.gm.controllers.model import has_controller, owner_labels, state_on_node, unknown_owner
+from services.gm.controllers.model import has_controller, owner_labels, state_on_node, status_on_node, unknown_owner
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
 from services.gm.workloads.deployments import Built
 
 #: reasons of a node with which a Dataset is Ready: what was counted is probably not as its user means it
 NOTED = (NO_SAMPLES, SAMPLES_REPEATED)
+#: the state of a Dataset on a node: for the list of nodes, and for the Dataset's own phase
 NodeVerdict = tuple[NodeSummary, Readiness]
 
 
 @register(PLURAL)
 class DatasetController(Controller):
-    """The rules of datasets.
+    """The ``Controller`` of Datasets.
 
     A Dataset is Ready once its nodes have counted its content, or have found that its URL answers, and once all copies
     are complete. A Dataset that names no node, and that no service needs, is unused: no node has looked at it.
     """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the dataset, which is always placed on its nodes, also when no service needs it there."""
+        """Return the Dataset, always placed on the nodes that it names, also when no service needs it there."""
         return ReferenceEntry(resource, owner=resource.spec.node_name, owner_labels=owner_labels(resource.spec))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
-        """Return what its node has counted; if several nodes have such data, what the first one counted."""
+        """Return phase and reason, the state of each node, and what the node with the data has counted.
+
+        If several nodes have data, the first one's counts are returned.
+        """
         generation = desired.metadata.generation
         # nodes that copy it come last: their troubles may come from the node that has the data
         nodes = sorted(observed.placed, key=lambda node: (is_copy(desired.spec, node), node))
         silent = [node for node in nodes if observed.as_pods and not has_controller(node, observed)]
         states = [state_on_node(node, generation, observed) for node in nodes if node not in silent]
         sources = [node for node in nodes if not is_copy(desired.spec, node)]
-        counts = [counted for node in sources if (counted := _node_facts(node, generation, observed))]
+        statuses = (status_on_node(node, generation, observed) for node in sources)
+        counts = [status.dataset for status in statuses if status and status.dataset]
         trouble = unknown_owner(desired.spec, observed) if not silent else None
         verdict = trouble or _verdict(states, silent, counted=bool(counts), copies=len(nodes) - len(sources))
         summaries = sorted((summary for summary, _ in states), key=lambda node_summary: node_summary.phase == "Ready")
@@ -63,7 +68,10 @@ class DatasetController(Controller):
 
 
 def _verdict(states: list[NodeVerdict], silent: list[str], *, counted: bool, copies: int) -> Readiness:
-    """Sum up the nodes: the first trouble, else that of the node with the data. ``silent`` ones have no controller."""
+    """Return the phase of a Dataset: that of the first node with trouble, else of the node with the data.
+
+    ``silent``: nodes without a local controller. ``counted``: whether a node has counted. ``copies``: number of copies.
+    """
     troubles = [v for phase in ("Failed", "Pending") for _, v in states if v.phase == phase]
     if troubles:
         return troubles[0]
@@ -79,22 +87,17 @@ def _verdict(states: list[NodeVerdict], silent: list[str], *, counted: bool, cop
     return Readiness("Unused", "NotNeeded", text)
 
 
-def _node_facts(node: str, generation: int, observed: Observed) -> DatasetFacts | None:
-    """Return what a node has counted of this generation; None: nothing yet."""
-    report = observed.reports.get(node)
-    if report is None or not report.live or report.status.observed_generation < generation:
-        return None
-    return report.status.dataset
-
-
 def _previous_facts(observed: Observed, generation: int) -> DatasetFacts | None:
-    """Return the previous facts, which hold until the node has counted again."""
+    """Return the facts in the last status, which hold until a node has counted again; None: they are outdated."""
     before = observed.status
     return before.dataset if before and before.observed_generation >= generation else None
 
 
 def has_data(dataset: Resource[Any], node: str, observed: Observed) -> bool:
-    """Whether a service's node has the data or a copy of it, by the Dataset's spec."""
+    """Whether a node has the data of a Dataset or a copy of it, by the Dataset's spec and the node's labels.
+
+    True for every node if the Dataset names none: then each node has its own data at the URL.
+    """
     spec, node_state = dataset.spec, observed.nodes.get(node)
     selectors = [labels for labels in owner_labels(spec) if labels]
     if node == spec.node_name or not (spec.node_name or selectors):

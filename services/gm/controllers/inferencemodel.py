@@ -1,7 +1,8 @@
-"""InferenceModels: sent to the nodes that serve them if nodes run workers, else made into objects of the cluster.
+"""The controller of InferenceModels: models that a server offers over HTTP and gRPC.
 
-A version that cannot be served stops no running server: nodes and Deployments keep the present one. The form of the
-other group is translated here; nodes receive only one form.
+If nodes run workers, GM sends the resource to the nodes that serve it; else GM makes Kubernetes objects of it. A
+version that cannot be served stops no running server: nodes and Deployments keep the present one. Users may write the
+resource in the form of neptune.io; nodes receive only that of sedna.io.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from halimede.api.inferencemodel import (
     InferenceModelSpec,
     Ingress,
     ModelFile,
+    can_run_on_nodes,
     desired_servers,
     pod,
-    runs_on_nodes,
     target,
     to_sedna,
 )
-from halimede.api.model_formats import KNOWN
+from halimede.api.model_formats import FORMAT_NAMES
 from halimede.api.neptune import native
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.messages import ModelInUse, ServedVersion, Status
@@ -39,27 +40,37 @@ from services.gm.reference_index import ReferenceEntry, WorkerPlacement
 from services.gm.service_status import Problem, Readiness, Share, conclude, service_status
 from services.gm.workloads.deployments import Built, References, replicas
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import PodView, read_pods
+from services.gm.workloads.pod_status import PodView, pod_views
 from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
-NODES_FIX = f"without Kubernetes use one of {KNOWN}, or export it to onnx"
+#: what a user can do about a format that nodes cannot serve, and about an image
+NODES_FIX = f"without Kubernetes use one of {FORMAT_NAMES}, or export it to onnx"
 IMAGE_FIX = "an image needs Kubernetes: remove it, and list the model's versions in spec.manifest"
+#: the field with the number of servers, and what a user can do about too many
 REPLICAS, REPLICAS_FIX = "spec.replicas", "at the edge one server runs: set 1, or deployToLayer: cloud"
+#: the phase of a model that no server shall serve
 NO_REPLICAS = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
+#: Kubernetes objects by their names
 Objects = Mapping[Ref, Mapping[str, Any]]
 
 
 @register(PLURAL)
 class InferenceModelController(Controller):
-    """The rules of InferenceModels."""
+    """The ``Controller`` of InferenceModels. Their only worker has the role ``serve``."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
-        """Return the resource in sedna.io form; its only role has no references, and stays on its present nodes."""
+        """Return the resource in sedna.io form; its server needs no other resource, and stays on its present nodes.
+
+        A resource that a user wrote in this form must not be marked as translated: ``native`` removes the mark.
+        """
         resource = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
         return ReferenceEntry(resource, _roles(resource, status))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to the nodes that serve it; to none if the cluster runs pods."""
+        """Send it to the nodes that serve it, unless the cluster runs pods.
+
+        If its version cannot be served, nodes keep the one that they have.
+        """
         if observed.as_pods or not desired_servers(desired.spec):
             yield from forget(desired, replace(observed, placed={}))
             return
@@ -69,25 +80,26 @@ class InferenceModelController(Controller):
         yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return a Deployment, a Service, and an Ingress if one is specified."""
-        if observed.pods is None:
+        """Return a Deployment, a Service, and an Ingress if the spec has one; None: nodes run the servers."""
+        if observed.workload is None:
             return None
-        of = observed.pods
-        built = build(desired, of.workers.secrets, of.settings)
-        return built.with_backoffs(of.backoffs, of.workers.objects, desired_servers(desired.spec))
+        workload = observed.workload
+        built = build(desired, workload.workers.secrets, workload.settings)
+        return built.with_backoffs(workload.backoffs, workload.workers.objects, desired_servers(desired.spec))
 
     def secret_names(self, desired: Resource[Any], *_: References | PodSettings) -> frozenset[str]:
-        """Return the Secrets that its versions are downloaded with."""
+        """Return the names of the Secrets that the download of its version needs."""
         return secret_names(desired)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Sum up its servers; add their address and the version that they serve."""
-        if built is None or observed.pods is None:
+        """Sum up its servers, by nodes' reports or pods; add their URL and the version that they serve."""
+        if built is None or observed.workload is None:
             return _with_address(desired, observed, *_by_nodes(desired, observed))
         return _with_address(desired, observed, *_by_pods(desired, observed, built))
 
 
 def _roles(resource: Resource[InferenceModelSpec], status: Status | None = None) -> tuple[WorkerPlacement, ...]:
+    """Return its one worker: the server. ``status``: the last written one, with the present nodes."""
     spec = resource.spec
     present = frozenset(node.node for node in status.nodes) if status else frozenset[str]()
     # with no replicas, nothing is delivered to the node
@@ -96,7 +108,7 @@ def _roles(resource: Resource[InferenceModelSpec], status: Status | None = None)
 
 
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
-    """Return the status by the nodes' reports, the first address of a server, and the model that it serves."""
+    """Return the status by the nodes' reports, the URL of the first server (empty: none runs), and its model."""
     shares = observed.shares
     missing = [*_serving_problems(desired.spec), *node_problems(_roles(desired), observed)]
     status = _sum_up(desired, observed, shares if desired_servers(desired.spec) else [], missing)
@@ -108,14 +120,14 @@ def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, 
 
 
 def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[Status, str, ModelInUse]:
-    """Return the status by the cluster's pods, the address, and the model that is served there."""
-    assert observed.pods is not None  # noqa: S101
-    workers = observed.pods.workers
-    shall = observed.pods.merge(built)
+    """Return the status by the cluster's pods, the URL (empty: no server is desired), and the model served there."""
+    assert observed.workload is not None  # noqa: S101
+    workers = observed.workload.workers
+    shall = observed.workload.merge(built)
     objects = {**workers.objects, **shall}
     number = replicas(built, workers.objects)
-    missing = [*observed.pods.troubles, *built.problems, *node_problems(_roles(desired), observed)]
-    pods = read_pods(objects, workers.pods, observed.pod_facts)
+    missing = [*observed.workload.troubles, *built.problems, *node_problems(_roles(desired), observed)]
+    pods = pod_views(objects, workers.pods, observed.pod_facts)
     status = _sum_up(desired, observed, [], missing, pods=pods, number=number, held_back=built.held_back)
     if not number.get(ROLE):
         return status, "", ModelInUse()
@@ -123,8 +135,7 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     done = is_rolled_out(objects, workers.pods, number[ROLE])
     using = ModelInUse(version=served_version(objects) if done else before or "")
     # an existing object has addresses in its status; a desired one has no status
-    where = address(desired, {**shall, **workers.objects}, workers.pods)
-    return status, where, using
+    return status, address(desired, {**shall, **workers.objects}, workers.pods), using
 
 
 def _sum_up(
@@ -137,6 +148,7 @@ def _sum_up(
     number: Mapping[str, int] | None = None,
     held_back: Mapping[str, Problem] | None = None,
 ) -> Status:
+    """Return the status of the servers, with the phases that only InferenceModels have."""
     status = service_status(
         generation=desired.metadata.generation,
         shares=shares,
@@ -159,7 +171,7 @@ def _sum_up(
 
 
 def _difference(spec: InferenceModelSpec, observed: Observed, message: str) -> Readiness | None:
-    """Return the phase of a model that is served in another way than its spec has it; None: it is as specified."""
+    """Return the phase of a running model that is not served as its spec has it; None: it is."""
     error = _unmet(spec, observed)
     if error is not None:
         return Readiness("Degraded", "ReplicasNotSupported" if error.field == REPLICAS else "NodeMismatch", str(error))
@@ -169,7 +181,7 @@ def _difference(spec: InferenceModelSpec, observed: Observed, message: str) -> R
 
 
 def _unmet(spec: InferenceModelSpec, observed: Observed) -> InvalidFieldError | None:
-    """Return the first of the number and the nodes of the servers that is not as the spec has it."""
+    """Return the first difference between the spec and the number or the nodes of the servers; None: there is none."""
     number, nodes, named = spec.replicas or 0, sorted(observed.placed), observed.nodes.get(spec.node_name)
     if number > desired_servers(spec):
         return InvalidFieldError(REPLICAS, number, REPLICAS_FIX)
@@ -191,7 +203,7 @@ def _unmet(spec: InferenceModelSpec, observed: Observed) -> InvalidFieldError | 
 
 
 def _unused_fields(spec: InferenceModelSpec) -> Iterator[str]:
-    """Yield the fields that a node which runs servers itself does not use."""
+    """Yield the fields of the spec that have no effect where nodes run the servers themselves."""
     if spec.service_type:
         yield "spec.serviceType"
     if spec.ingress:
@@ -203,37 +215,35 @@ def _unused_fields(spec: InferenceModelSpec) -> Iterator[str]:
 
 
 def _with_address(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:
-    """Add address and version; remember a version that was served."""
+    """Return a status with the servers' URL and version, and with that version in the list of served ones."""
     before = observed.status
     versions = before.versions if before else []
     name = using.version or using.digest[:12]
     if url and name and status.active:
         file = next((file for file in desired.spec.manifest if file.version == using.version), ModelFile())
         digest = using.digest or (file.sha256sum.lower() if SHA256.fullmatch(file.sha256sum) else "")
-        url_of = hide_secrets(file.download_url)
-        served = ServedVersion(version=name, url=url_of, digest=digest, since=observed.now)
+        served = ServedVersion(version=name, url=hide_secrets(file.download_url), digest=digest, since=observed.now)
         versions = remember_version(versions, served)
     if before and not url and status.active == 0 and desired_servers(desired.spec):
         url, name = before.url or "", before.serving_version or ""  # the server will return there with that version
     return msgspec.structs.replace(
-        status,
-        metrics=[],
-        url=url[:256] or None,
-        serving_version=name[:256] or None,
-        versions=versions,
+        status, metrics=[], url=url[:256] or None, serving_version=name[:256] or None, versions=versions
     )
 
 
 def _serving_problems(spec: InferenceModelSpec) -> Iterator[Problem]:
-    """Yield why nodes that run workers themselves cannot serve the model."""
+    """Yield why nodes cannot serve the model themselves; nothing: they can."""
     if target(spec) is None:
         yield Problem("ImageNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
     else:
-        yield from unusable(spec, runs_on_nodes(spec), NODES_FIX)
+        yield from unusable(spec, can_run_on_nodes(spec), NODES_FIX)
 
 
 def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Iterable[Mapping[str, Any]]) -> str:
-    """Return the best available URL: one from outside the cluster, else the name within the cluster."""
+    """Return the URL of a served model: one from outside the cluster if there is one, else the one within it.
+
+    ``objects``: the service's existing objects. ``pods``: its pods, whose nodes have the port of a NodePort.
+    """
     spec, meta = service.spec, service.metadata
     by_kind = {ref.kind: body for ref, body in objects.items() if ref.name == meta.name}
     network = by_kind.get("Service") or {}
@@ -248,7 +258,7 @@ def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Itera
 
 
 def served_version(objects: Objects) -> str:
-    """Return the version in a Deployment's pod template."""
+    """Return the model's version in the pod template of the Deployment among objects; empty: there is none."""
     for ref, body in objects.items():
         if ref.kind == "Deployment":
             metadata = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
@@ -258,12 +268,13 @@ def served_version(objects: Objects) -> str:
 
 def is_rolled_out(objects: Objects, pods: Iterable[Mapping[str, Any]], number: int) -> bool:
     """Whether ``number`` pods of the present template are ready, and none of another."""
-    views: tuple[PodView, ...] = read_pods(objects, pods)
+    views: tuple[PodView, ...] = pod_views(objects, pods)
     up = [view for view in views if view.ready]
     return 0 < number <= sum(view.current for view in up) and all(view.current for view in up)
 
 
 def _ingress_url(ingress: Ingress, body: Mapping[str, Any]) -> str:
+    """Return the URL of an Ingress; empty: its host is not known yet."""
     host = ingress.host or next(map(_host, _balancer_addresses(body)), "")
     return f"{'https' if ingress.tls_secret else 'http'}://{host}{ingress.path.rstrip('/')}" if host else ""
 
@@ -276,11 +287,12 @@ def _balancer_addresses(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _host(at: Mapping[str, Any]) -> str:
+    """Return the host name or IP address of a load balancer, for a URL."""
     return str(at.get("hostname") or _with_brackets(str(at["ip"])))
 
 
 def _on_a_node(network: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> str:
-    """Return a URL of the node port; every node forwards it, and a node with a pod of the model surely exists."""
+    """Return a URL of the Service's node port on a node with a pod; empty: it is not known. Every node forwards it."""
     ports = (network.get("spec") or {}).get("ports") or []
     port = next((port_spec.get("nodePort") for port_spec in ports if port_spec.get("name") == "http"), None)
     hosts = sorted(host for pod in pods if (host := (pod.get("status") or {}).get("hostIP")))
@@ -288,4 +300,5 @@ def _on_a_node(network: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) ->
 
 
 def _with_brackets(ip: str) -> str:
+    """Return an IP address for a URL: IPv6 in brackets."""
     return f"[{ip}]" if ":" in ip else ip

@@ -1,9 +1,10 @@
-"""The Models that services need on nodes.
+"""The controller of Models, and what Datasets share with it.
 
-GM sends a Model to each node that it names, and where a service needs it; deletes it after the last need. Ready means
-that each such node has the file. Nodes receive only the version in force. Facts that nodes find out about the file are
-copied to the status if all nodes agree; versions that all of them have had are remembered for a rollback. Nodes that
-copy the file from another one (``syncTo``) read its digest in the status.
+GM sends a Model to each node that it names, and to the nodes of services that need it; it deletes the Model there after
+the last need. Ready means that each such node has the file. A Model may list several versions: nodes receive only the
+one in force. Facts that nodes find out about the file are copied to the status if all nodes agree; versions that all of
+them have had are remembered for a rollback. Nodes that copy the file from another node (``syncTo``) read its digest in
+the status.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from halimede.api.dataset import DatasetSpec, is_copy
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import hide_secrets
-from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
+from halimede.messages import Metric, ModelFacts, NodeStatus, NodeSummary, ServedVersion, Status
 from halimede.messages.file_facts import CONTENT_CHANGED, CONTENT_UNUSABLE, INPUT_NOT_SCALED, TrialReason
 from halimede.models import FetchReason
 from services.gm.controllers.base import Controller, Observed, register
@@ -26,27 +27,27 @@ from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
 from services.gm.workloads.deployments import Built
 
-#: percent in which progress is shown: each step is a write of the status
+#: steps, in percent, in which progress is shown: each step is a write of the status
 PROGRESS_STEP = 5
-#: reasons of nodes that show in a Model that is Ready, the most important first
+#: reasons of nodes that a Model shows although it is Ready, the most important first
 NOTED = (FetchReason.NOT_INSTALLED, TrialReason.INVALID, CONTENT_UNUSABLE, INPUT_NOT_SCALED, CONTENT_CHANGED)
-#: versions in a status
-MOST_VERSIONS = 10
+#: most versions in a Model's status
+MAX_STATUS_VERSIONS = 10
 
 
 @register(MODELS)
 class ModelController(Controller):
-    """The rules of models."""
+    """The ``Controller`` of Models: without workers and objects of its own."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the model, for nodes with the version in force; a model names no other resource."""
+        """Return the Model as its version in force, placed on the nodes that it names itself."""
         spec: ModelSpec = resource.spec
         if spec.versions:
             resource = parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))})
         return ReferenceEntry(resource, owner=spec.node_name, owner_labels=owner_labels(spec))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
-        """Sum up the nodes that need the model; without a local controller, pods download it themselves."""
+        """Sum up the nodes that need the Model; on nodes without a local controller, pods download it themselves."""
         generation = desired.metadata.generation
         summaries, verdicts = [], []
         uncontrolled = {node for node in observed.placed if observed.as_pods and not has_controller(node, observed)}
@@ -81,12 +82,12 @@ class ModelController(Controller):
 
 
 def owner_labels(spec: ModelSpec | DatasetSpec) -> tuple[Mapping[str, str], ...]:
-    """Return the selectors of the nodes of a Model or Dataset: of those that have it, and of those that copy it."""
+    """Return two selectors of a Model or Dataset: of nodes that have it, and of nodes that copy it; empty: none."""
     return ({} if spec.node_name else spec.node_selector, spec.sync_to)
 
 
 def unknown_owner(spec: ModelSpec | DatasetSpec, observed: Observed) -> Readiness | None:
-    """Return the problem that none of the nodes that a Model or Dataset names is known."""
+    """Return the problem that no node that a Model or Dataset names is known; None: one is, or it names none."""
     if spec.node_name and spec.node_name not in observed.nodes:
         return Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {spec.node_name} has never connected")
     if spec.node_selector and not spec.node_name and not observed.placed:
@@ -98,7 +99,10 @@ def unknown_owner(spec: ModelSpec | DatasetSpec, observed: Observed) -> Readines
 def _with_facts(
     status: Status, desired: Resource[Any], observed: Observed, facts: Sequence[ModelFacts], *, served: bool
 ) -> Status:
-    """Add the facts of the model: its metrics, its content, the versions so far."""
+    """Return a status with the Model's metrics, the facts about its content, and the versions so far.
+
+    ``facts``: those of each node. ``served``: whether all nodes have the Model now.
+    """
     before, spec = observed.status, desired.spec
     agreed = facts[0] if len({model_facts.digest for model_facts in facts}) == 1 else None
     if agreed is None and before and not facts and before.observed_generation >= desired.metadata.generation:
@@ -120,7 +124,7 @@ def _with_facts(
 
 
 def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
-    """Return the user's metrics, and others that the status of this generation already has."""
+    """Return the metrics that the user gives in the spec, and others that the status of this generation already has."""
     own = {metric.key: Metric(key=metric.key, value=metric.value) for metric in desired.spec.metrics}
     if before and before.observed_generation == desired.metadata.generation:
         own = {metric.key: metric for metric in before.metrics} | own
@@ -128,34 +132,35 @@ def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
 
 
 def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
-    """Return the facts about the content that nodes with the model have reported, by node, without copies."""
-    generation, facts = desired.metadata.generation, []
-    for node in sorted(node for node in observed.placed if not is_copy(desired.spec, node)):
-        report = observed.reports.get(node)
-        if report is None or not report.live or report.status.observed_generation < generation:
-            continue
-        status = report.status
-        if status.model and status.model.digest:  # also of one that failed its trial: other nodes may copy it
-            facts.append(status.model)
-    return facts
+    """Return the facts about the content that nodes have reported, by node, without nodes that copy it."""
+    nodes = sorted(node for node in observed.placed if not is_copy(desired.spec, node))
+    statuses = (status_on_node(node, desired.metadata.generation, observed) for node in nodes)
+    # also of a model that failed its trial: other nodes may copy it
+    return [status.model for status in statuses if status and status.model and status.model.digest]
+
+
+def status_on_node(node: str, generation: int, observed: Observed) -> NodeStatus | None:
+    """Return a node's last report on a resource; None: it has not reported on this generation, or holds none."""
+    report = observed.reports.get(node)
+    if report is None or not report.live or report.status.observed_generation < generation:
+        return None
+    return report.status
 
 
 def has_controller(node: str, observed: Observed) -> bool:
-    """Whether a node has a local controller that can download a model in advance."""
+    """Whether a node has, or had, a local controller, which can download a model in advance."""
     state = observed.nodes.get(node)
     return state is not None and state.controlled
 
 
 def state_on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Readiness]:
-    """Return the state of a Model or Dataset on one node."""
-    report = observed.reports.get(node)
-    online = observed.is_online(node)
-    if report is None or not report.live or report.status.observed_generation < generation:
+    """Return the state of a Model or Dataset on a node, for the list of nodes and for the resource's own phase."""
+    status, online = status_on_node(node, generation, observed), observed.is_online(node)
+    if status is None:
         reason = "Preparing" if online else "NodeOffline"
         message = f"node {node} " + ("has not reported its state yet" if online else "is offline")
         summary = NodeSummary(node=node, online=online, phase="Pending", reason=reason)
         return summary, Readiness("Pending", reason, message)
-    status = report.status
     text = ": ".join(part for part in (status.message, _progress(status.model)) if part) if online else status.message
     summary = NodeSummary(node=node, online=online, phase=status.phase, reason=status.reason, message=text)
     phase = {"Running": "Ready"}.get(status.phase, status.phase)
@@ -164,7 +169,7 @@ def state_on_node(node: str, generation: int, observed: Observed) -> tuple[NodeS
 
 
 def _progress(facts: ModelFacts | None) -> str:
-    """Return the progress of a download in coarse steps; the node's metrics have it exactly."""
+    """Return the progress of a download as text in coarse steps; empty: there is none."""
     if facts is None or not facts.done:
         return ""
     rate = f"at about {float(f'{facts.rate:.1g}') / 1e6:g} MB/s" if facts.rate else "waiting"
@@ -175,11 +180,12 @@ def _progress(facts: ModelFacts | None) -> str:
 
 
 def remember_version(versions: Sequence[ServedVersion], served: ServedVersion) -> list[ServedVersion]:
-    """Return the list with the served version in front; a version that is served again moves to the front."""
+    """Return the versions of a status, the newest first, with the one that is served now; at most ten."""
     if versions and _is_same_version(versions[0], served):
         return list(versions)
-    return [served, *(version for version in versions if not _is_same_version(version, served))][:MOST_VERSIONS]
+    return [served, *(version for version in versions if not _is_same_version(version, served))][:MAX_STATUS_VERSIONS]
 
 
-def _is_same_version(one: ServedVersion, other: ServedVersion) -> bool:
-    return (one.version, one.digest) == (other.version, other.digest)
+def _is_same_version(first: ServedVersion, second: ServedVersion) -> bool:
+    """Whether two versions have the same name and content."""
+    return (first.version, first.digest) == (second.version, second.digest)

@@ -1,7 +1,7 @@
-"""Sedna's jobs that train, federated and incremental learning: the rules of a TrainingModel, and some of their own.
+"""The controllers of Sedna's jobs that train: federated and incremental learning, with the rules of a TrainingModel.
 
-The resource keeps its kind and its form also on nodes, which translate it in the same way. A TrainingModel of the same
-name would use the same topics: then it trains, and the job waits.
+The resource keeps its kind and its form on nodes too, which translate it in the same way. A TrainingModel of the same
+name would use the same topics: then the TrainingModel trains, and the job waits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from halimede.api import Resource
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.federatedlearning import PLURAL as FEDERATED
-from halimede.api.incrementallearning import DELTA, IncrementalLearningSpec
+from halimede.api.incrementallearning import DELTA_ENDING, IncrementalLearningSpec
 from halimede.api.incrementallearning import PLURAL as INCREMENTAL
-from halimede.api.model import measured
+from halimede.api.model import metric_value
 from halimede.api.neptune import native
 from halimede.api.trainingmodel import PLURAL as TRAINING
 from halimede.messages import Status, TrainingProgress
@@ -30,10 +30,10 @@ from services.gm.workloads.deployments import Built
 
 @register(FEDERATED)
 class FederatedLearningController(TrainingModelController):
-    """The rules of federated learning jobs."""
+    """The ``Controller`` of federated learning jobs: several nodes train one model together."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the job as a training."""
+        """Return the job as a training, which watches resources of its name in another kind that trains."""
         training = native(resource)
         training = replace(training, spec=training.spec.as_training())
         rivals = [Key(plural, *training.key[1:]) for plural in (TRAINING, FEDERATED) if plural != training.key.plural]
@@ -47,12 +47,12 @@ class FederatedLearningController(TrainingModelController):
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the objects of its workers, in a cluster that runs pods; none while it has to wait."""
-        waits = observed.pods is not None and self.obstacle(desired, observed)
+        """Return the objects of its workers, without any while it has to wait; None: nodes run them."""
+        waits = observed.workload is not None and self.obstacle(desired, observed)
         return Built() if waits else super().build(desired, observed)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Return the progress, or what it waits for."""
+        """Return the progress of the training, or what it waits for."""
         status = super().status(desired, observed, built)
         obstacle = self.obstacle(desired, observed)
         if obstacle is None:
@@ -62,7 +62,7 @@ class FederatedLearningController(TrainingModelController):
         return conclude(status, verdict, observed.status, generation, observed.now)
 
     def obstacle(self, desired: Resource[Any], observed: Observed) -> Problem | None:
-        """Return why its workers must not run now."""
+        """Return why its workers must not run now; None: they may."""
         for key, reports in observed.watched.items():
             if reports is not None and key.plural in {TRAINING, FEDERATED} and key.plural != desired.key.plural:
                 return Problem("NameConflict", f"{key} uses the same topics: delete one of the two")
@@ -71,7 +71,7 @@ class FederatedLearningController(TrainingModelController):
 
 @register(INCREMENTAL)
 class IncrementalLearningController(FederatedLearningController):
-    """The rules of incremental learning jobs: when they train, and what a version must gain."""
+    """The ``Controller`` of incremental learning jobs, which have conditions for a training and for a new version."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Return the job as a training; its Dataset decides when it begins."""
@@ -79,7 +79,7 @@ class IncrementalLearningController(FederatedLearningController):
         return replace(training_entry, watches=(*training_entry.watches, _dataset_of(resource)))
 
     def obstacle(self, desired: Resource[Any], observed: Observed) -> Problem | None:
-        """Return why its workers must not run now: also that there are too few samples for a training to begin."""
+        """Return why its workers must not run now; before the training begins, also that there are too few samples."""
         conflict = super().obstacle(desired, observed)
         if conflict or observed.original is None or _has_begun(observed):
             return conflict
@@ -89,28 +89,29 @@ class IncrementalLearningController(FederatedLearningController):
         samples = next((report.status.dataset.number_of_samples for report in reports if report.status.dataset), None)
         if samples is None:
             return None  # the rules of a training say what the Dataset lacks
-        if condition.holds(samples):
+        if condition.is_met_by(samples):
             return None
         text = f"{key} has {samples} samples: it trains when they are {condition.operator} {condition.threshold:g}"
         return Problem("TooFewSamples", text)
 
     def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:
-        """Return why the Model does not get the version: it gains too little over the Model's own metric."""
+        """Return why the Model does not get the trained version, such as too small a gain; empty: it gets it."""
         original, model = observed.original, observed.edited.get(model_of(desired))
         if original is None or model is None:
             return ""
         condition = original.spec.deploy_spec.trigger.condition
-        metric = condition.metric.removesuffix(DELTA)
+        metric = condition.metric.removesuffix(DELTA_ENDING)
         if metric not in progress.metrics:
             metrics = ", ".join(sorted(progress.metrics)) or "none"
             return f"the trainer has no metric {metric} for {condition.metric}: it has {metrics}"
-        gain = progress.metrics[metric] - (measured(model.resource.spec, metric) or 0.0)
-        if condition.holds(gain):
+        gain = progress.metrics[metric] - (metric_value(model.resource.spec, metric) or 0.0)
+        if condition.is_met_by(gain):
             return ""
         return f"{condition.metric} is {gain:.4g}, and must be {condition.operator} {condition.threshold:g}"
 
 
 def _dataset_of(job: Resource[IncrementalLearningSpec]) -> Key:
+    """Return the key of the Dataset that a job trains on."""
     return Key(DATASETS, job.metadata.namespace, job.spec.dataset.name)
 
 

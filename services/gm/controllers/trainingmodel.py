@@ -1,8 +1,9 @@
-"""TrainingModels: an aggregator and trainers on nodes, and the version that a Model gets of them.
+"""The controller of TrainingModels: an aggregator and trainers on nodes train a new version of a Model.
 
-GM reads the progress in the reports of nodes. When the aggregator has exported the model, GM fetches the file into its
-own store, adds it to the Model as a version, and makes it the version in force. Each of these steps follows from what
-is there, so a GM that is killed in between continues. A training that is done needs no workers: its nodes drop it.
+In each round trainers send updates, of which the aggregator makes new weights. GM reads the progress in the reports of
+nodes. When the aggregator has exported the model, GM fetches the file into its own store, adds it to the Model as a
+version, and makes it the version in force. Each of these steps follows from what is there, so a GM that is killed in
+between continues. A training that is done needs no workers: its nodes drop it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, ModelVersion
 from halimede.api.neptune import native
 from halimede.api.placement import Placement, placements
-from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, brings_program, run_of
+from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, has_own_program, run_of
 from halimede.blobs.uris import GM, url
 from halimede.messages import (
     Metric,
@@ -34,8 +35,9 @@ from halimede.messages import (
 )
 from halimede.messages.training import STARVED
 from halimede.names import Key
+from services.gm.candidate_version import MAX_SPEC_VERSIONS, digest_of, version_name
 from services.gm.cluster.port import StoredResource
-from services.gm.controllers import training_loop
+from services.gm.controllers import loop_rules
 from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, node_problems, register
 from services.gm.controllers.worker_service import (
     WorkersController,
@@ -51,56 +53,59 @@ from services.gm.worker_file_store import WorkerFile
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.pod_status import STARTING
 
+#: the state of a training whose last round has ended
 DONE = "done"
-#: versions, metrics and metadata that a Model can have; characters of a digest in the name of a version
-MOST_VERSIONS, MOST_METRICS, MOST_METADATA, SHORT = 64, 64, 64, 12
+#: most metrics and entries of metadata that a Model can have
+MOST_METRICS, MOST_METADATA = 64, 64
 #: the Model's metadata about where its version comes from
 TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
 #: reasons of trainers that end without an edit: when samples or the hour change, a node returns, a worker reports again
 PASSING = ("Dataset", "OutsideHours", "Node", "WorkerSilent", "ModelMissing")
+#: the reason if a round is impossible and no trainer has a problem
 TOO_FEW = "TooFewTrainers"
 #: reasons of workers that nothing prevents from starting
 BEGINNING = frozenset({"", "Starting", *STARTING})
-#: problems after the first that a message names
-NAMED = 3
+#: reasons of further problems that a message names
+NAMED_REASONS = 3
 
 
 @register(PLURAL)
 class TrainingModelController(WorkersController):
-    """The rules of trainings: those of services with workers, until the training is done."""
+    """The ``Controller`` of TrainingModels: the rules of services with workers, until the training is done."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
-        """Return the resource in sedna.io form; it edits the Model that gets the version.
+        """Return the resource in sedna.io form; it may edit the Model that gets the version.
 
-        With a loop it has the round that its status names, and follows the loop's service and its Model.
+        With a learning loop it has the round that its status names, and its rules depend on the reports on the loop's
+        service and Model.
         """
         resource = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        loop = training_loop.state_of(status)
+        loop = loop_rules.state_of(status)
         if resource.spec.loop or loop.round:
-            resource = training_loop.with_present_round(resource, status)
-        watches = (training_loop.service_of(resource), model_of(resource)) if resource.spec.loop else ()
-        models = tuple(training_loop.models_of(resource, loop))
+            resource = loop_rules.with_present_round(resource, status)
+        watches = (loop_rules.service_of(resource), model_of(resource)) if resource.spec.loop else ()
+        models = tuple(loop_rules.models_of(resource, loop))
         return ReferenceEntry(resource, roles_of(resource), edits=models, watches=watches)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to its nodes, and what its workers need before; a training that is done leaves them."""
-        if training_loop.is_idle(desired) or _is_finished(desired, observed):
+        """Send what its workers need to its nodes, and then it; a training that is done leaves them."""
+        if loop_rules.is_idle(desired) or _is_finished(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the objects of its workers, in a cluster that runs pods; none for a training that is done."""
-        if observed.pods is not None and (training_loop.is_idle(desired) or _is_finished(desired, observed)):
+        """Return the objects of its workers, without any for a training that is done; None: nodes run them."""
+        if observed.workload is not None and (loop_rules.is_idle(desired) or _is_finished(desired, observed)):
             return Built()
         return super().build(desired, observed)
 
     def edits(self, desired: Resource[Any], observed: Observed) -> Iterator[Pull | Edit]:
-        """Fetch the model of a training that is done, then add it to the Model as a version.
+        """Yield the pull of the trained model's file, and then the edit that adds it to the Model as a version.
 
-        In a loop the state of the loop decides what the Model must be.
+        With a learning loop, the loop's state decides what the Model must be.
         """
-        leaves = training_loop.is_leaving(desired, training_loop.state_of(observed.status))
+        leaves = loop_rules.is_leaving(desired, loop_rules.state_of(observed.status))
         if desired.spec.loop or leaves:
             yield from _loop_edits(desired, observed, leaves=leaves)
             return
@@ -125,16 +130,14 @@ class TrainingModelController(WorkersController):
         return "its script writes the model" if written else ""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Return the progress, and the state of each worker."""
+        """Return the progress of the training, and the state of each worker until it is done."""
         original = observed.original or desired
         training, progress = progress_of(desired, observed), _aggregator(desired, observed)
         if progress and progress.state == DONE and not training.version:
             training = msgspec.structs.replace(training, withheld=self.withheld(desired, observed, progress))
         specs = placements(desired.spec)
-        finished = training_loop.is_idle(desired) or (
-            training.state == DONE and bool(training.version or training.withheld)
-        )
-        shown = [] if finished else with_reports(workers(desired, specs, observed, pods=built is not None), observed)
+        done = loop_rules.is_idle(desired) or (training.state == DONE and bool(training.version or training.withheld))
+        shown = [] if done else with_reports(workers(desired, specs, observed, pods=built is not None), observed)
         before = observed.status
         status = Status(
             active=sum(worker.phase == "Running" for worker in shown),
@@ -143,48 +146,48 @@ class TrainingModelController(WorkersController):
             training=training,
             metrics=training.metrics,
             workers=[msgspec.structs.replace(worker, output=None) for worker in shown][:MAX_SHOWN_NODES],
-            nodes=[] if finished else _nodes(observed),
+            nodes=[] if done else _nodes(observed),
         )
         absent = _absent_resources(desired, observed, built)
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
         return conclude(status, verdict, before, original.metadata.generation, observed.now)
 
     def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:
-        """Advance the learning loop, if the training has one; its state has a phase of its own."""
+        """Return the status with the next state of the learning loop, which is the phase; unchanged without a loop."""
         before, identity = observed.status, _identity(desired)
         if desired.spec.loop is None:
             if before and before.loop:
-                status.loop = msgspec.to_builtins(training_loop.leave_model(desired, observed, identity))
+                status.loop = msgspec.to_builtins(loop_rules.state_on_leaving(desired, observed, identity))
             return status
         current, model = status.conditions[-1], observed.edited.get(model_of(desired))
         verdict = Readiness(status.phase, current.reason, current.message)
-        loop = training_loop.next_state(desired, observed, model, identity, verdict)
-        absent = [*_absent_resources(desired, observed, built), *training_loop.loop_problems(desired, observed)]
-        verdict = training_loop.verdict(loop, verdict, absent, status.workers)
+        loop = loop_rules.step(desired, observed, model, identity, verdict)
+        absent = [*_absent_resources(desired, observed, built), *loop_rules.loop_problems(desired, observed)]
+        verdict = loop_rules.verdict(loop, verdict, absent, status.workers)
         status = msgspec.structs.replace(status, loop=msgspec.to_builtins(loop))
         return conclude(status, verdict, before, status.observed_generation, observed.now)
 
 
 def _absent_resources(desired: Resource[Any], observed: Observed, built: Built | None) -> list[Problem]:
-    """Return what the workers lack, and refused edits."""
-    if built is None or observed.pods is None:
+    """Return the problems that workers lack something, and those of refused edits."""
+    if built is None or observed.workload is None:
         return [*lacking_resources(desired, observed), *observed.refused]
-    absent = [*observed.pods.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
+    absent = [*observed.workload.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
     return [*absent, *uncontrolled_nodes(placements(desired.spec), observed), *observed.refused]
 
 
 def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
-    """Yield what a loop needs: the candidate's file, and edits of its Model, or of the one that it leaves."""
+    """Yield the pull of the candidate's file, and edits of the loop's Model; if it ``leaves`` one, edits of that."""
     deleting = desired.metadata.deletion_timestamp is not None
-    if leaves or training_loop.rival(desired, observed):
-        yield from training_loop.left_edits(desired, observed, _identity(desired))
+    if leaves or loop_rules.rival(desired, observed):
+        yield from loop_rules.edits_on_leaving(desired, observed, _identity(desired))
         return
     progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
     if not deleting and progress and progress.model and observed.pulled.get(progress.model.digest) != "":
         yield _pull(desired, progress.model, observed)
     if model:
-        facts = training_loop.withdraw(observed, model) if deleting else observed
-        yield from training_loop.model_edits(desired, facts, model, _identity(desired))
+        facts = loop_rules.with_withdrawn_candidate(observed, model) if deleting else observed
+        yield from loop_rules.model_edits(desired, facts, model, _identity(desired))
 
 
 def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
@@ -195,7 +198,7 @@ def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Obse
 
 
 def with_reports(shown: Sequence[WorkerSummary], observed: Observed) -> list[WorkerSummary]:
-    """Return workers with what they report themselves: of a pod that runs the cluster knows no more."""
+    """Return the states of workers, with reason and message of their own reports where a running one has none."""
     reports = {part_of(worker): worker for _, worker in placed_workers(observed)}
     return [
         msgspec.structs.replace(summary, reason=reports[summary.name].reason, message=reports[summary.name].message)
@@ -206,7 +209,7 @@ def with_reports(shown: Sequence[WorkerSummary], observed: Observed) -> list[Wor
 
 
 def uncontrolled_nodes(specs: Sequence[Placement], observed: Observed) -> Iterator[Problem]:
-    """Yield nodes without a local controller: nobody would report the progress of their pods."""
+    """Yield the problems of nodes without a local controller: nobody reports the progress of the pods there."""
     for node in sorted({placement.pod.node_name for placement in specs} & observed.nodes.keys()):
         if not observed.nodes[node].controlled:
             text = f"node {node} has no local controller, which reports the training: label it halimede.io/node"
@@ -214,11 +217,12 @@ def uncontrolled_nodes(specs: Sequence[Placement], observed: Observed) -> Iterat
 
 
 def model_of(training: Resource[TrainingModelSpec]) -> Key:
-    """Return the Model that gets a version."""
+    """Return the key of the Model that gets the trained version."""
     return Key(MODELS, training.metadata.namespace, training.spec.model.name)
 
 
 def _identity(desired: Resource[TrainingModelSpec]) -> str:
+    """Return the text by which workers' reports name their training: its uid and run (what another spec changes)."""
     return f"{desired.metadata.uid}.{run_of(desired.spec)}"
 
 
@@ -231,7 +235,7 @@ def _head(desired: Resource[TrainingModelSpec], observed: Observed) -> WorkerRep
 def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingProgress | None:
     """Return the aggregator's progress in the present training; None: there is none yet.
 
-    An aggregator that has not got an edit yet may be done with fewer rounds.
+    While an aggregator has another number of rounds than the spec, because an edit has not reached it, it is not done.
     """
     worker = _head(desired, observed)
     if worker is None or worker.training is None:
@@ -254,7 +258,7 @@ def _is_finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bo
 
 def _has_script(desired: Resource[TrainingModelSpec]) -> bool:
     """Whether the aggregator is a user's program, such as a script written for Sedna."""
-    return brings_program(desired.spec.aggregator.template)
+    return has_own_program(desired.spec.aggregator.template)
 
 
 def _have_scripts_ended(observed: Observed) -> bool:
@@ -264,32 +268,32 @@ def _have_scripts_ended(observed: Observed) -> bool:
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
-    """Return the name of the version in force if it has a digest, else empty text."""
+    """Return the name of a Model's version in force if its file has a digest; else empty."""
     spec: ModelSpec = model.resource.spec
-    versions = (version for version in spec.versions if version.version == spec.target_version)
-    return next((version.version for version in versions if version.sha256 == digest), "")
+    return spec.target_version if digest_of(spec.target_version, spec) == digest else ""
 
 
 def _has_version(model: StoredResource, digest: str) -> bool:
-    """Whether a version of a Model has a digest."""
+    """Whether a Model has a version whose file has a digest, in force or not."""
     return any(version.sha256 == digest for version in model.resource.spec.versions)
 
 
 def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progress: TrainingProgress) -> dict[str, Any]:
-    """Return the fields of a Model with the trained version in force; none if it has no room for another one.
+    """Return the fields of a Model's spec, as JSON names them, with the trained version in force.
 
-    If it has as many versions as it can have, the oldest one of this training is replaced.
+    A Model that has as many versions as it can have loses the oldest one of this training; without such a one, the
+    result is empty.
     """
     assert progress.model is not None  # noqa: S101  # callers check it
     digest, job = progress.model.digest, training.metadata.name
     versions = [old for old in spec.versions if old.sha256 != digest]
-    if len(versions) >= MOST_VERSIONS:
+    if len(versions) >= MAX_SPEC_VERSIONS:
         own = (old for old in versions if old.version.startswith(f"{job}-") and old.version != spec.target_version)
         oldest = next(own, None)
         if oldest is None:
             return {}
         versions.remove(oldest)
-    version = ModelVersion(version=f"{job}-{digest[:SHORT]}", url=url(GM, digest), sha256=digest)
+    version = ModelVersion(version=version_name(job, progress.model), url=url(GM, digest), sha256=digest)
     metrics = {metric.key: metric.value for metric in spec.metrics}
     metrics |= {key: f"{value:.6g}" for key, value in progress.metrics.items()}
     origin = {TRAINED_BY: f"{training.metadata.namespace}/{job}", TRAINED_ROUND: str(progress.evaluated)}
@@ -303,7 +307,7 @@ def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progres
 
 
 def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingStatus:
-    """Return the progress: what the aggregator reports, else the last written one of the same training."""
+    """Return the progress for the status: what the aggregator reports, else that in this training's last status."""
     before = observed.status.training if observed.status else None
     run = run_of(desired.spec)
     if _is_finished(desired, observed) and before:
@@ -334,7 +338,7 @@ def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
 
 
 def _trouble(desired: Resource[TrainingModelSpec], observed: Observed) -> Problem | None:
-    """Return why the model of a training that is done is no version of the Model yet."""
+    """Return why the trained model is no version of the Model yet; None: nothing prevents it, or there is no model."""
     progress = _aggregator(desired, observed)
     if progress is None or progress.model is None:
         return None
@@ -344,7 +348,7 @@ def _trouble(desired: Resource[TrainingModelSpec], observed: Observed) -> Proble
     if why := observed.pulled.get(progress.model.digest):
         return Problem("ModelNotFetched", f"the trained model is not in GM's store of files yet: {why}")
     if observed.pulled.get(progress.model.digest) == "" and not with_version(model.resource.spec, desired, progress):
-        text = f"{model.key} has {MOST_VERSIONS} versions, and none of this training: remove one from spec.versions"
+        text = f"{model.key} has {MAX_SPEC_VERSIONS} versions, and none of this training: remove one from spec.versions"
         return Problem("TooManyVersions", text)
     return None
 
@@ -356,7 +360,10 @@ def judge(
     absent: Sequence[Problem],
     trouble: Problem | None,
 ) -> Readiness:
-    """Return the phase of a training, and its reason. Pure.
+    """Return the phase of a training, and its reason.
+
+    ``training``: the progress. ``shown``: the state of each worker. ``absent``: what the workers lack. ``trouble``: why
+    the trained model is no version of the Model yet.
 
     Done: the Model has the version. Failed: the aggregator, or so many trainers that a round is impossible, have
     failed. Degraded: rounds go on without some trainers. Pending: they cannot begin or continue now.
@@ -381,14 +388,21 @@ def judge(
         return tally.too_few(spec.min_clients, len(spec.trainers))
     progress = f"round {training.round} of {training.rounds}" + (f", {metrics}" if metrics else "")
     if tally.problems:
-        first = tally.problems[0]
-        return Readiness("Degraded", first.reason, f"{progress}; {tally.problem_text()}")
+        return Readiness("Degraded", tally.problems[0].reason, f"{progress}; {tally.problem_text()}")
     return Readiness("Running", "Training" if training.round else "Starting", progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """The workers of a training: why its aggregator does not run, trainers that can train, and problems of others."""
+    """The workers of a training, summed up.
+
+    Attributes:
+        aggregator: the phase, if it does not run; None: it runs.
+        able: number of trainers that can take part in a round.
+        problems: those of other trainers, and of waits for samples; a worker that only starts comes last.
+        failed: whether a trainer has failed for good.
+
+    """
 
     aggregator: Readiness | None
     able: int
@@ -397,7 +411,7 @@ class _Workers:
 
     @classmethod
     def of(cls, shown: Sequence[WorkerSummary]) -> _Workers:
-        """Return what the state of each worker means together."""
+        """Sum up the states of the workers."""
         aggregator: Readiness | None = Readiness("Pending", "WorkerNotUp", "aggregator: not placed yet")
         able, failed, problems = 0, False, list[Problem]()
         for worker in shown:
@@ -422,20 +436,20 @@ class _Workers:
     def problem_text(self) -> str:
         """Return the problems as text: the first one, and the reasons of others."""
         reasons = list(dict.fromkeys(problem.reason for problem in self.problems[1:]))
-        more = f" (and {len(self.problems) - 1} more: {', '.join(reasons[:NAMED])})" if reasons else ""
+        more = f" (and {len(self.problems) - 1} more: {', '.join(reasons[:NAMED_REASONS])})" if reasons else ""
         return self.problems[0].message + more
 
-    def too_few(self, least: int, of: int) -> Readiness:
-        """Return that a round is impossible: for good if trainers have failed, else until they are there."""
+    def too_few(self, least: int, number: int) -> Readiness:
+        """Return the phase if fewer than ``least`` of ``number`` trainers can take part: then no round is possible."""
         if not self.problems:
-            return Readiness("Pending", TOO_FEW, f"{self.able} of {of} trainers can take part: {least} must")
+            return Readiness("Pending", TOO_FEW, f"{self.able} of {number} trainers can take part: {least} must")
         first = self.problems[0]
         phase = "Failed" if self.failed else "Pending"
-        text = f"{self.able} of {of} trainers can take part: {least} must; {self.problem_text()}"
+        text = f"{self.able} of {number} trainers can take part: {least} must; {self.problem_text()}"
         return Readiness(phase, first.reason, text)
 
 
 def _nodes(observed: Observed) -> list[NodeSummary]:
-    """Return the state of each node without counts, those with trouble first."""
+    """Return the state of each node without counts, those that do not run first."""
     summaries = [msgspec.structs.replace(node_summary(share), task_info=None, code={}) for share in observed.shares]
     return sorted(summaries, key=lambda summary: summary.phase == "Running")[:MAX_SHOWN_NODES]

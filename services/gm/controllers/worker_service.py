@@ -1,8 +1,8 @@
-"""Services whose workers are placed on nodes: joint inference, and multi-edge inference.
+"""The controllers of services with workers (``WorkersController``): of joint inference and multi-edge inference.
 
-GM sends a node the Models and the Dataset first, then the service, to each node that has a worker of it. A node
-receives a generation of the service only when all resources exist that its workers name. Until then it keeps what it
-runs, so a misspelt model name stops no running worker.
+GM sends each node with a worker of a service first the Models and the Dataset that the worker names, then the service.
+A node receives a generation of the service only when all these resources exist. Until then it keeps what it runs, so a
+misspelt model name stops no running worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelOutput, Output, Status, TaskInfo, WorkerReport, WorkerSummary
 from halimede.names import Key
 from halimede.stats.totals import add_up
-from services.gm.cluster.port import NodeReport
 from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, node_problems, register
 from services.gm.controllers.dataset import has_data
 from services.gm.model_selection import choices, selectors, with_chosen_models
@@ -32,23 +31,25 @@ from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import MAX_SHOWN_NODES, NO_DISTRIBUTIONS, Problem, service_status
 from services.gm.workloads.deployments import Built, References, build, replicas, secret_names, unchosen
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import PodView, read_pods
+from services.gm.workloads.pod_status import PodView, pod_views
 
+#: the problem's reason if a resource of a plural does not exist
 MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
 #: counts of workers behind the edge, in a service with tiers: the first part of the metric's name, and the field
 COUNTS = {"served": "served", "deferred": "deferred", "uploadedBytes": "uploaded_bytes"}
+#: the state of a worker, and its counts if it has reported any
 WorkerView = tuple[WorkerSummary, TaskInfo | None]
 
 
 class WorkersController(Controller):
-    """The rules of services with workers. A kind converts its resource to the form that nodes receive."""
+    """A ``Controller`` with the rules of all services with workers. Subclasses add those of a kind."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the resource: each worker needs its Models, edge workers the Dataset as well."""
+        """Return the resource with its workers: each needs its Models, and edge workers the Dataset as well."""
         return ReferenceEntry(resource, roles_of(resource))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send each node the resources that its workers name, then the service."""
+        """Send each node the resources that its workers name, then the service; it waits while one is missing."""
         roles, choosing = roles_of(desired), selectors(desired).keys()
         named: dict[Roles, tuple[Key, ...]] = {}  # most nodes have the same roles
         for node, names in observed.placed.items():
@@ -66,27 +67,27 @@ class WorkersController(Controller):
         yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the objects of its workers, in a cluster that runs pods."""
-        if observed.pods is None:
+        """Return the objects of its workers; None: nodes run them."""
+        if observed.workload is None:
             return None
-        of = observed.pods
-        built = build(desired, observed.references, of.workers.secrets, of.settings)
-        return built.with_backoffs(of.backoffs, of.workers.objects)
+        workload = observed.workload
+        built = build(desired, observed.references, workload.workers.secrets, workload.settings)
+        return built.with_backoffs(workload.backoffs, workload.workers.objects)
 
     def secret_names(self, desired: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
-        """Return the Secrets of its workers, and of the Models that they download."""
+        """Return the names of the Secrets that its workers, and the downloads of its Models, need."""
         return secret_names(desired, references, settings)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Sum up its nodes or pods; the counts of nodes that have left stay in the sum."""
+        """Sum up its nodes or pods; the counts of nodes where it is no longer placed stay in the sum."""
         former_reports = [report for node, report in observed.reports.items() if node not in observed.placed]
         pods, replica_counts = None, None
-        if built is None or observed.pods is None:
+        if built is None or observed.workload is None:
             missing = list(lacking_resources(desired, observed))
         else:
-            workers = observed.pods.workers
-            missing = [*observed.pods.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
-            pods = read_pods({**workers.objects, **observed.pods.merge(built)}, workers.pods, observed.pod_facts)
+            workers = observed.workload.workers
+            missing = [*observed.workload.troubles, *built.problems, *node_problems(roles_of(desired), observed)]
+            pods = pod_views({**workers.objects, **observed.workload.merge(built)}, workers.pods, observed.pod_facts)
             replica_counts = replicas(built, workers.objects)
         original = observed.original or desired
         status = service_status(
@@ -107,7 +108,7 @@ class WorkersController(Controller):
 
 
 def roles_of(resource: Resource[Any]) -> tuple[WorkerPlacement, ...]:
-    """Return a service's workers, each with the resources that it names."""
+    """Return a service's workers as the index has them: each with its pod and the resources that it names."""
     namespace, roles = resource.metadata.namespace, []
     for placement in placements(resource.spec):
         model = (Key(MODELS, namespace, name) for name in placement.models)  # none before a Model is chosen
@@ -117,7 +118,7 @@ def roles_of(resource: Resource[Any]) -> tuple[WorkerPlacement, ...]:
 
 
 def lacking_resources(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
-    """Yield missing references of the service: the problem ends when they appear."""
+    """Yield the problems of a service whose workers nodes run: missing resources and nodes, and cameras read twice."""
     roles = roles_of(desired)
     yield from unchosen(desired)
     for reference in dict.fromkeys(key for role in roles for key in role.references):
@@ -128,7 +129,7 @@ def lacking_resources(desired: Resource[Any], observed: Observed) -> Iterator[Pr
 
 
 def _several_readers(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
-    """Yield edge workers that read one network camera on several nodes: each of them answers each of its frames."""
+    """Yield the problems of edge workers that read one network camera on several nodes, and answer each frame there."""
     for worker in placements(desired.spec):
         nodes = sorted(node for node, names in observed.placed.items() if worker.name in names)
         if worker.stream and len(nodes) > 1:
@@ -139,10 +140,10 @@ def _several_readers(desired: Resource[Any], observed: Observed) -> Iterator[Pro
 
 @register(JOINT_INFERENCE)
 class JointInferenceController(WorkersController):
-    """The rules of joint inference services: the common rules of services with workers, and three more.
+    """The ``Controller`` of joint inference services: small models at the edge, and big ones for hard samples.
 
-    The seed's neptune.io form is translated, Models are chosen by selector, and each tier between edge and cloud has
-    its own entry in the status.
+    The rules are the common ones of services with workers, and three more: the form of neptune.io is translated, Models
+    are chosen by selectors, and each tier between edge and cloud has its own entry in the status.
     """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
@@ -165,7 +166,7 @@ class JointInferenceController(WorkersController):
 
 
 def _by_tier(tiers: Iterable[Placement], observed: Observed) -> Iterator[Metric]:
-    """Yield the counts of each tier behind the edge, including nodes that have left."""
+    """Yield the counts of each tier behind the edge as metrics, with those of nodes that the service has left."""
     counts = [
         (part_of(worker), worker.task_info)
         for report in observed.reports.values()
@@ -181,10 +182,10 @@ def _by_tier(tiers: Iterable[Placement], observed: Observed) -> Iterator[Metric]
 
 @register(MULTI_EDGE)
 class MultiEdgeController(WorkersController):
-    """The rules of multi-edge inference services: edge workers with their own names, and one that joins findings.
+    """The ``Controller`` of multi-edge services: edge workers with their own names, and one that joins their findings.
 
-    Several workers may have one role and one node, so each worker has its own entry in the status, in the seed's form:
-    phase, and output with models and task info.
+    Several workers may have one role and one node, so each worker has its own entry in the status: phase, and output
+    with models and task info.
     """
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
@@ -201,6 +202,7 @@ class MultiEdgeController(WorkersController):
 
 
 def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
+    """Return the models of all workers without repetitions, at most 64."""
     unique = {(model.format, model.url): model for several in models for model in several}
     return list(unique.values())[:64]
 
@@ -208,10 +210,10 @@ def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
 def workers(
     desired: Resource[Any], specs: Sequence[Placement], observed: Observed, *, pods: bool
 ) -> list[WorkerSummary]:
-    """Return the state of each worker, those with trouble first; ``pods``: a cluster runs them.
+    """Return the state of each worker with its models and counts, those that do not run first.
 
-    Nodes that start workers themselves report their state. Of pods, the cluster has the state, and the local
-    controllers of their nodes report the counts.
+    ``specs``: the workers. ``pods``: whether a cluster runs them as pods. Of pods the cluster has the state, and the
+    local controllers of their nodes report the counts; else nodes report both.
     """
     states = _by_pods(specs, observed) if pods else _by_nodes(specs, observed)
     by_name = {placement.name: placement for placement in specs}
@@ -224,7 +226,7 @@ def workers(
 
 
 def models_of(desired: Resource[Any], placement: Placement, observed: Observed) -> Iterator[ModelOutput]:
-    """Yield the Models of a worker that exist."""
+    """Yield the Models of a worker that exist, for a status: URLs without secrets."""
     for name in placement.models:
         model = observed.references.get(Key(MODELS, desired.metadata.namespace, name))
         if model is not None:
@@ -232,7 +234,7 @@ def models_of(desired: Resource[Any], placement: Placement, observed: Observed) 
 
 
 def plain(info: TaskInfo) -> TaskInfo:
-    """Return the counts without distributions: the metrics have their quantiles."""
+    """Return counts without distributions, for a status: the metrics have their quantiles."""
     return msgspec.structs.replace(info, **NO_DISTRIBUTIONS)
 
 
@@ -242,9 +244,9 @@ def part_of(worker: WorkerReport) -> str:
 
 
 def placed_workers(observed: Observed) -> Iterator[tuple[str, WorkerReport]]:
-    """Yield the workers in the reports of nodes, each with its node, but only those that are placed there.
+    """Yield (node, worker) for each worker in the live reports of nodes that is placed on the reporting node.
 
-    A node cannot report for another node's worker, nor for one that was moved to another node.
+    So a node cannot report for another node's worker, nor for a worker that was moved to another node.
     """
     for node, report in sorted(observed.reports.items()):
         if report.live:
@@ -253,17 +255,18 @@ def placed_workers(observed: Observed) -> Iterator[tuple[str, WorkerReport]]:
 
 
 def _by_nodes(specs: Iterable[Placement], observed: Observed) -> Iterator[WorkerView]:
-    """Yield each worker on each node where it is placed; an unplaced worker is yielded once without a node."""
+    """Yield the state of each worker on each node where it is placed; one without a node is yielded once."""
     for placement in specs:
-        nodes = sorted(node for node, names in observed.placed.items() if placement.name in names)
-        for node in nodes or [""]:
+        for node in sorted(node for node, names in observed.placed.items() if placement.name in names) or [""]:
             yield _on_node(placement, node, observed)
 
 
 def _on_node(placement: Placement, node: str, observed: Observed) -> WorkerView:
+    """Return the state of a worker on a node; an empty name: on none."""
     summary = WorkerSummary(name=placement.name, role=placement.role, node=node, phase="Pending")
     report = observed.reports.get(node)
-    worker = _report_of(report, placement) if report and report.live else None
+    reported_workers = report.status.workers if report and report.live else ()
+    worker = next((worker for worker in reported_workers if part_of(worker) == placement.name), None)
     if node and not observed.is_online(node):
         never = node not in observed.nodes
         summary.phase, summary.reason = "Pending" if never else "Unknown", "NodeNotFound" if never else "NodeOffline"
@@ -274,7 +277,7 @@ def _on_node(placement: Placement, node: str, observed: Observed) -> WorkerView:
 
 
 def _explain(summary: WorkerSummary, worker: Placement, desired: Resource[Any], observed: Observed) -> WorkerSummary:
-    """Add what a worker waits for, if neither its node nor its pod has a reason."""
+    """Return the state of a worker with what it waits for, if it is pending and has no reason of its own."""
     if summary.phase != "Pending" or summary.reason:
         return summary
     keys = (Key(MODELS, desired.metadata.namespace, name) for name in worker.models)
@@ -286,15 +289,11 @@ def _explain(summary: WorkerSummary, worker: Placement, desired: Resource[Any], 
     return summary
 
 
-def _report_of(report: NodeReport, placement: Placement) -> WorkerReport | None:
-    return next((worker for worker in report.status.workers if part_of(worker) == placement.name), None)
-
-
 def _by_pods(specs: Iterable[Placement], observed: Observed) -> Iterator[WorkerView]:
-    """Yield each worker's pods; the local controllers of their nodes report the counts."""
-    assert observed.pods is not None  # noqa: S101
-    pods = observed.pods.workers
-    views = read_pods(pods.objects, pods.pods, observed.pod_facts)
+    """Yield the state of each worker's pods, with the counts that local controllers report; one without pods once."""
+    assert observed.workload is not None  # noqa: S101
+    cluster_workers = observed.workload.workers
+    views = pod_views(cluster_workers.objects, cluster_workers.pods, observed.pod_facts)
     infos = {
         worker.name: worker.task_info
         for report in observed.reports.values()
@@ -302,13 +301,14 @@ def _by_pods(specs: Iterable[Placement], observed: Observed) -> Iterator[WorkerV
         for worker in report.status.workers
     }
     for placement in specs:
-        own = [view for view in views if view.of == placement.name]
+        own = [view for view in views if view.worker_name == placement.name]
         yield from ((_of_pod(placement, view), infos.get(view.name)) for view in own)
         if not own:
             yield WorkerSummary(name=placement.name, role=placement.role, phase="Pending"), None
 
 
 def _of_pod(placement: Placement, view: PodView) -> WorkerSummary:
+    """Return the state of a worker's pod for a status."""
     phase = "Unknown" if view.unreached else "Pending" if view.phase == "Running" and not view.ready else view.phase
     return WorkerSummary(
         name=placement.name, role=placement.role, node=view.node, phase=phase, reason=view.reason, message=view.message

@@ -1,7 +1,7 @@
-"""The data of the dashboard as plain values: recorded once a second from GM's state, kept for two minutes.
+"""The data of GM's web page as plain values (``DashboardFeed``): recorded once a second, kept for two minutes.
 
-Everything is bounded: of a thousand nodes the dashboard shows those with problems first. Latencies and rates are those
-of the last seconds, from the difference of two records: totals would hide a change.
+Everything is bounded: of a thousand nodes the page shows those with problems first. Latencies and rates are those of
+the last seconds, from the difference of two records: totals would hide a change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import msgspec
 import structlog
 
 from halimede import __version__
-from halimede.api.placement import SERVICES, camera_readers
+from halimede.answer_text import describe_occupancy
+from halimede.api.placement import camera_readers
 from halimede.api.trainingmodel import PLURAL as TRAINING_MODELS
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError
@@ -29,69 +30,80 @@ from halimede.messages.samples import MAX_LABEL_TEXT
 from halimede.names import Key
 from halimede.stats import histogram
 from halimede.topics import CAMERA_STATUS, HARD_SAMPLE, NODE_CAMERA_STATUS
-from services.gm.cluster.port import Cluster, Editor, StoredResource
+from services.gm.cluster.port import Cluster, Editor, StoredResource, services_of
 from services.gm.control_plane import ControlPlane
 from services.gm.service_status import metrics
 
 log = structlog.get_logger()
-#: seconds between two records, records in the history, and records over which a latency is computed
+#: seconds between two records, most points in a chart, and records over which a latency is computed
 EVERY, HISTORY, WINDOW = 1.0, 120, 10
 #: seconds between two computations of the problems: their checks describe all nodes, of which there may be thousands
 PROBLEMS_EVERY = 5.0
+#: most rows of each section of the page
 MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS, MOST_PROBLEMS = 50, 200, 100, 24, 64, 100
-#: statuses of cameras that are kept
+#: most statuses of cameras that are kept
 MAX_CAMERA_STATUSES = 1000
-#: rounds of a loop that a page shows
+#: last rounds of a learning loop that a page shows
 SHOWN_ROUNDS = 5
 #: pages that may be open at a time
 MOST_WATCHERS = 16
-#: order of rows: those with problems first
+#: order of rows by phase: those with problems first
 URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, **dict.fromkeys(get_args(State), 3), "Running": 3, "Done": 4}
-#: order of cameras: those with problems first; a camera without a status publishes frames itself
+#: order of cameras by state: those with problems first; one without a state publishes frames itself
 CAMERA_URGENCY = {"failed": 0, "gone": 1, "stalled": 2, "connecting": 3, "running": 4, "": 5, "stopped": 6}
 #: most bytes of a character in JSON: of a control character, as in \u001b
 MAX_CHARACTER_BYTES = 6
+#: content types of pictures, by their first three bytes
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
 
+#: a row of a section, as JSON for the page
 Row = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _History:
-    """One service's last minutes: its counts at each record, and the points of the charts."""
+    """One service's last two minutes: its counts at the last records, and the points of its charts (``point``)."""
 
     records: deque[TaskInfo] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
     points: deque[list[float | None]] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
 
 class DashboardFeed:
-    """Records once a second (``run``); ``sections`` is the data of a page, ``picture`` one of its samples."""
+    """Collects the data of the page: ``start`` it, run ``run``, and read ``encoded`` (the data) and ``picture``.
+
+    ``editor``: has the events; None on Kubernetes, where they are with the objects.
+    """
 
     def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         self._bus = bus
         self._cluster = cluster
         self._plane = plane
         self._editor = editor
+        #: by key and uid of a service
         self._histories: dict[tuple[Key, str], _History] = {}
+        #: previews of the last hard samples, and their services (namespace/name), by the sample's id in hexadecimal
         self._samples: OrderedDict[str, HardSample] = OrderedDict()
         self._services: dict[str, str] = {}
-        #: by namespace, name and node, which is empty for a camera process; the last preview by namespace and name
+        #: by namespace, name and node of a camera; the node is empty for a camera process
         self._cameras: dict[tuple[str, str, str], CameraStatus] = {}
+        #: the last preview of each camera, by namespace and name
         self._pictures: OrderedDict[tuple[str, str], HardSample] = OrderedDict()
         self._follows_cameras = False
+        #: set, and replaced, at each record
         self._recorded = asyncio.Event()
+        #: number of open pages
         self._watchers = 0
         #: the sections as JSON, encoded once for all open pages
         self._encoded: dict[str, bytes] = {}
-        #: of the section with the problems: when it is due, and the last one
+        #: of the section with the problems: the event loop's time when it is due, and the last JSON
         self._problems_due, self._encoded_problems = 0.0, b"[]"
 
     async def start(self) -> None:
-        """Subscribe to the previews of hard samples."""
+        """Subscribe to the previews of hard samples: small pictures that workers publish."""
         await self._bus.subscribe(HARD_SAMPLE.filter(), self._on_preview, queue=MOST_SAMPLES)
 
     async def run(self) -> None:
-        """Record until cancelled."""
+        """Record once a second, until cancelled."""
         while True:
             if bool(self._watchers) != self._follows_cameras and self._bus.connected:
                 await self._follow_cameras()
@@ -99,7 +111,7 @@ class DashboardFeed:
             await asyncio.sleep(EVERY)
 
     async def _follow_cameras(self) -> None:
-        """Receive the states of cameras while a page is open: each camera reports every two seconds."""
+        """Begin or end to receive the states of cameras, which are received only while a page is open."""
         follow = bool(self._watchers)  # pages open and close meanwhile
         try:
             for topic in (CAMERA_STATUS, NODE_CAMERA_STATUS):
@@ -131,7 +143,7 @@ class DashboardFeed:
 
     @contextlib.contextmanager
     def count_page(self) -> Iterator[bool]:
-        """Count a page as open inside the block; yield False when too many are open."""
+        """Count a page as open inside the block; yield False, and do not count it, if 16 are open already."""
         if self._watchers >= MOST_WATCHERS:
             yield False
             return
@@ -145,10 +157,11 @@ class DashboardFeed:
 
     @property
     def encoded(self) -> Mapping[str, bytes]:
-        """The sections as JSON, of the last record while a page was open."""
+        """The JSON of each section, by its name, as of the last record while a page was open."""
         return self._encoded
 
     def _encode(self) -> None:
+        """Encode all sections for the open pages."""
         now, encode = asyncio.get_running_loop().time(), msgspec.json.encode
         if now >= self._problems_due:
             self._problems_due = now + PROBLEMS_EVERY
@@ -157,14 +170,15 @@ class DashboardFeed:
         self._encoded = {**sections, "problems": self._encoded_problems}
 
     async def wait_for_record(self) -> None:
-        """Wait for the next record."""
+        """Wait for the next record, at most a second while ``run`` runs."""
         await self._recorded.wait()
 
     def sections(self) -> dict[str, Any]:
-        """Return the data, by section of the page."""
+        """Return the data of the page by the names of its sections, computed now."""
         return {**self._quick_sections(), "problems": self._problems()}
 
     def _quick_sections(self) -> dict[str, Any]:
+        """Return all sections but the problems, which take long."""
         return {
             "manager": self._manager(),
             "services": [self._service(stored) for stored in self._shown_services()],
@@ -176,7 +190,10 @@ class DashboardFeed:
         }
 
     def picture(self, sample_id: str) -> tuple[str, bytes] | None:
-        """Return content type and bytes of a hard sample's picture."""
+        """Return content type and bytes of a hard sample's picture; None: it is not kept (any more).
+
+        ``sample_id``: the sample's id in hexadecimal.
+        """
         sample = self._samples.get(sample_id)
         sample = sample or next((preview for preview in self._pictures.values() if preview.id.hex() == sample_id), None)
         return (kind_of(sample.data) or "", sample.data) if sample else None
@@ -184,7 +201,8 @@ class DashboardFeed:
     # --- sections ---------------------------------------------------------------------------------------------
 
     def _manager(self) -> Row:
-        total = sum(1 for _ in self._resources())
+        """Return what the page shows of GM itself, with counts of services and nodes."""
+        total = sum(1 for _ in services_of(self._cluster))
         nodes = self._plane.nodes
         return {
             "version": __version__,
@@ -198,19 +216,19 @@ class DashboardFeed:
         }
 
     def _problems(self) -> list[Row]:
+        """Return the checks of the system that are not well."""
         cameras = [(_camera_topic(key), camera) for key, camera in sorted(self._cameras.items())]
         checks = examine(self._plane.observer.system_facts(BusFacts(cameras=cameras)))
         return [check.fields() for check in checks if check.level != "ok"][:MOST_PROBLEMS]
 
-    def _resources(self) -> Iterator[StoredResource]:
-        for plural in SERVICES:
-            yield from self._cluster.resources(plural)
-
     def _shown_services(self) -> list[StoredResource]:
-        services = sorted(self._resources(), key=lambda s: (URGENCY.get(s.status.phase if s.status else "", 2), s.key))
-        return services[:MOST_SERVICES]
+        """Return the services that the page shows, those with problems first."""
+        services = services_of(self._cluster)
+        ranked = sorted(services, key=lambda s: (URGENCY.get(s.status.phase if s.status else "", 2), s.key))
+        return ranked[:MOST_SERVICES]
 
     def _service(self, stored: StoredResource) -> Row:
+        """Return what the page shows of a service, with the points of its charts."""
         status = stored.status
         history = self._histories.get((stored.key, stored.uid)) or _History()
         current = status.conditions[-1] if status and status.conditions else None
@@ -257,27 +275,24 @@ class DashboardFeed:
         return rows
 
     def _nodes(self) -> list[Row]:
-        nodes = sorted(self._plane.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]
-        rows = []
-        for node in nodes:
-            presence = node.presence
-            rows.append(
-                {
-                    "name": node.name,
-                    "online": node.online,
-                    "drained": node.drained,
-                    "version": presence.version if presence else "",
-                    "cpus": presence.cpus if presence else 0,
-                    "memory": presence.memory_bytes if presence else 0,
-                    "labels": [f"{k}={v}" if v else k for k, v in sorted(node.labels.items())[:8]],
-                    "resources": len(self._plane.downstream.keys(node.name)),
-                }
-            )
-        return rows
+        """Return the nodes, those that are offline first."""
+        return [
+            {
+                "name": node.name,
+                "online": node.online,
+                "drained": node.drained,
+                "version": node.presence.version if node.presence else "",
+                "cpus": node.presence.cpus if node.presence else 0,
+                "memory": node.presence.memory_bytes if node.presence else 0,
+                "labels": [f"{k}={v}" if v else k for k, v in sorted(node.labels.items())[:8]],
+                "resources": len(self._plane.downstream.keys(node.name)),
+            }
+            for node in sorted(self._plane.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]
+        ]
 
     def _camera_rows(self) -> list[Row]:
-        """Return the cameras that report, that services name, or of which there is a preview."""
-        readers = camera_readers(stored.resource.body for stored in self._resources())
+        """Return the cameras that report, that services name, or of which there is a preview; problems first."""
+        readers = camera_readers(stored.resource.body for stored in services_of(self._cluster))
         reported = {key[:2] for key in self._cameras}
         silent = {(*key, ""): CameraStatus(camera=key[1], state="running") for key in {**readers, **self._pictures}}
         rows = [(key, status, True) for key, status in self._cameras.items()]
@@ -305,6 +320,7 @@ class DashboardFeed:
         ]
 
     def _previews(self) -> list[Row]:
+        """Return the previews of hard samples, the latest first."""
         return [
             {
                 "id": id_,
@@ -332,19 +348,33 @@ class DashboardFeed:
         ]
 
     def _events(self) -> list[Row]:
-        if self._editor is None:
-            return []
-        return [
+        """Return the latest events of GM (none on Kubernetes) and of occupancy, the newest first."""
+        recorded = self._editor.events(0, "", MOST_EVENTS) if self._editor else ()
+        rows = [
             {"time": e.time, "type": e.type, "reason": e.reason, "about": e.about, "message": e.message, "n": e.count}
-            for e in reversed(self._editor.events(0, "", MOST_EVENTS))
+            for e in reversed(recorded)
         ]
+        rows += [
+            {
+                "time": received.time,
+                "type": "Normal",
+                "reason": received.event.type.capitalize(),
+                "about": str(received.key),
+                "message": _bound_labels([describe_occupancy(received.event)])[0],
+                "n": 1,
+            }
+            for received in self._plane.occupancy.latest
+        ]
+        return sorted(rows, key=lambda row: row["time"], reverse=True)
 
     # --- counting ---------------------------------------------------------------------------------------------
 
     def _counts(self, key: Key) -> TaskInfo:
+        """Return the counts of a service on all nodes together."""
         return total(self._plane.reports.task_infos(key))
 
     async def _on_preview(self, delivery: Delivery[HardSample]) -> None:
+        """Keep a preview, unless its picture has an unknown format."""
         if kind_of(delivery.body.data) is None:
             return
         sample = with_bounded_labels(delivery.body)
@@ -362,21 +392,23 @@ class DashboardFeed:
             self._services.pop(oldest, None)
 
     async def _on_camera(self, delivery: Delivery[CameraStatus]) -> None:
+        """Keep the status of a camera."""
         key = camera_key(delivery.names)
         if key in self._cameras or len(self._cameras) < MAX_CAMERA_STATUSES:
             self._cameras[key] = delivery.body.without_secrets()
 
     async def _camera_gone(self, names: Mapping[str, str]) -> None:
+        """Drop the status of a camera whose topic was cleared."""
         self._cameras.pop(camera_key(names), None)
 
 
 def camera_key(names: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return namespace, camera and node of the topic of a camera's status; the node is empty for a camera process."""
+    """Return namespace, camera and node by the names in a topic; the node is empty for a camera process."""
     return names["ns"], names["camera"], names.get("node", "")
 
 
 def _camera_topic(key: tuple[str, str, str]) -> str:
-    """Return the topic of a camera's status."""
+    """Return the topic of a camera's status as text; ``key``: as ``camera_key`` returns it."""
     namespace, camera, node = key
     if node:
         return NODE_CAMERA_STATUS.at(node=node, ns=namespace, camera=camera).text
@@ -384,14 +416,14 @@ def _camera_topic(key: tuple[str, str, str]) -> str:
 
 
 def kind_of(data: bytes) -> str | None:
-    """Return the content type of a picture by its first bytes, None if it is not a known picture."""
+    """Return the content type of an encoded picture by its first bytes; None: it is neither JPEG nor PNG."""
     return MAGIC.get(data[:3])
 
 
 def with_bounded_labels(sample: HardSample) -> HardSample:
-    """Return a preview whose labels have few bytes as JSON: pages get those of all previews again and again.
+    """Return a preview whose labels are cut to few bytes as JSON: pages get all previews again and again.
 
-    The labels of all boxes of an answer have at most the bytes that one label may have, and so has a class.
+    The labels of all boxes of one answer together have at most as many bytes as the label of a class.
     """
     return msgspec.structs.replace(
         sample,
@@ -403,6 +435,7 @@ def with_bounded_labels(sample: HardSample) -> HardSample:
 
 
 def _with_bounded_labels(boxes: Sequence[Box] | None) -> list[Box] | None:
+    """Return boxes whose labels are cut; None for None."""
     if boxes is None:
         return None
     labels = _bound_labels([str(box.label) for box in boxes])
@@ -426,7 +459,7 @@ def _bytes_of(text: str) -> int:
 
 
 def total(infos: Iterable[TaskInfo]) -> TaskInfo:
-    """Add up the counts that the charts need."""
+    """Return the sums of the counts, and the merged latencies, that the charts need."""
     counted = list(infos)
     return TaskInfo(
         inference_number=sum(i.inference_number for i in counted),
@@ -439,9 +472,11 @@ def total(infos: Iterable[TaskInfo]) -> TaskInfo:
 
 
 def point(records: deque[TaskInfo]) -> list[float | None]:
-    """Return answers/s and cloud answers/s since the last record, then recent p50 and p99 (ms) of edge and offload.
+    """Return a point of the charts from a service's last records (at least one).
 
-    A count that fell belongs to a worker that restarted: the rate is then 0 and not negative.
+    It has answers/s and cloud answers/s since the record before, then the median and the 99th percentile (ms) of the
+    edge's latency and of the cloud's, over all records (None without answers). A count that fell belongs to a worker
+    that restarted: the rate is then 0, and not negative.
     """
     now, before, first = records[-1], records[-2] if len(records) > 1 else records[-1], records[0]
     rates: list[float | None] = [
@@ -455,10 +490,12 @@ def point(records: deque[TaskInfo]) -> list[float | None]:
 
 
 def _since(later: Histogram | None, earlier: Histogram | None) -> Histogram:
+    """Return the distribution of what was added between two histograms."""
     old: Mapping[str, int] = earlier.buckets if earlier else {}
     new: Mapping[str, int] = later.buckets if later else {}
     return Histogram(buckets={k: n - old.get(k, 0) for k, n in new.items() if n > old.get(k, 0)})
 
 
 def _round(value: float | None) -> float | None:
+    """Return a number with three decimals; None for None."""
     return None if value is None else round(value, 3)

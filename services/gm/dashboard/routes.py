@@ -1,8 +1,8 @@
-"""The dashboard's routes: static files, one stream of updates, pictures of hard samples.
+"""The HTTP routes of GM's web page (``DashboardRoutes``): static files, a stream of updates, pictures of hard samples.
 
 All requests are GET and change nothing, so request forgery has no effect. The content policy allows only GM's own
-files: no inline script or style, no frame, no form. On other addresses than loopback the page requires a token: once in
-the link, then in a cookie.
+files: no inline script or style, no frame, no form. On other addresses than loopback the page requires a token (a
+random secret): once in the link, then in a cookie.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from services.gm.dashboard.feed import DashboardFeed
 log = structlog.get_logger()
 #: seconds that a client may take to read what was sent
 SLOWEST = 10.0
+#: name of the cookie with the token
 COOKIE = "halimede-token"
+#: what a browser may load for the page
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+#: headers of each response
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -40,6 +43,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+#: file name and content type of each static route
 FILES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -48,26 +52,30 @@ FILES = {
     "/page.css": ("page.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+#: answers a request
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: name of the file with the token, and random bytes in the token
 FILE = "page-token"
 BYTES = 24
 
 
 class DashboardRoutes:
-    """The dashboard on a server's application. ``token`` is required unless it is empty."""
+    """The page of ``feed`` on a web application. Each request needs ``token``; empty: none does."""
 
     def __init__(self, feed: DashboardFeed, token: str = "") -> None:
         self._feed = feed
         self._token = token
 
     def add_to(self, application: web.Application) -> None:
-        """Register the routes."""
+        """Register all routes on an application."""
         for path, (name, kind) in FILES.items():
             application.router.add_get(path, self._guard(_file(name, kind)))
         application.router.add_get("/stream", self._guard(self._stream))
         application.router.add_get("/samples/{id:[0-9a-f]{32}}", self._guard(self._sample))
 
     def _guard(self, handler: Handler) -> Handler:
+        """Return a handler that refuses requests without the token."""
+
         async def handle_guarded(request: web.Request) -> web.StreamResponse:
             if self._token and (refused := self._refusal(request)):
                 return refused
@@ -76,7 +84,10 @@ class DashboardRoutes:
         return handle_guarded
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        """Return the refusal of a request without a token; a token in the link becomes a cookie, not to stay there."""
+        """Return the response to a request without a valid cookie or header; None: it has one.
+
+        A valid token in the link becomes a cookie, so that it does not stay in the browser's address.
+        """
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if any(_is_token(self._token, offered) for offered in (request.cookies.get(COOKIE, ""), bearer)):
             return None
@@ -88,6 +99,7 @@ class DashboardRoutes:
         return web.Response(status=401, text=text, headers=HEADERS)
 
     async def _sample(self, request: web.Request) -> web.StreamResponse:
+        """Return the picture of a hard sample by its id; 404: it is not kept any more."""
         picture = self._feed.picture(request.match_info["id"])
         if picture is None:
             return web.Response(status=404, text="that sample is no longer stored\n", headers=HEADERS)
@@ -109,6 +121,7 @@ class DashboardRoutes:
             return response
 
     async def _send_changes(self, response: web.StreamResponse) -> None:
+        """Send changed sections at each record of the feed, without end. Raises TimeoutError or ConnectionError."""
         await _send(response, b"retry: 2000\n\n")
         sent: Mapping[str, bytes] = {}
         while True:
@@ -122,11 +135,14 @@ class DashboardRoutes:
 
 
 async def _send(response: web.StreamResponse, content: bytes) -> None:
+    """Send a part of a response. Raises TimeoutError if the client does not read it within 10 s."""
     async with asyncio.timeout(SLOWEST):
         await response.write(content)
 
 
 def _file(name: str, kind: str) -> Handler:
+    """Return a handler that serves a static file with a content type."""
+
     async def handler(_: web.Request) -> web.StreamResponse:
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=HEADERS)
 
@@ -135,11 +151,16 @@ def _file(name: str, kind: str) -> Handler:
 
 
 def _is_token(token: str, text: Any) -> bool:
+    """Whether a text of a client is the token, compared in constant time."""
     return hmac.compare_digest(token.encode(), str(text).encode("utf-8", "surrogateescape"))
 
 
 def page_token(store: Path, bind: str) -> str:
-    """Return the token that the dashboard requires; empty on loopback. It is stored next to GM's store."""
+    """Return the token that the page requires at the address ``bind`` (host:port); empty on loopback: it needs none.
+
+    It is in the file ``page-token`` of the folder ``store``, and drawn at random at the first call. Raises
+    InvalidFieldError if ``bind`` is no address, the folder cannot be written, or the file is empty.
+    """
     address = parse_bind(bind, "--http")
     if address is None or is_loopback(address[0]):
         return ""
@@ -158,6 +179,7 @@ def page_token(store: Path, bind: str) -> str:
 
 
 def _read(path: Path) -> str:
+    """Return the token in a file. Raises InvalidFieldError if it is empty."""
     token = path.read_text().strip()
     if not token:
         raise InvalidFieldError(FILE, str(path), "it is empty: remove it, and GM creates a new one")

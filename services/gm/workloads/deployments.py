@@ -1,7 +1,8 @@
-"""The objects of a service in a cluster that runs pods: a Deployment for each worker, a Service, autoscalers.
+"""The objects of a service on Kubernetes (``build``): a Deployment for each worker, a Service, autoscalers, a Secret.
 
 A worker that names a missing resource, or requests what is not allowed, gets no new object. Its existing ones are kept,
-so a misspelt name or a stricter rule stops no running worker.
+so a misspelt name or a stricter rule stops no running worker. After failures of its pods, a worker's next pod is made
+to wait (``Built.with_backoffs``).
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ from services.gm.model_selection import describe, selectors
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import SLOTS, ModelDelivery, Models, deliver, host_file, needs_secret
-from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, worker_of
+from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, SecretsMetadata, worker_of
 from services.gm.workloads.pod_history import PodBackoff
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_template import BIG_MODEL_PORT, NodeFiles, check_mounts, pod_template
 from services.gm.workloads.template_policy import check_host_path, check_template
 
+#: resources that a service names; None: missing, or being deleted
 References = Mapping[Key, Resource[Any] | None]
+#: API version of each kind of object
 VERSIONS = {
     "Deployment": "apps/v1",
     "Service": "v1",
     "HorizontalPodAutoscaler": "autoscaling/v2",
     "Ingress": "networking.k8s.io/v1",
 }
-#: the gate of new pods of an update whose pods fail one after the other
+#: name of the scheduling gate that makes new pods wait, of an update whose pods fail one after the other
 GATE = "halimede.io/failing"
+#: fields of a user's ``hpa`` that the autoscaler gets
 AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
 
 
@@ -49,12 +53,12 @@ class Built:
     """The desired objects of a service.
 
     Attributes:
-        objects: to write.
-        unchanged: workers whose objects stay as they are, apart from the number of pods if their pods failed.
-        problems: why.
-        held_back: of each worker whose next pod waits, the reason.
-        desired: the number of pods that each of those shall have once it does not wait.
-        secrets: Secrets to create, without their content: the cluster's adapter draws it.
+        objects: the objects to write.
+        unchanged: names of workers whose objects stay as they are, apart from the number of pods if their pods failed.
+        problems: why those workers' objects stay as they are.
+        held_back: the reason of each worker whose next pod is made to wait, by its name.
+        desired: the number of pods that each of these workers shall have once it does not wait, by its name.
+        secrets: Secrets to create, without their content: the cluster's adapter draws it at random.
 
     """
 
@@ -66,9 +70,10 @@ class Built:
     secrets: tuple[Body, ...] = ()
 
     def with_backoffs(self, backoffs: Mapping[str, PodBackoff], existing: Mapping[Ref, Body], number: int = 1) -> Built:
-        """Return the objects with Deployments that make no more pods of workers with a backoff, or whose new pods wait.
+        """Return the objects with those Deployments changed whose workers' pods fail, so that the next pod waits.
 
-        ``number`` is how many pods an unchanged worker shall have at least once it does not wait.
+        ``backoffs``: by the worker's name. ``existing``: the service's existing objects. ``number``: how many pods an
+        unchanged worker shall have at least, once it does not wait.
         """
         objects, desired = list[Body](), dict[str, int]()
         for body in self.objects:
@@ -86,15 +91,10 @@ class Built:
         return replace(self, objects=tuple(objects), held_back=held_back, desired=desired)
 
 
-def build(
-    service: Resource[Any],
-    references: References,
-    secrets: Mapping[str, Body | None],
-    settings: PodSettings,
-) -> Built:
+def build(service: Resource[Any], references: References, secrets: SecretsMetadata, settings: PodSettings) -> Built:
     """Return the objects of a service in sedna.io form, and the problems that prevent others.
 
-    ``references`` and ``secrets`` have the resources that it names, None if missing; of a Secret, the metadata.
+    ``secrets``: metadata of the Secrets that ``secret_names`` returns, by name; None: it does not exist.
     """
     specs = placements(service.spec)
     if problem := check_service_name(service.metadata.name, service.kind.name_limit):
@@ -114,7 +114,10 @@ def build(
 
 
 def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
-    """Yield the roles (all, if none is named) without a matching Model: the problem ends when one appears."""
+    """Yield the problem of each role whose selector matches no Model: it ends when one appears.
+
+    ``roles``: the roles to check; without any, all are checked.
+    """
     for role, selector in selectors(service).items():
         if not roles or role in roles:
             text = f"no Model of namespace {service.metadata.namespace} has {describe(selector)}: apply one"
@@ -122,7 +125,7 @@ def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iter
 
 
 def secret_names(service: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
-    """Return the Secrets of its namespace that ``build`` needs."""
+    """Return the names of the Secrets of the service's namespace that ``build`` needs."""
     specs = placements(service.spec)
     names = {object_names.session_secret_name(service)} if any(map(needs_session_key, specs)) else set()
     for spec in specs:
@@ -131,9 +134,9 @@ def secret_names(service: Resource[Any], references: References, settings: PodSe
 
 
 def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of pods that each worker shall have, one whose next pod waits as well.
+    """Return the number of pods that each worker shall have, by its name, also if its next pod is made to wait.
 
-    A worker that has no Deployment and gets none is left out.
+    ``existing``: the service's existing objects. A worker that has no Deployment and gets none is left out.
     """
     numbers: dict[str, int] = {}
     for body in (*existing.values(), *built.objects):
@@ -146,12 +149,15 @@ def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """One worker of a service: makes its objects, and finds the problems that prevent them."""
+    """Makes the objects of one worker of a service, and finds the problems that prevent them.
+
+    The fields are the arguments of ``build``, with one of the service's placements (a worker in its spec).
+    """
 
     service: Resource[Any]
     placement: Placement
     references: References
-    secrets: Mapping[str, Body | None]
+    secrets: SecretsMetadata
     settings: PodSettings
 
     def objects(self) -> Iterator[Body]:
@@ -178,25 +184,25 @@ class _Worker:
             yield new_object(self.service, role, "HorizontalPodAutoscaler", name, spec, worker=part)
 
     def _deliveries(self) -> Models:
-        """Return the existing files that the worker names, each with its delivery into the pod.
+        """Return the existing Models that the worker names, by purpose, each with its delivery into the pod.
 
         An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it.
         """
         template = self.placement.worker.template
         worker, own_code = template["spec"]["containers"][0], may_run_own_code(template)
         deliveries = {}
-        for what, name in self.placement.needs.items():
+        for purpose, name in self.placement.needs.items():
             model = self.references.get(self._model(name))
             if model is not None:
                 secret, unpack = self.secrets.get(needs_secret(model.spec)), model.spec.is_onnx
                 delivery = deliver(
-                    model.spec, worker, secret, self.settings, unpack=unpack, own_code=own_code, names=SLOTS[what]
+                    model.spec, worker, secret, self.settings, unpack=unpack, own_code=own_code, names=SLOTS[purpose]
                 )
-                deliveries[what] = model, delivery
-        for what, name in self.placement.described.items():
+                deliveries[purpose] = model, delivery
+        for purpose, name in self.placement.described.items():
             model = self.references.get(self._model(name))
             if model is not None:
-                deliveries[what] = model, ModelDelivery("")
+                deliveries[purpose] = model, ModelDelivery("")
         return deliveries
 
     def problems(self) -> Iterator[Problem]:
@@ -204,22 +210,19 @@ class _Worker:
         at = self.placement.at
         if self.placement.selector:
             yield from unchosen(self.service, self.placement.role)
-        for what, name in self.placement.needs.items():
+        for purpose, name in {**self.placement.needs, **self.placement.described}.items():
             model = self.references.get(self._model(name))
             if model is None:
-                yield _missing_problem("ModelNotFound", f"{at}.{what}.name", self._model(name))
-            elif path := host_file(model.spec.url):
+                yield _missing_problem("ModelNotFound", f"{at}.{purpose}.name", self._model(name))
+            elif purpose in self.placement.needs and (path := host_file(model.spec.url)):
                 # the file's whole folder is mounted
                 folder = posixpath.dirname(posixpath.normpath(path))
-                yield from check_host_path(f"{at}.{what}.name: Model {name}: spec.url", folder, self.settings)
-        for what, name in self.placement.described.items():
-            if self.references.get(self._model(name)) is None:
-                yield _missing_problem("ModelNotFound", f"{at}.{what}.name", self._model(name))
+                yield from check_host_path(f"{at}.{purpose}.name: Model {name}: spec.url", folder, self.settings)
         yield from self._data_problems()
-        for what, name in self.secret_names().items():
+        for purpose, name in self.secret_names().items():
             if self.secrets.get(name) is None:
                 fix = f"there is no Secret {self.service.metadata.namespace}/{name}: create it"
-                yield Problem("SecretNotFound", f"{at}: {what}: {fix}")
+                yield Problem("SecretNotFound", f"{at}: {purpose}: {fix}")
         if self.placement.folder:
             yield from check_host_path(f"{at}.source.path", self.placement.folder, self.settings)
         table = self.settings.images if object_names.is_translated(self.service) else {}
@@ -227,7 +230,7 @@ class _Worker:
         yield from check_mounts(self.placement, self._deliveries(), f"{at}.template", self.settings)
 
     def _data_problems(self) -> Iterator[Problem]:
-        """Yield the problems with the samples that a worker needs on its node."""
+        """Yield the problems with the samples that the worker needs on its node."""
         if self.placement.keeper and not self.settings.node_cache:
             text = "GM's settings for pods have no nodeCache, so pods share no files: export them, and name a Dataset"
             yield Problem("HardSamplesNotShared", f"{self.placement.at}.hardSamples: {text}")
@@ -247,7 +250,7 @@ class _Worker:
                 yield from check_host_path(at, path, self.settings)
 
     def _files(self) -> NodeFiles:
-        """Return the samples on its node that it uses."""
+        """Return the paths of the samples on its node that the worker uses."""
         dataset = self.references.get(Key(DATASETS, self.service.metadata.namespace, self.placement.dataset))
         data = (host_file(dataset.spec.url) or "") if dataset and self.placement.needs_data else ""
         if self.placement.keeper:
@@ -258,12 +261,12 @@ class _Worker:
         return NodeFiles(data=data, hard_samples=self._sample_folder(self.service.metadata.name) if shared else "")
 
     def _sample_folder(self, service: str) -> str:
-        """Return the folder of its node with the hard samples of a service's edge worker."""
+        """Return the folder of the worker's node with the hard samples of a service's edge worker."""
         parts = pod_folder(self.placement.pod.node_name, self.service.metadata.namespace, service)
         return posixpath.join(self.settings.node_cache, *parts)
 
     def secret_names(self) -> dict[str, str]:
-        """Return the Secrets that a worker needs, by purpose."""
+        """Return the names of the Secrets that the worker needs, by a text for messages that says what for."""
         names = {}
         if self.settings.credentials:
             name = self.settings.edge_secret if self.placement.role == "edge" else self.settings.cloud_secret
@@ -275,6 +278,7 @@ class _Worker:
         return names
 
     def _model(self, name: str) -> Key:
+        """Return the key of a Model of the service's namespace."""
         return Key(MODELS, self.service.metadata.namespace, name)
 
 
@@ -285,10 +289,8 @@ def _network(service: Resource[Any]) -> Body:
     return new_object(service, "cloud", "Service", object_names.network_name(service.metadata.name), spec)
 
 
-def _session_secret(
-    service: Resource[Any], specs: Iterable[Placement], secrets: Mapping[str, Body | None]
-) -> Iterator[Body]:
-    """Yield the Secret for the sessions of the service's workers, unless the service has it."""
+def _session_secret(service: Resource[Any], specs: Iterable[Placement], secrets: SecretsMetadata) -> Iterator[Body]:
+    """Yield the Secret with the key of the workers' MQTT sessions, unless they need none or the service has it."""
     name, owner = object_names.session_secret_name(service), object_names.owner(service)
     existing = {"metadata": secrets.get(name) or {}}
     if any(map(needs_session_key, specs)) and not object_names.is_owned_by(existing, service.metadata.uid):
@@ -298,7 +300,7 @@ def _session_secret(
 
 
 def new_object(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:
-    """Return an object of a service; ``worker`` is the worker's own name, if it has one."""
+    """Return an object of a service; ``worker``: the worker's own name, empty: its role is its name."""
     metadata = {
         "name": name,
         "namespace": service.metadata.namespace,
@@ -309,7 +311,7 @@ def new_object(service: Resource[Any], role: Role, kind: str, name: str, spec: B
 
 
 def _desired_pods(body: Body, existing: Mapping[str, Any] | None) -> int:
-    """Return how many pods a Deployment shall have, at least one if an autoscaler decides."""
+    """Return how many pods a Deployment shall have; if an autoscaler decides, as many as it has, at least one."""
     present = existing["spec"].get("replicas", 1) if existing else 1
     return int(body["spec"].get("replicas", max(1, present)))
 
@@ -321,9 +323,9 @@ def _template(body: Mapping[str, Any]) -> str:
 
 
 def _backoff_for(backoff: PodBackoff | None, body: Mapping[str, Any], *, scaled: bool) -> PodBackoff | None:
-    """Return the hold unless it is about another template, or an autoscaler would raise the number at once.
+    """Return the backoff; None if it is about another template, or an autoscaler would raise the number at once.
 
-    An autoscaler does nothing only while there are to be no pods.
+    An autoscaler does nothing only while the number of pods is 0.
     """
     if backoff is None or backoff.template != _template(body) or (scaled and backoff.pods):
         return None
@@ -331,14 +333,14 @@ def _backoff_for(backoff: PodBackoff | None, body: Mapping[str, Any], *, scaled:
 
 
 def _number(desired: int, present: int | None, backoff: PodBackoff | None, *, scaled: bool) -> int | None:
-    """Return how many pods to write; None: the autoscaler decides."""
+    """Return how many pods a Deployment gets; None: an autoscaler decides (``scaled``), so no number is written."""
     if backoff and not backoff.gated:
         return min(desired, backoff.pods)
     return None if scaled and present != 0 else desired
 
 
 def _with_backoff(body: Body, backoff: PodBackoff | None, existing: Mapping[str, Any] | None) -> Body:
-    """Return a Deployment with the number of pods that it may have, and with a gate if new ones shall wait."""
+    """Return a Deployment with the number of pods that it may have, and a gate if new pods wait; others unchanged."""
     if body["kind"] != "Deployment":
         return body
     present = existing["spec"].get("replicas") if existing else None
@@ -357,13 +359,13 @@ def _with_backoff(body: Body, backoff: PodBackoff | None, existing: Mapping[str,
 
 
 def _is_named(body: Mapping[str, Any], worker: str) -> bool:
-    """Whether a Deployment has the name that GM gives: a copy that a user made has another one."""
+    """Whether a Deployment has the name that GM gives that of ``worker``: a copy that a user made has another name."""
     owners = {owner["name"] for owner in body["metadata"].get("ownerReferences") or []}
     return body["metadata"]["name"] in owners.union(*(object_names.deployment_names(name, worker) for name in owners))
 
 
 def _rescale(existing: Mapping[str, Any], backoff: PodBackoff | None, number: int, *, scaled: bool) -> Iterator[Body]:
-    """Yield the Deployment of a kept worker if the number of its pods has to change: it was or is held."""
+    """Yield the Deployment of an unchanged worker if its number of pods must change: its pods fail, or have failed."""
     spec = existing["spec"]
     present = spec.get("replicas", 1)
     shall = _number(max(number, present), present, _backoff_for(backoff, existing, scaled=scaled), scaled=scaled)
@@ -372,22 +374,27 @@ def _rescale(existing: Mapping[str, Any], backoff: PodBackoff | None, number: in
 
 
 def _failing_problem(worker: str, backoff: PodBackoff) -> Problem:
+    """Return the reason why a worker's next pod waits."""
     text = f"{worker} worker: its pods fail one after the other, so the next one waits; the last one: {backoff.failure}"
     return Problem("PodsFailing", text)
 
 
 def with_digest(body: Body) -> Body:
-    """Add the digest of the object's desired content: if it differs, everything is written again."""
+    """Return an object with the digest of its desired content: GM writes all its fields again if that changes."""
     metadata = {**body["metadata"], "annotations": {DIGEST: object_names.digest(body)}}
     return {**body, "metadata": metadata}
 
 
 def _missing_problem(reason: str, field: str, key: Key) -> Problem:
+    """Return the problem that a resource named in a field does not exist."""
     return Problem(reason, f"{field}: {key} does not exist: apply it")
 
 
 def check_service_name(name: str, limit: int = NAME_LIMIT) -> Problem | None:
-    """Return the problem with a name from which a Service and labels are named."""
+    """Return the problem with a service's name, which begins the names of objects and labels; None: it is usable.
+
+    ``limit``: most characters.
+    """
     if len(name) > limit:
         fix = f"use at most {limit} characters: labels and other names contain it"
         return Problem("NameTooLong", str(InvalidFieldError("metadata.name", name, fix)))

@@ -1,13 +1,13 @@
-"""The differences between the desired objects of a service and the existing ones: no write is made twice.
+"""The differences between the desired Kubernetes objects of a service and the existing ones (``differences``).
 
-An object carries the digest of GM's last write. While that equals the digest of the desired object, only fields that
+An object carries the digest of GM's last write. While it is also the digest of the desired object, only fields that
 were lost or changed are a difference, and additions by others stay (such as a sidecar that a webhook adds). When the
 desired object changes, GM's own fields are written as a whole, and existing fields that are no longer desired are
 removed. Such a field may be a default of the server, which then sets it again.
 
-No last state is stored for that. GM owns as a whole: a Deployment's pod template, the spec of an autoscaler, a
-Service's selector and ports. Other fields of a spec are written only if desired: not ``replicas`` of an autoscaled
-Deployment, not ``clusterIP``.
+So no write is made twice, and no last state is stored. Some fields belong to GM alone (``WHOLE``), such as a
+Deployment's pod template. Other fields of a spec are written only if desired: so ``replicas`` of an autoscaled
+Deployment and ``clusterIP`` stay.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from services.gm.workloads.object_names import (
     worker_of,
 )  # fmt: skip
 
-#: the parts of a spec that only GM writes, by kind; () is the whole spec
+#: the fields of a spec that only GM writes, by kind
 WHOLE: Mapping[str, tuple[str, ...]] = {
     "Deployment": ("template",),
     "Service": ("selector", "ports"),
     "Ingress": ("ingressClassName", "rules", "tls"),
     "HorizontalPodAutoscaler": ("scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "behavior"),
 }
-#: prefix of the annotation that `kubectl rollout restart` writes: removing it would restart all pods
+#: prefix of the annotation that `kubectl rollout restart` writes: its removal would restart all pods
 FOREIGN = "kubectl.kubernetes.io/"
-#: fields that hold maps: each entry of them is kept
+#: fields that hold maps: the server keeps each entry
 MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector", "selector", "limits", "requests"})
 #: fields that every supported API server keeps, by their parent field
 PERSISTENT: Mapping[str, frozenset[str]] = {
@@ -66,33 +66,33 @@ PERSISTENT: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 #: lists whose elements are identified by a name: others may add elements
 NAMED = frozenset({"containers", "initContainers", "volumes", "env", "volumeMounts", "imagePullSecrets"})
+#: fields whose entries are quantities such as ``500m``, and fields that are quantities
 QUANTITIES = frozenset({"limits", "requests", "overhead"})
 QUANTITY_FIELDS = frozenset({"sizeLimit", "divisor", "averageValue", "storage"})
-#: the server rounds resources up to thousandths, and has this maximum
-MILLI, MOST = 1000, Fraction(2**63 - 1)
+#: the server rounds quantities up to thousandths, and has this maximum
+MILLI, MOST_OF_QUANTITY = 1000, Fraction(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Ensure:
-    """Create the object, or update it to the body."""
+    """Create the object, or update it to ``body``."""
 
     body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The cluster shall not, or no longer, have this object."""
+    """Delete the object of this name and uid."""
 
     ref: Ref
     uid: str
 
 
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
-    """Yield the objects to write and to remove. An object that is being deleted is waited for.
+    """Yield the objects of a service (of uid ``service_uid``) to write and to remove; nothing for one being deleted.
 
-    The objects that GM may stop to need are autoscalers, ingresses, and Deployments of workers that an edit has removed
-    from a service. Another object that names the service as its owner, such as a manual copy of an own one, is not
-    changed, and the service is reconciled without it.
+    GM removes autoscalers, Ingresses, and Deployments of workers that an edit has removed from the service. Another
+    object that names the service as its owner, such as a copy that a user made, is not changed.
     """
     yield from map(Ensure, built.secrets)  # first: pods that start before have no session key
     desired = {Ref.of(body): body for body in built.objects}
@@ -106,7 +106,7 @@ def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) ->
 
 
 def patch_for(existing: Body, body: Body) -> Body | None:
-    """Return the JSON merge patch that changes ``existing`` to contain ``body``; None if it does already."""
+    """Return the JSON merge-patch that changes ``existing`` to contain ``body``; None: it does already."""
     metadata = existing.get("metadata") or {}
     maps = {name: body["metadata"].get(name) or {} for name in ("labels", "annotations")}
     same = (metadata.get("annotations") or {}).get(DIGEST) == maps["annotations"].get(DIGEST)
@@ -125,7 +125,10 @@ def patch_for(existing: Body, body: Body) -> Body | None:
 
 
 def _merge_patch(existing: Any, desired: Any, field: str = "") -> Any:
-    """Return the merge patch that makes ``existing`` equal to ``desired``; lists are replaced as a whole."""
+    """Return the merge-patch that makes ``existing`` equal to ``desired``; lists are replaced as a whole.
+
+    ``field``: the name of their field.
+    """
     if not isinstance(desired, Mapping) or not isinstance(existing, Mapping):
         return desired
     removed = {
@@ -137,11 +140,15 @@ def _merge_patch(existing: Any, desired: Any, field: str = "") -> Any:
 
 
 def _is_being_deleted(body: Mapping[str, Any]) -> bool:
+    """Whether the deletion of an object was requested."""
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
 def _is_obsolete(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
-    """Whether GM made the object for a worker, under its standard name, and the worker is not kept."""
+    """Whether GM made an object that is not desired for a worker of this service that is not unchanged.
+
+    GM's objects are recognized by their names: a copy that a user made has another name.
+    """
     if ref.kind not in {"Deployment", "HorizontalPodAutoscaler", "Ingress"} or not is_owned_by(body, service_uid):
         return False
     owners = {owner["name"] for owner in body["metadata"]["ownerReferences"] if owner.get("uid") == service_uid}
@@ -155,7 +162,7 @@ def _is_obsolete(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
 
 
 def contains(existing: Any, desired: Any, field: str = "", parent: str = "") -> bool:
-    """Whether ``existing`` is the server's form of ``desired``. ``field`` in ``parent`` is their position.
+    """Whether ``existing`` is the server's form of ``desired``. They are values of ``field`` in the field ``parent``.
 
     It accepts what was just written: the server fills in defaults, writes quantities in its own form, leaves out zero
     and empty values, and drops fields that its version does not know. So a field that only the server has is not a
@@ -189,22 +196,22 @@ def contains(existing: Any, desired: Any, field: str = "", parent: str = "") -> 
     return bool(existing == desired)
 
 
-def is_same_quantity(one: object, other: object) -> bool:
-    """Whether two quantities have the same value for the API server."""
-    first, second = amount(one), amount(other)
+def is_same_quantity(existing: object, desired: object) -> bool:
+    """Whether two quantities, such as ``0.5`` and ``500m``, have the same value for the API server."""
+    first, second = amount(existing), amount(desired)
     if first is None or second is None:
-        return one == other
+        return existing == desired
     return _round_up(first) == _round_up(second)
 
 
 def _round_up(value: Fraction) -> int:
-    """Round away from zero, as the server does."""
-    bounded = max(-MOST, min(MOST, value)) * MILLI
+    """Return a quantity in thousandths, rounded away from zero as the server does."""
+    bounded = max(-MOST_OF_QUANTITY, min(MOST_OF_QUANTITY, value)) * MILLI
     return math.ceil(bounded) if bounded >= 0 else math.floor(bounded)
 
 
 def _by_name(elements: list[Any]) -> dict[str, list[Any]]:
-    """Group elements of the same name. A name may stand twice: then the order identifies the elements.
+    """Return elements by their names, in their order: a name may stand twice.
 
     Each element is visited once: users write thousands of them, and the event loop waits meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Brings models into pods: an init container downloads or verifies the model before the worker starts.
+"""Brings models into pods (``deliver``): an init container downloads or verifies the model before the worker starts.
 
 A model on the web or in S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
 of the node is not copied: its folder is mounted read-only below ``/home/data``. The endpoint of a large language model
@@ -28,9 +28,11 @@ from services.gm.workloads.pod_status import (
     FETCH_INITIAL,
 )
 
+#: folders in a pod: with the node's files at their paths, with downloads, and with the node's cache of models
 DATA = "/home/data"
 DOWNLOADS = "/downloads"
 CACHE = "/var/lib/halimede/models"
+#: the variable with the name of a pod's node
 NODE_NAME: Body = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 #: security context of containers that run only halimede's own code
 CONFINED: Body = {
@@ -40,12 +42,13 @@ CONFINED: Body = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-#: the user of halimede's images and of the LC, which owns the cache: set even if a template sets another for the pod
+#: user id of halimede's images and of the LC, which owns the cache: set even if a template sets another for the pod
 FETCHER_USER = 10001
 #: a download uses memory in blocks, whatever its size. Namespaces with a quota refuse pods without these fields
 FETCHER_RESOURCES: Body = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 #: suffixes of archives
 ARCHIVES = (".tar", ".gz", ".tgz", ".zip")
+#: annotations of a Secret with the address of S3, and whether S3 has HTTPS
 ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 
@@ -53,8 +56,11 @@ ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 class ModelVolume:
     """Names for one of a pod's models, so that several models do not conflict.
 
-    ``init`` is the container that brings it, ``volume`` the mounted folder of the node, ``downloads`` the target of
-    downloads.
+    Attributes:
+        init: name of the init container that brings it.
+        volume: name of the volume with the folder of the node, for a model that is a file of the node.
+        downloads: folder in the pod for a model that is downloaded.
+
     """
 
     init: str = FETCH
@@ -62,8 +68,9 @@ class ModelVolume:
     downloads: str = DOWNLOADS
 
 
+#: the names for the worker's own model
 MODEL = ModelVolume()
-#: by purpose (``Placement.needs``)
+#: the names for each purpose that a worker may need a model for
 SLOTS = {
     "model": MODEL,
     "detector": ModelVolume(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
@@ -79,7 +86,15 @@ SLOTS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelDelivery:
-    """Where the worker finds its model, and what the pod needs for that."""
+    """Where a worker finds its model, and what the pod needs for that, as Kubernetes has it.
+
+    Attributes:
+        url: a path in the pod; of an endpoint the URL.
+        init: init containers.
+        volumes: volumes of the pod.
+        mounts: mounts of the worker's container.
+
+    """
 
     url: str
     init: tuple[Body, ...] = ()
@@ -92,13 +107,13 @@ Models = Mapping[str, tuple[Resource[ModelSpec], ModelDelivery]]
 
 
 def host_file(url: str) -> str | None:
-    """Return the path of a Model on the node; None for another URL (the fetcher reports an invalid one)."""
+    """Return the path of a file of the node, of a ``file://`` URL or a plain path; None: it is another URL."""
     path = unquote(url.removeprefix("file://").removeprefix("localhost")) if url.startswith("file://") else url
     return path if path.startswith("/") else None
 
 
 def needs_secret(spec: ModelSpec) -> str:
-    """Return the Secret that is needed to download a model, empty if none is."""
+    """Return the name of the Secret that the download of a model needs; empty: it needs none."""
     return spec.credential_name if spec.url.startswith("s3://") else ""
 
 
@@ -112,10 +127,12 @@ def deliver(
     own_code: bool = False,
     names: ModelVolume = MODEL,
 ) -> ModelDelivery:
-    """Return how a model gets to the container ``worker``. ``secret`` is the metadata of the ``needs_secret`` one.
+    """Return how a model gets to the container ``worker``.
 
-    ``unpack``: an archive becomes the folder that is in it; then an archive of the node is copied as others are.
-    ``own_code``: the worker may read the file in its own way, so it need not be complete.
+    ``secret``: metadata of the Secret of ``needs_secret``; None: it needs none, or the Secret does not exist.
+    ``unpack``: whether an archive becomes the folder that is in it; an archive of the node is then copied into the pod.
+    ``own_code``: whether the worker has code of its own, which may read a model without its data files. ``names``: for
+    this model in the pod.
     """
     if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
         return ModelDelivery(spec.url)
@@ -128,9 +145,9 @@ def deliver(
 
 
 def mount_folder(path: str, volume: str, kind: str = "Directory") -> tuple[Body, Body]:
-    """Return the volume and the read-only mount of a node's folder, at the path where Sedna's workers look for it.
+    """Return the volume and the read-only mount of a node's folder, below ``/home/data`` as Sedna's workers expect.
 
-    ``kind``: what it must be; empty: a folder or a file.
+    ``volume``: its name. ``kind``: type of Kubernetes' hostPath; empty: a folder or a file.
     """
     return (
         {"name": volume, "hostPath": {"path": path, "type": kind}},
@@ -144,6 +161,7 @@ def literal(text: str) -> str:
 
 
 def _mount_file(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
+    """Mount the folder of a file of the node; the init container verifies the file."""
     volume, mount = mount_folder(posixpath.dirname(path), names.volume)
     here = DATA + path
     init = _fetcher(names.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
@@ -167,26 +185,28 @@ def _download(
     unpack: bool,
     own_code: bool = False,
 ) -> ModelDelivery:
-    to = _download_path(spec.url, names.downloads)
+    """Download a model into the pod, through the node's cache if there is one."""
+    path = _download_path(spec.url, names.downloads)
     cache: Body = {"name": "halimede-cache"}
-    at: Body = {"name": "halimede-cache", "mountPath": CACHE}
+    cache_mount: Body = {"name": "halimede-cache", "mountPath": CACHE}
     if settings.node_cache:
         cache["hostPath"] = {"path": settings.node_cache, "type": "DirectoryOrCreate"}
-        at["subPathExpr"] = "$(NODE_NAME)/models"
+        cache_mount["subPathExpr"] = "$(NODE_NAME)/models"
     else:
         cache["emptyDir"] = {}
-    args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", to]
+    args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", path]
     args += ["--unpack"] if unpack else []
     args += ["--own-code"] if unpack and own_code else []  # only then data files are fetched
     args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
-    down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
+    files_mount: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []
-    init = _fetcher(names.init, args, env, [down, at], settings)
+    init = _fetcher(names.init, args, env, [files_mount, cache_mount], settings)
     volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
-    return ModelDelivery(to, (init,), volumes, ({**down, "readOnly": True},))
+    return ModelDelivery(path, (init,), volumes, ({**files_mount, "readOnly": True},))
 
 
 def _fetcher(name: str, args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:
+    """Return an init container that runs ``python -m halimede.models`` with arguments."""
     return {
         "name": name,
         "image": settings.fetcher_image,
@@ -219,6 +239,7 @@ def _storage(spec: ModelSpec, secret: Mapping[str, Any]) -> list[Body]:
 
 
 def _sha256(spec: ModelSpec) -> list[str]:
+    """Return the fetcher's option with the digest; none without a digest."""
     return ["--sha256", spec.sha256] if spec.sha256 else []
 
 
@@ -234,5 +255,6 @@ def _download_path(url: str, folder: str) -> str:
 
 
 def _load_mode(worker: Mapping[str, Any]) -> str:
+    """Return the value of MODEL_LOAD_MODE in a container in lower case; empty: it has none."""
     values = (v.get("value") for v in worker.get("env") or [] if v.get("name") == "MODEL_LOAD_MODE")
     return next((str(value).lower() for value in values), "")

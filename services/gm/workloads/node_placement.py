@@ -1,7 +1,8 @@
-"""Places pods on nodes through the scheduler.
+"""Places pods on nodes through Kubernetes' scheduler (``bind_pod``).
 
-``spec.nodeName`` would bypass it: then a node refuses what does not fit, the pod has failed, and Kubernetes makes the
-next one at once. Nor could ``kubectl drain`` empty the node. So a named node becomes a required affinity to its name.
+``spec.nodeName`` in a pod would bypass the scheduler: then a node refuses what does not fit, the pod has failed, and
+Kubernetes makes the next one at once. Nor could ``kubectl drain`` empty the node. So a named node becomes a required
+affinity to its name.
 
 A pod that can run on no other node, or whose samples are there, gains nothing by an eviction: it tolerates that its
 node is not ready or not reachable, for as long as that lasts, unless its template has its own toleration for that.
@@ -15,19 +16,23 @@ from typing import Any
 from halimede.errors import InvalidFieldError
 from services.gm.workloads.object_names import Body
 
+#: the field of a node affinity that must hold
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 #: taints of a node that is cut off, or whose kubelet is not ready: by default they evict a pod after five minutes
 CUT_OFF = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+#: the effect of a taint that ends running pods
 EVICTS = "NoExecute"
 #: taints that keep other pods off the nodes which users name; a cordon is none of them
 EDGE_TAINT, CONTROL_PLANE_TAINT = "node-role.kubernetes.io/edge", "node-role.kubernetes.io/control-plane"
+#: what a user can do about a field of another form than Kubernetes'
 SHAPE_FIX = "write it as Kubernetes has it: kubectl explain pod.spec.affinity.nodeAffinity"
 
 
 def bind_pod(pod: Body, node: str, *, edge: bool) -> None:
-    """Bind a pod's spec to ``node`` (empty: to none), and add the tolerations of a pod that stays; changes ``pod``.
+    """Bind a pod to a node: change ``pod``, the spec of a pod, which ``check_placement`` has accepted.
 
-    ``edge``: the pod runs at the edge. ``check_placement`` must have accepted the spec.
+    ``node``: empty: the scheduler chooses. ``edge``: whether the pod runs at the edge. A pod that is bound or at the
+    edge gets tolerations, so that it stays on a node that is cut off.
     """
     pod.pop("nodeName", None)
     if node:
@@ -41,7 +46,7 @@ def bind_pod(pod: Body, node: str, *, edge: bool) -> None:
 
 
 def check_placement(pod: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]:
-    """Yield the fields of a template that ``bind_pod`` could not add to: they have no type of their own."""
+    """Yield an error for each field of a pod's spec whose form ``bind_pod`` cannot add to; ``at``: its path."""
     field, value = f"{at}.affinity", pod.get("affinity")
     for name in ("nodeAffinity", REQUIRED):
         if value is not None and not isinstance(value, Mapping):
@@ -62,7 +67,7 @@ def check_placement(pod: Mapping[str, Any], at: str) -> Iterator[InvalidFieldErr
 
 
 def _check_item(item: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]:
-    """Check the fields of a node selector term or a toleration that ``bind_pod`` reads; each name is in one of them."""
+    """Yield an error for each field that ``bind_pod`` cannot read in a node selector term or a toleration."""
     if not isinstance(fields := item.get("matchFields"), list | None):
         yield InvalidFieldError(f"{at}.matchFields", fields, SHAPE_FIX)
     for name in ("key", "effect"):
@@ -80,6 +85,7 @@ def _with_node_name(terms: list[Mapping[str, Any]], node: str) -> Iterator[Body]
 
 
 def _tolerations(node: str) -> Iterator[Body]:
+    """Yield the tolerations of a pod that stays; ``node``: the named node, empty: none is named."""
     yield {"key": EDGE_TAINT, "operator": "Exists"}
     if node:
         yield {"key": CONTROL_PLANE_TAINT, "operator": "Exists", "effect": "NoSchedule"}
@@ -88,7 +94,7 @@ def _tolerations(node: str) -> Iterator[Body]:
 
 
 def _is_covered(ours: Mapping[str, Any], tolerations: list[Mapping[str, Any]]) -> bool:
-    """Whether the template has its own toleration of a taint, maybe one that ends after some seconds."""
+    """Whether a template's tolerations have one for the taint of ``ours``, maybe one that ends after some seconds."""
     effect = ours.get("effect")
     return any(
         t.get("key") in {None, "", ours["key"]} and (not t.get("effect") or t["effect"] == effect) for t in tolerations

@@ -1,7 +1,7 @@
-"""Names, labels and annotations of the objects of a service; Sedna's names where Sedna has them.
+"""Names, labels and annotations of the Kubernetes objects of a service; those of Sedna where Sedna has them.
 
-The selector of a Deployment cannot be changed, so it has only labels that no edit changes: the Deployment's own name,
-and the uid of the service, so that it never adopts pods of an earlier service of that name.
+The selector of a Deployment cannot be changed, so it has only labels that no edit of the service changes: the
+Deployment's own name, and the uid of the service, so that it never adopts pods of an earlier service of that name.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from halimede.api.base import NEPTUNE
 from halimede.api.neptune import ORIGIN
 from halimede.api.placement import GROUPS
 
+#: the role of a worker; ``serve``: the server of an InferenceModel
 Role = Literal["edge", "cloud", "serve"]
 ROLES: tuple[Role, ...] = ("edge", "cloud", "serve")
+#: an object as JSON has it
 Body = dict[str, Any]
+#: metadata of Secrets by their names; None: the Secret does not exist
+SecretsMetadata = Mapping[str, Body | None]
 
+#: label of all objects that GM makes, and its value
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "halimede"
+#: labels with the name and uid of a joint inference service, on objects of workers that have no own name
 NAME = "jointinferenceservice.sedna.io/name"
 UID = "jointinferenceservice.sedna.io/uid"
-#: the same for an InferenceModel
-MODEL_NAME = "inferencemodel.sedna.io/name"
-MODEL_UID = "inferencemodel.sedna.io/uid"
-#: the same for a MultiEdgeInferenceService
-MULTI_NAME = "multiedgeinferenceservice.sedna.io/name"
-MULTI_UID = "multiedgeinferenceservice.sedna.io/uid"
-#: labels of pods with their owner's name and uid, by plural
+#: labels with the name and uid of an object's owner, by the owner's plural
 OWNER_LABELS = {
     kind.plural: (f"{kind.kind.lower()}.sedna.io/name", f"{kind.kind.lower()}.sedna.io/uid") for kind in plurals()
 }
-#: the role of a worker of any kind
+#: label with the role of a worker of any kind
 WORKER_TYPE = "jointinferenceservice.sedna.io/worker-type"
-#: the worker's own name within its service, if several have one role
+#: label with the worker's own name within its service, if several workers may have one role
 WORKER = "halimede.io/worker"
+#: label with a name that selects pods
 APP = "app.sedna.io"
 #: label of pods: the digest of their template
 TEMPLATE = "halimede.io/template"
 #: annotation of objects: the digest of their desired content
 DIGEST = "halimede.io/digest"
-#: labels of pods with their owner's uid
+#: labels with the owner's uid, of all kinds
 UIDS = tuple(uid for _, uid in OWNER_LABELS.values())
-#: labels of pods that GM sets, even if a template has them
+#: labels of pods that GM sets, whatever a template has for them
 OURS = frozenset({MANAGED_BY, WORKER_TYPE, WORKER, APP, TEMPLATE}.union(*OWNER_LABELS.values()))
 
 #: valid names of services: a Service's name begins with them
@@ -55,9 +56,10 @@ name_pattern = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
 def deployment_name(service: str, worker: str, group: str = "") -> str:
-    """Return the name of a worker's Deployment; in joint inference a worker is named by its role or its tier.
+    """Return the name of a worker's Deployment.
 
-    ``group`` is that of workers that train: so a training may have the name of a service.
+    ``worker``: its own name in the service; in joint inference its role or tier. ``group``: a word for workers that
+    train, so that a training may have the name of a service; else empty.
     """
     return f"{service}-deployment-{group}-{worker}" if group else f"{service}-deployment-{worker}"
 
@@ -78,35 +80,34 @@ def network_name(service: str) -> str:
 
 
 def session_secret_name(service: Resource[Any]) -> str:
-    """Return the name of the Secret with the session key of a service: a later service of that name has another."""
+    """Return the name of the Secret with the key of a service's MQTT sessions; each uid of a service has another."""
     return f"{service.metadata.name}-session-{digest(service.metadata.uid)[:8]}"
 
 
 def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
-    """Return the labels of a worker's objects and pods. ``worker``: its own name, if that is not its role."""
+    """Return the labels of a worker's objects and pods. ``worker``: its own name; empty: its role is its name."""
     name, uid = service.metadata.name, service.metadata.uid
-    if role == "serve":
-        return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
-    if worker:
+    if worker or role == "serve":
         whose = dict(zip(OWNER_LABELS[service.kind.plural], (name, uid), strict=True))
-        return {MANAGED_BY: MANAGER, **whose, WORKER_TYPE: role, WORKER: worker, APP: name}
+        own_name = {WORKER: worker} if worker else {}
+        return {MANAGED_BY: MANAGER, **whose, WORKER_TYPE: role, **own_name, APP: name}
     return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, APP: deployment_name(name, role)}
 
 
 def selector(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
-    """Return the labels that select a worker's pods: only those that no edit changes."""
+    """Return the labels that select a worker's pods: only those that no edit of the service changes."""
     all_labels = labels(service, role, worker)
     return {name: all_labels[name] for name in (APP, WORKER, *UIDS) if name in all_labels}
 
 
 def worker_of(body: Mapping[str, Any]) -> str:
-    """Return the worker that an object or pod belongs to, by its name within the service; empty: none."""
+    """Return the worker that an object or pod belongs to, by its name within the service; empty: it has no label."""
     own = (body.get("metadata") or {}).get("labels") or {}
     return own.get(WORKER) or own.get(WORKER_TYPE) or ""
 
 
 def owner(service: Resource[Any]) -> Body:
-    """Return the owner reference to the service, under the group in which the user wrote it."""
+    """Return the owner reference to a service, with the API group in which its user wrote it."""
     return {
         "apiVersion": service.metadata.annotations.get(ORIGIN) or service.kind.api_version,
         "kind": service.kind.kind,
@@ -124,7 +125,7 @@ def is_owned_by(body: Mapping[str, Any], uid: str) -> bool:
 
 
 def digest(value: object) -> str:
-    """Return a short digest of plain data; the order of keys in mappings does not matter."""
+    """Return a digest of plain data, 32 hexadecimal digits; the order of keys in mappings does not matter."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:32]
 
 

@@ -1,8 +1,8 @@
-"""Remembers of a service's pods, from one reconciliation to the next, how long they start and how often they fail.
+"""Remembers how long a service's pods start and how often they fail, between reconciliations (``PodHistory``).
 
 Kubernetes makes a new pod at once in place of one that a node refuses or evicts, five a second if each one fails. So
-after a few failures a worker's next pod waits: on average one pod a minute fails. No pod that has a node is ended for
-that. Times are of a monotonic clock; a GM that has just become the leader begins anew.
+after a few failures a worker's next pod waits, so that on average at most one pod a minute fails. No pod that has a
+node is ended for that. Times are seconds of a monotonic clock; a GM that has just become the leader begins anew.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from services.gm.workloads.pod_status import failure_of, has_failed, is_live, is
 
 #: seconds after which a pod that is not ready yet is late, and between two looks at a late one
 LATE_S, RECHECK_S = 30.0, 10.0
-#: seconds for one failed pod; failures after which the next pod waits, and the number from which it may start again
+#: seconds in which the count of failures falls by one; counts above which the next pod waits, and at which it may start
 FAILED_S, BURST, CALM = 60.0, 2.0, 1.0
-#: no worker waits longer than for so many failures
+#: most failures that count, so that no worker waits longer than for them
 MAX_LEVEL = 10.0
 
 
@@ -28,11 +28,11 @@ class PodBackoff:
     """How the next pod of a worker is made to wait.
 
     Attributes:
-        template: the digest of the pod template that it is about; another one is tried at once.
-        pods: the number of its pods that have a node and live: the worker gets no more.
-        gated: pods of an older template live and none of this one. As an update would end the old ones in favour of the
-            new ones whatever the number is, the number stays, and new pods are not scheduled.
-        failure: how the last pod failed.
+        template: the digest of the pod template that failed; pods of another template are tried at once.
+        pods: the number of the worker's pods of this template that have a node and live: it gets no more.
+        gated: whether pods of an older template live, and none of this one. An update would end the old ones in favour
+            of the new ones, whatever the number is: so the number stays, and new pods are not scheduled.
+        failure: how the last pod failed, for users.
 
     """
 
@@ -44,18 +44,29 @@ class PodBackoff:
 
 @dataclass(slots=True)
 class _Failures:
-    """The recent failures of a worker's pods of one template: each one fades within a minute."""
+    """The recent failures of a worker's pods of one template.
+
+    Attributes:
+        template: the digest of the template.
+        counted: uids of the failed pods that are counted.
+        level: count of failures, which falls evenly, by one in 60 s.
+        observed_at: when ``level`` was computed.
+        must_wait: whether the next pod has to wait.
+        last: the last pod that failed.
+
+    """
 
     template: str
     counted: set[str] = field(default_factory=set)
     level: float = 0.0
-    at: float = 0.0
+    observed_at: float = 0.0
     must_wait: bool = False
     last: Mapping[str, Any] = field(default_factory=dict)
 
     def observe(self, failed: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        self.level = max(0.0, self.level - (now - self.at) / FAILED_S)
-        self.at = now
+        """Record the failed pods that exist now, by uid."""
+        self.level = max(0.0, self.level - (now - self.observed_at) / FAILED_S)
+        self.observed_at = now
         self.level = min(MAX_LEVEL, self.level + len(failed.keys() - self.counted))
         self.counted = set(failed)
         self.last = newest(failed.values()) if failed else self.last
@@ -64,18 +75,20 @@ class _Failures:
 
 @dataclass(slots=True)
 class _Service:
+    """A service: when each pod that is not ready was seen first, by uid, and the failures of each worker, by name."""
+
     began: dict[str, float] = field(default_factory=dict)
     failures: dict[str, _Failures] = field(default_factory=dict)
 
 
 class PodHistory:
-    """By service: when each pod that is not ready began, and the failures of each worker."""
+    """The history of the pods of all services. ``now`` is a time of one monotonic clock in each call."""
 
     def __init__(self) -> None:
         self._services: dict[Key, _Service] = {}
 
     def observe(self, key: Key, pods: Iterable[Mapping[str, Any]], templates: Mapping[str, str], now: float) -> None:
-        """Record a service's pods as they are ``now``; ``templates`` has the digest of each worker's present one."""
+        """Record a service's pods as they are now; ``templates``: the digest of each worker's present pod template."""
         pods, service = tuple(pods), self._services.setdefault(key, _Service())
         waiting = {uid for pod in pods if is_live(pod) and not is_ready(pod) for uid in [pod["metadata"]["uid"]]}
         service.began = {uid: service.began.get(uid, now) for uid in waiting}
@@ -87,22 +100,24 @@ class PodHistory:
             failures, now_failed = service.failures.get(worker), failed.get(worker, {})
             if failures is None or failures.template != template:
                 # those that failed before this GM looked may be old
-                failures = service.failures[worker] = _Failures(template, counted=set(sorted(now_failed)[1:]), at=now)
+                failures = service.failures[worker] = _Failures(
+                    template, counted=set(sorted(now_failed)[1:]), observed_at=now
+                )
             failures.observe(now_failed, now)
         for worker in service.failures.keys() - templates.keys():
             del service.failures[worker]
 
     def late_pods(self, key: Key, now: float) -> frozenset[str]:
-        """Return the uids of a service's pods that have not been ready for long."""
+        """Return the uids of a service's pods that have been starting for 30 s or longer."""
         service = self._services.get(key)
         began = service.began if service else {}
         return frozenset(uid for uid, since in began.items() if now - since >= LATE_S)
 
     def backoffs(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> dict[str, PodBackoff]:
-        """Return the workers whose new pods have to wait.
+        """Return by name the workers whose next pod has to wait, each with how that is done.
 
-        Those of an update that fails on some nodes, and that starts or runs on others, are not among them: nothing
-        short of ending pods that work would make the others wait.
+        A worker whose update fails on some nodes and works on others is not among them: its next pods could only be
+        made to wait by ending pods that work.
         """
         service, pods = self._services.get(key), tuple(pods)
         backoffs = {}
@@ -115,21 +130,21 @@ class PodHistory:
         return backoffs
 
     def due_at(self, key: Key, now: float) -> float | None:
-        """Return when the service has to be looked at again though nothing has changed; None: it need not."""
+        """Return the time at which a service must be reconciled though nothing has changed; None: it need not be."""
         service = self._services.get(key)
         if service is None:
             return None
         times = [now + RECHECK_S if now - began >= LATE_S else began + LATE_S for began in service.began.values()]
-        times += [f.at + (f.level - CALM) * FAILED_S for f in service.failures.values() if f.must_wait]
+        times += [f.observed_at + (f.level - CALM) * FAILED_S for f in service.failures.values() if f.must_wait]
         return min(times, default=None)
 
     def forget(self, key: Key) -> None:
-        """Drop a service that was deleted."""
+        """Drop the history of a service that was deleted."""
         self._services.pop(key, None)
 
 
 def _template_of(pod: Mapping[str, Any]) -> str | None:
-    """Return the digest of the template that a pod was made from."""
+    """Return the digest of the template that a pod was made from; None: it has no such label."""
     template: str | None = pod["metadata"].get("labels", {}).get(TEMPLATE)
     return template
 

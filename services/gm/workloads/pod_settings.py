@@ -1,7 +1,7 @@
-"""An operator's settings for worker pods: images, addresses, Secrets, and what a template may request.
+"""An operator's settings for worker pods (``PodSettings``): images, addresses, Secrets, what a template may request.
 
-GM reads them once, from a JSON file (a ConfigMap mounted into it: ``--pods-config FILE``); some environment variables
-override the file. By default a template may mount no folder of a node and may request no privilege.
+GM reads them once (``read``), from a JSON file that is usually a ConfigMap (``--pods-config FILE``); some environment
+variables override the file. By default a template may mount no folder of a node and may request no privilege.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from msgspec import Meta, Struct, structs
 
 from halimede import __version__
 from halimede.api.base import convert
-from halimede.api.inferencemodel import OURS
+from halimede.api.inferencemodel import OWN_FRAMEWORKS
 from halimede.bus.settings import MqttSettings
 from halimede.errors import InvalidFieldError
 from halimede.models.address_policy import AddressPolicy
 from halimede.names import check_name
 
+#: types of fields: a text, a list of texts, and names of Kubernetes
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 Many = Annotated[tuple[Text, ...], Meta(max_length=256)]
 PullPolicy = Literal["", "Always", "IfNotPresent", "Never"]
 
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
+#: the option of GM with the path of the file
 OPTION = "--pods-config"
-#: environment variables that override the file
+#: environment variables that override fields of the file
 ENVIRONMENT = {
     "HALIMEDE_PODS_BROKER": "broker",
     "HALIMEDE_PODS_WORKER_IMAGE": "worker_image",
     "HALIMEDE_PODS_FETCHER_IMAGE": "fetcher_image",
     "HALIMEDE_PODS_REGISTRY": "registry",
 }
-
-
-#: the same for a list, separated by commas
+#: environment variable that overrides ``fetch_allow``: a list, separated by commas
 FETCH_ALLOW = "HALIMEDE_PODS_FETCH_ALLOW"
 #: how the names of halimede's images begin, before any registry
 PROJECT = "halimede/"
 #: a registry: a host, perhaps with a port, and a path
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*", re.ASCII)
-#: placeholders in a server's arguments
+#: a placeholder in a server's arguments, and the known ones
 PLACEHOLDER = re.compile(r"\{[A-Za-z]+\}")
 PLACEHOLDERS = frozenset({"{name}", "{version}", "{model}", "{port}", "{grpcPort}", "{file}"})
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server for models of a framework.
+    """The server for models of a framework (format), as a container of an InferenceModel's pods.
 
-    In ``command``, ``args``, ``live`` and ``ready`` these are replaced: ``{name}`` the model's name, ``{version}``,
-    ``{model}`` the path of its file or folder, ``{port}``, ``{grpcPort}``, and ``{file}`` the path of the desired state
-    for halimede's own server (``halimede.models.desired_state``).
+    In ``command``, ``args``, ``live`` and ``ready`` these are replaced: ``{name}`` the model's name, ``{version}`` its
+    version, ``{model}`` the path of its file or folder, ``{port}`` and ``{grpcPort}`` the ports for HTTP and gRPC, and
+    ``{file}`` the path of the file that tells halimede's own server which model to serve.
 
     Attributes:
         image: its image.
@@ -74,6 +74,7 @@ class Server:
     ready: str = "/v2/health/ready"
 
 
+#: halimede's own server
 OUR_SERVER = Server(
     image=f"halimede/serve:{__version__}",
     command=("python", "-m", "halimede", "serve"),
@@ -88,7 +89,7 @@ class PodSettings:
 
     Attributes:
         broker: the broker's address, as workers reach it.
-        edge_broker: the address for edge workers; empty: the same.
+        edge_broker: the broker's address, as edge workers reach it; empty: that of ``broker``.
         registry: where nodes find halimede's images, such as ``registry.example.com``; empty: in the nodes' default.
         worker_image: for containers that name none.
         fetcher_image: an image with ``python -m halimede.models``: the LC's image.
@@ -99,14 +100,14 @@ class PodSettings:
         images: image of a framework pair of the neptune form, such as ``tensorflow:1.18``.
         pull_policy: of halimede's images; empty: the default of Kubernetes.
         pull_secrets: added to each pod's.
-        edge_secret: a Secret in the service's namespace with edge workers' credentials for the broker; likewise
-            ``cloud_secret``.
+        edge_secret: name of a Secret in the service's namespace with edge workers' credentials for the broker.
+        cloud_secret: name of a Secret in the service's namespace with other workers' credentials for the broker.
         credentials: whether workers use credentials for the broker.
         host_paths: folders of nodes that templates, Models and sources may read, and all below them; empty: none.
         writable_host_paths: folders of nodes that templates may also write to. Nothing below them can be mounted: a
             container that writes to a folder can create a link there, and the node follows it to any target.
         allowed_images: prefixes of images that templates may use, in addition to halimede's; empty: all.
-        node_cache: folder of every node with the LC's model caches; empty: pods use no cache.
+        node_cache: folder of every node with the model caches of its local controllers; empty: pods use no cache.
         privileged: whether templates may request the host's namespaces, privileges or a service account.
         port: of health and metrics in a pod.
         env: more environment variables of workers, unless their template sets them.
@@ -139,16 +140,16 @@ class PodSettings:
     def server(self, framework: str) -> Server | None:
         """Return the server for models of a framework; None: none is configured."""
         name = framework.lower()
-        return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
+        return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OWN_FRAMEWORKS else None)
 
     def with_registry(self, image: str) -> str:
-        """Return an image's name with the registry, if it is halimede's (``halimede/...``) and names none itself."""
+        """Return an image's name, with the registry before it if it is halimede's (``halimede/...``) and has none."""
         there = image.startswith(f"{self.registry}/{PROJECT}")
         return f"{self.registry}/{image}" if self.registry and image.startswith(PROJECT) and not there else image
 
 
 class _Server(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """One entry of ``serving``."""
+    """One entry of ``serving`` in the file; ``Server`` describes the fields."""
 
     image: Text
     command: Many = ()
@@ -158,7 +159,7 @@ class _Server(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
 
 
 class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The file: the names of ``PodSettings`` in camelCase, such as ``workerImage``."""
+    """The file: the fields of ``PodSettings`` in camelCase, such as ``workerImage``; None: not in the file."""
 
     broker: Text | None = None
     edge_broker: Text | None = None
@@ -185,7 +186,10 @@ class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
 
 
 def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
-    """Read the settings. Raises InvalidFieldError with the option or the field of the file."""
+    """Read the settings from a file (None: only the environment) and the environment.
+
+    Raises InvalidFieldError, which names the option or the field of the file.
+    """
     text = "{}"
     if file is not None:
         try:
@@ -201,7 +205,7 @@ def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
 
 
 def parse(content: object, environ: Mapping[str, str]) -> PodSettings:
-    """Check plain data and apply the environment. Raises InvalidFieldError."""
+    """Return the settings of a file's content (plain data) and the environment. Raises InvalidFieldError."""
     file = convert(content, _File, "pods")
     values = {f.name: value for f in fields(PodSettings) if (value := getattr(file, f.name)) is not None}
     values |= {name: environ[variable] for variable, name in ENVIRONMENT.items() if environ.get(variable)}
@@ -223,14 +227,15 @@ def parse(content: object, environ: Mapping[str, str]) -> PodSettings:
 
 
 def _server(framework: str, entry: _Server) -> Server:
-    """Return an entry of the table; an entry for halimede's own server may have only the image."""
+    """Return the server of an entry; one for a format of halimede's own server may have only the image."""
     server = Server(**structs.asdict(entry))
-    if framework in OURS and not server.command and not server.args:
+    if framework in OWN_FRAMEWORKS and not server.command and not server.args:
         return replace(OUR_SERVER, image=server.image)
     return server
 
 
 def _check(settings: PodSettings) -> None:
+    """Raise InvalidFieldError for the first unusable value."""
     MqttSettings.from_url(settings.broker, variable="pods.broker")
     if settings.edge_broker:
         MqttSettings.from_url(settings.edge_broker, variable="pods.edgeBroker")
@@ -268,5 +273,6 @@ def plain_path(path: str) -> PurePosixPath:
 
 
 def _check_folder(at: str, folder: str) -> None:
+    """Raise InvalidFieldError unless a path is absolute and has no ``..``."""
     if not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
         raise InvalidFieldError(at, folder, "write an absolute path without '..'")

@@ -1,4 +1,4 @@
-"""The status of a service's pods, in the terms of ``kubectl``.
+"""The status of a service's pods (``pod_views``), in the terms of ``kubectl``. Pure; pods are plain data of the API.
 
 The fields of a pod become one phase, one reason and one sentence, and whether the pod runs the present template of its
 Deployment. The label ``halimede.io/template`` shows that, so that ReplicaSets need not be watched.
@@ -14,17 +14,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from halimede.api.jointinference import MOST_FURTHER
+from halimede.api.jointinference import MOST_COMMITTEE_MEMBERS
 from halimede.errors import hide_secrets
 from services.gm.cluster.port import Ref
 from services.gm.workloads.object_names import ROLES, TEMPLATE, WORKER, WORKER_TYPE, Role, worker_of
 
+#: the phase of a pod
 Phase = Literal["Running", "Pending", "Failed"]
-#: the init containers that bring the model, the detector, a committee and the calibration
+#: names of the init containers that bring files before the worker starts: the model, the detector, the calibration, a
+#: training's archive and its initial weights, and the models of a committee
 FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
 FETCH_ARCHIVE, FETCH_INITIAL = "fetch-archive", "fetch-initial"
-FETCH_COMMITTEE = tuple(f"fetch-committee{number}" for number in range(1, MOST_FURTHER + 1))
+FETCH_COMMITTEE = tuple(f"fetch-committee{number}" for number in range(1, MOST_COMMITTEE_MEMBERS + 1))
 FETCHES = frozenset({FETCH, FETCH_DETECTOR, *FETCH_COMMITTEE, FETCH_CALIBRATION, FETCH_ARCHIVE, FETCH_INITIAL})
+#: most characters of a message
 MAX_MESSAGE = 1024
 #: phases of pods that are never restarted
 ENDED = frozenset({"Failed", "Succeeded"})
@@ -36,14 +39,23 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of a service. ``worker``: the worker's own name within the service; empty: its role.
+    """One pod of a service, or one that could not be created.
 
-    ``phase`` is Running once the worker's container runs, ``ready`` is True when it takes samples;
-    ``current`` is True if it was made from the present template. ``reason`` and ``message`` are empty without a
-    problem.
+    Attributes:
+        role: the role of its worker.
+        name: of the pod, or of its Deployment if it could not be created.
+        node: name of its node; empty: it has none.
+        phase: Running once the worker's container runs.
+        ready: whether the worker takes samples.
+        restarts: number of restarts of the worker's container.
+        reason: of the phase, in one word; empty: there is no problem.
+        message: of the phase, for users; empty: there is no problem.
+        current: whether it was made from the present template of its Deployment.
+        worker: the worker's own name within the service; empty: its role is its name.
+        unreached: whether Kubernetes does not reach its node; then phase and readiness are those of the node's report.
+        leaving: whether it is being deleted.
+        late: whether it has been starting for long.
 
-    ``unreached``: Kubernetes does not reach its node; then phase and readiness are those that are known otherwise.
-    ``leaving``: it is being deleted, and its node cannot know that. ``late``: it has been starting for long.
     """
 
     role: Role
@@ -62,7 +74,7 @@ class PodView:
 
     @property
     def up(self) -> bool:
-        """Whether it answers."""
+        """Whether its worker runs and takes samples."""
         return self.phase == "Running" and self.ready
 
     @property
@@ -71,8 +83,8 @@ class PodView:
         return not self.up and self.phase != "Failed" and self.reason in STARTING | {""}
 
     @property
-    def of(self) -> str:
-        """The name of the pod's worker."""
+    def worker_name(self) -> str:
+        """The name of its worker within the service."""
         return self.worker or self.role
 
 
@@ -82,8 +94,8 @@ class NodeView:
 
     Attributes:
         unready: why Kubernetes does not reach it; empty: it does.
-        running: the workers that run by the last report of its local controller; None: it has not reported any.
-        reason, message: why no worker runs there, by that report; empty: none.
+        running: names of the pods that run by the last report of its local controller; None: there is no such report.
+        reason, message: what the service's workers there wait for, by that report; empty: nothing.
 
     """
 
@@ -98,9 +110,9 @@ class PodFacts:
     """What is known of a service's pods besides their statuses.
 
     Attributes:
-        nodes: by name.
+        nodes: the nodes of the pods, by name.
         late: the uids of pods that have been starting for long.
-        events: of those, the last warning: its reason and its message.
+        events: (reason, message) of the last warning about late pods, by uid.
 
     """
 
@@ -112,12 +124,12 @@ class PodFacts:
 NO_POD_FACTS = PodFacts()
 
 
-def read_pods(
+def pod_views(
     objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], facts: PodFacts = NO_POD_FACTS
 ) -> tuple[PodView, ...]:
-    """Return the pods of a service by role, worker and name, without pods that were replaced.
+    """Return the pods of a service, sorted by role, worker and name, without failed pods that were replaced.
 
-    ``objects`` are the service's existing objects.
+    ``objects``: the service's existing objects. ``pods``: as the API returns them.
     """
     deployments, pods = dict(_deployments(objects)), tuple(pods)
     views = [view for pod in _live_pods(pods, facts) if (view := _view(pod, deployments, facts))]
@@ -127,7 +139,7 @@ def read_pods(
 
 
 def _uncreated_pods(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
-    """Yield pods that could not be created (a quota, Pod Security, a webhook), by their Deployment's status."""
+    """Yield a view for each Deployment whose next pod could not be created: by a quota, Pod Security or a webhook."""
     for ref, body in objects.items():
         labels = _metadata(body).get("labels") or {}
         role, worker = labels.get(WORKER_TYPE, ""), labels.get(WORKER, "")
@@ -140,9 +152,10 @@ def _uncreated_pods(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodVie
 
 
 def nodes_by_worker(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the nodes of each worker's pods. A pod that is being deleted counts: it still reports.
+    """Return the names of the nodes of each worker's pods, by the worker's name.
 
-    A pod that has failed counts until another one has a node: its node keeps what the service needs.
+    A pod that is being deleted counts: it still reports. A pod that has failed counts until another one of its worker
+    has a node: its node keeps what the service needs.
     """
     nodes: dict[str, set[str]] = {}
     ended: dict[str, set[str]] = {}
@@ -162,12 +175,12 @@ def has_started(pod: Mapping[str, Any]) -> bool:
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether Kubernetes takes a pod as ready."""
+    """Whether a pod's condition ``Ready`` is true."""
     return bool(_condition(pod.get("status") or {}, "Ready").get("status") == "True")
 
 
 def is_live(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has not ended, and shall not."""
+    """Whether a pod has not ended, and is not being deleted."""
     return not _has_ended(pod) and not _metadata(pod).get("deletionTimestamp")
 
 
@@ -182,7 +195,7 @@ def newest(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def failure_of(pod: Mapping[str, Any]) -> str:
-    """Return which pod failed, where and why."""
+    """Return as text which pod failed, on which node and why."""
     status, node = pod.get("status") or {}, (pod.get("spec") or {}).get("nodeName") or ""
     state = _state_of(status, _worker_first(status.get("containerStatuses") or [], ""))
     where = f" on node {node}" if node else ""
@@ -190,6 +203,7 @@ def failure_of(pod: Mapping[str, Any]) -> str:
 
 
 def _has_ended(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended for good."""
     return (pod.get("status") or {}).get("phase") in ENDED
 
 
@@ -224,19 +238,21 @@ def _failed_views(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _
 
 
 def _is_current(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> bool:
+    """Whether a pod was made from the present template of its worker's Deployment."""
     deployed = deployments.get(worker_of(pod))
     return deployed is not None and (_metadata(pod).get("labels") or {}).get(TEMPLATE, "") == deployed.template
 
 
 @dataclass(frozen=True, slots=True)
 class _Deployed:
-    """The present pod template of a Deployment."""
+    """The present pod template of a Deployment: its digest, and the name of the worker's container."""
 
     template: str
     worker: str
 
 
 def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str, _Deployed]]:
+    """Yield the name of each worker with a Deployment, and the Deployment's template."""
     for body in objects.values():
         if body.get("kind") != "Deployment":
             continue
@@ -262,7 +278,7 @@ def starting_uids(pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _PodState:
-    """The state of a pod."""
+    """The phase of a pod, with a reason in one word and a message; both are empty without a problem."""
 
     phase: Phase
     reason: str = ""
@@ -270,6 +286,7 @@ class _PodState:
 
 
 def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], facts: PodFacts) -> PodView | None:
+    """Return the view of a pod; None: its labels name no role."""
     meta, status = _metadata(pod), pod.get("status") or {}
     labels = meta.get("labels") or {}
     role = labels.get(WORKER_TYPE)
@@ -308,20 +325,20 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], facts: P
 
 
 def _with_cause(state: _PodState, at: NodeView, event: tuple[str, str] | None) -> _PodState:
-    """Return why a pod is still being created: by its events, else by its node's local controller, if they know."""
+    """Return the state of a pod that is being created, with a cause by its last warning, or by its node's report."""
     if event:
         return _PodState("Pending", *event)
     return _PodState("Pending", at.reason, at.message) if at.reason else state
 
 
 def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _PodState:
+    """Return the state of a pod; ``containers``: the statuses of its containers, the worker's first."""
     phase = status.get("phase")
     if phase in ENDED:
         ended = next((termination for termination in map(_termination, containers) if termination), None)
         reason = status.get("reason") or (ended.reason if ended else phase)
-        return _PodState(
-            "Failed", reason, status.get("message") or (ended.message if ended else "all containers ended")
-        )
+        message = status.get("message") or (ended.message if ended else "all containers ended")
+        return _PodState("Failed", reason, message)
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         return _PodState("Pending", scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "")
@@ -367,26 +384,26 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState |
 
 
 def _termination(container: Mapping[str, Any]) -> _PodState | None:
-    """Return how a container ended, now or before it began to wait."""
+    """Return how a container ended, now or before its present state; None: it never has."""
     for when in ("state", "lastState"):
         if ended := (container.get(when) or {}).get("terminated"):
-            message = (ended.get("message") or "").strip()
-            return _PodState(
-                "Failed", ended.get("reason") or "Error", message or f"it ended with exit code {ended.get('exitCode')}"
-            )
+            message = (ended.get("message") or "").strip() or f"it ended with exit code {ended.get('exitCode')}"
+            return _PodState("Failed", ended.get("reason") or "Error", message)
     return None
 
 
 def _worker_first(statuses: list[Mapping[str, Any]], worker: str) -> list[Mapping[str, Any]]:
-    """Put the worker's container first: the kubelet sorts them by name."""
+    """Return containers' statuses with that of the container ``worker`` first: the kubelet sorts them by name."""
     return sorted(statuses, key=lambda status: status.get("name") != worker)
 
 
 def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
+    """Return the condition of a type in a status; empty: there is none."""
     return next((c for c in status.get("conditions") or [] if c.get("type") == type_), {})
 
 
 def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of an object."""
     return body.get("metadata") or {}
 
 

@@ -1,8 +1,8 @@
-"""Merges what a worker needs into the user's pod template. The user's fields are not changed.
+"""Merges what a worker needs into the user's pod template (``pod_template``). The user's fields are not changed.
 
-The first container is the worker. Facts override its variables of the same name, defaults do not; sidecars, init
-containers, volumes, probes and scheduling are the user's own. Only containers of halimede's images get security
-settings, and probes if they run halimede's worker: their needs are known.
+The first container is the worker. Of its environment variables, facts override the user's of the same name, defaults do
+not. Sidecars, init containers, volumes, probes and scheduling are the user's own. Only containers of halimede's images
+get security settings, and probes if they run halimede's worker: their needs are known.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ from services.gm.workloads.object_names import OURS, TEMPLATE, Body
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.template_policy import may_write
 
+#: folder in the pod with a worker's state
 STATE = "/var/lib/halimede/state"
-#: a worker's state is a few kilobytes; a joint also stores the findings that it compares with
-#: a training keeps some files of all weights
+#: most bytes of that folder: of a worker (a few kilobytes), of a joint (the findings that it compares with), and of a
+#: worker that trains (some files of all weights)
 STATE_SIZE, JOINT_STATE_SIZE, TRAINING_STATE_SIZE = "16Mi", "1Gi", "8Gi"
+#: folder in the pod with the worker's credentials for the broker
 BROKER = "/etc/halimede/broker"
 #: the port of Sedna's cloud workers
 BIG_MODEL_PORT = 5000
 #: the name of the port with health and metrics
 METRICS = "metrics"
-#: the share of a pod's grace period that a worker may use; the rest is for Kubernetes
+#: fraction of a pod's grace period that a worker may use; the rest is for Kubernetes
 GRACE_SHARE = 0.8
+#: the variable with the name of a worker: that of its pod
 WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
@@ -56,9 +59,9 @@ class NodeFiles:
 
     Attributes:
         data: samples to train on.
-        reference: samples of the stream as it was.
-        kept: the folder where an edge worker keeps hard samples for training. The local controller makes it before, so
-            that it belongs to the user of the workers: one that kubelet makes is root's.
+        reference: samples of the stream as it was, with which a trained model is compared.
+        hard_samples: the folder where an edge worker keeps hard samples for training. The local controller makes it
+            before, so that it belongs to the user of the workers: one that kubelet makes is root's.
 
     """
 
@@ -73,7 +76,11 @@ NO_FILES = NodeFiles()
 def pod_template(
     service: Resource[Any], placement: Placement, brought: Models, settings: PodSettings, files: NodeFiles = NO_FILES
 ) -> Body:
-    """Return the template of a worker's pods, with its digest as a label."""
+    """Return the template of a worker's pods, with its digest as a label.
+
+    ``placement``: the worker in the service's spec, with the user's template. ``brought``: its Models by purpose, each
+    with how it gets into the pod. ``files``: paths of samples on its node.
+    """
     deliveries = _deliveries(brought)
     template = _without_nulls(placement.worker.template)
     pod: Body = template["spec"]
@@ -102,11 +109,12 @@ def pod_template(
 
 
 def _deliveries(brought: Models) -> list[ModelDelivery]:
+    """Return how each model gets into the pod."""
     return [delivery for _, delivery in brought.values()]
 
 
 def check_mounts(placement: Placement, brought: Models, at: str, settings: PodSettings) -> Iterator[Problem]:
-    """Yield mounts of the user's worker at the paths of halimede's own mounts."""
+    """Yield a problem for each mount of the user's worker container at the path of one of halimede's own mounts."""
     mounts = [*_volumes(placement, settings)[1], *(mount for d in _deliveries(brought) for mount in d.mounts)]
     ours = {mount["mountPath"].rstrip("/") for mount in mounts}
     for i, mount in enumerate(placement.pod.containers[0].volume_mounts):
@@ -117,7 +125,7 @@ def check_mounts(placement: Placement, brought: Models, at: str, settings: PodSe
 
 
 def _request_share(container: Body, share: float) -> None:
-    """Request the promised share of a core, unless the template says how much of a core its pod needs."""
+    """Add a request for ``share`` of a core (a fraction) to a container, unless its resources name the CPU."""
     resources = container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     if share and "cpu" not in {*requests, *limits}:
@@ -125,7 +133,7 @@ def _request_share(container: Body, share: float) -> None:
 
 
 def _complete(pod: Body, placement: Placement, settings: PodSettings) -> None:
-    """Set the fields of the pod that a worker needs."""
+    """Set the fields of a pod's spec that a worker needs, apart from containers and volumes."""
     bind_pod(pod, placement.pod.node_name, edge=placement.role == "edge")
     pod["restartPolicy"] = "Always"
     pod["terminationGracePeriodSeconds"] = placement.pod.termination_grace_period_seconds
@@ -138,7 +146,7 @@ def _complete(pod: Body, placement: Placement, settings: PodSettings) -> None:
 
 
 def _protect_node(pod: Body, settings: PodSettings) -> None:
-    """Mount folders of the node read-only unless the operator allows writes.
+    """Make mounts of the node's folders read-only unless the operator allows writes.
 
     A container that writes to such a folder can create a link there and mount the link's target as a path below the
     folder. A template's ``subPath`` has no such risk: the kubelet resolves it within the volume.
@@ -157,7 +165,7 @@ def _protect_node(pod: Body, settings: PodSettings) -> None:
 
 
 def _with_labels(ours: dict[str, str], metadata: Mapping[str, Any], pod: Body) -> Body:
-    """Return the template; GM's labels override the user's; only labels and annotations of the metadata are kept."""
+    """Return a template of a pod's spec: GM's labels override the user's; other metadata but annotations is dropped."""
     labels = {name: value for name, value in metadata.get("labels", {}).items() if name not in OURS} | ours
     annotations = metadata.get("annotations", {})
     described = {"labels": labels, **({"annotations": annotations} if annotations else {})}
@@ -175,13 +183,13 @@ def _writable(worker: Body) -> list[Body]:
 
 
 def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSettings) -> str:
-    """Return the image: halimede's if none is named, that of the framework pair in the neptune form."""
+    """Return the worker's image: halimede's if none is named; in a neptune.io service that of the framework's name."""
     image: str = container.get("image") or settings.worker_image
     return settings.images.get(image, image) if object_names.is_translated(service) else image
 
 
 def _locate_images(pod: Body, settings: PodSettings) -> None:
-    """Write the registry before halimede's images, also of sidecars."""
+    """Write the registry before the names of halimede's images, also of sidecars and init containers."""
     for container in (*pod["containers"], *pod.get("initContainers", [])):
         if isinstance(container.get("image"), str):
             container["image"] = settings.with_registry(container["image"])
@@ -190,9 +198,12 @@ def _locate_images(pod: Body, settings: PodSettings) -> None:
 def _worker_environment(
     service: Resource[Any], placement: Placement, brought: Models, settings: PodSettings, files: NodeFiles
 ) -> WorkerEnvironment:
+    """Return the variables that GM gives to a worker."""
     grace = placement.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if placement.role == "edge" else "") or settings.broker
-    models = {what: worker_environment.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
+    models = {
+        purpose: worker_environment.MountedModel(model, delivery.url) for purpose, (model, delivery) in brought.items()
+    }
     environment = common(
         service,
         placement,
@@ -237,9 +248,10 @@ def _merge_variables(environment: WorkerEnvironment, variables: list[Body]) -> I
 
 
 def _session_key(service: Resource[Any], placement: Placement) -> Iterator[Body]:
-    """Yield the session key of a worker with frames: the last variable, so that the user's cannot refer to it.
+    """Yield the variable with the key of MQTT sessions, for a worker with cameras; the last one, so that the user's
+    variables cannot refer to it.
 
-    A pod starts without the Secret as well: the service's status has the reason why it is missing.
+    A pod starts without the Secret as well: the service's status says why it is missing.
     """
     if worker_environment.needs_session_key(placement):
         source = {"name": object_names.session_secret_name(service), "key": SESSION_KEY, "optional": True}
@@ -247,7 +259,7 @@ def _session_key(service: Resource[Any], placement: Placement) -> Iterator[Body]
 
 
 def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settings: PodSettings) -> None:
-    """Complete a container of halimede's image. It runs halimede's worker unless it has a command."""
+    """Complete a container of halimede's image. Without a command of its own it runs halimede's worker ``program``."""
     if settings.pull_policy:
         container.setdefault("imagePullPolicy", settings.pull_policy)
     # the last output has the reason of a failure
@@ -283,12 +295,13 @@ def _name_port(container: Body, settings: PodSettings) -> None:
 
 
 def _is_ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
+    """Whether a container has an image of halimede's."""
     image = container.get("image") or ""
     return image == settings.worker_image or OWN_IMAGE.fullmatch(image) is not None
 
 
 def _state_size(placement: Placement) -> str:
-    """Return the size of a worker's state with hard samples: 2**20 bytes for each megabyte, so some space is left."""
+    """Return the size limit of a worker's state as a quantity, with its hard samples: 2**20 bytes for each megabyte."""
     if placement.program in {"member", "joint"}:
         return JOINT_STATE_SIZE
     if placement.alone:
@@ -298,7 +311,7 @@ def _state_size(placement: Placement) -> str:
 
 
 def _volumes(placement: Placement, settings: PodSettings, files: NodeFiles = NO_FILES) -> tuple[list[Body], list[Body]]:
-    """Return the worker's volumes and mounts, without those of its model."""
+    """Return the pod's volumes and the worker's mounts, without those of its models."""
     volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(placement)}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:
@@ -321,7 +334,7 @@ def _volumes(placement: Placement, settings: PodSettings, files: NodeFiles = NO_
 
 
 def _once(items: Iterable[Body]) -> list[Body]:
-    """Return the items without duplicates: a model in the folder of the source is mounted once."""
+    """Return volumes, mounts or named items, each path or name once: a model in the source's folder is mounted once."""
     unique: dict[str, Body] = {}
     for item in items:
         unique.setdefault(str(item.get("mountPath") or item.get("name")), item)

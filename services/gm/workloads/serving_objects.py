@@ -1,4 +1,4 @@
-"""The objects of an InferenceModel in a cluster that runs pods: a Deployment, a Service, maybe an Ingress.
+"""The objects of an InferenceModel on Kubernetes (``build``): a Deployment, a Service, and maybe an Ingress.
 
 At the edge it is one pod on its node, also with a Deployment: a lost pod is replaced, and a new version runs next to
 the old one until it is ready. That drops no request: no pod is removed before another is ready, and a pod that is
@@ -43,29 +43,36 @@ from services.gm.workloads.model_init_container import (
     needs_secret,
 )
 from services.gm.workloads.node_placement import bind_pod
-from services.gm.workloads.object_names import TEMPLATE, Body
+from services.gm.workloads.object_names import TEMPLATE, Body, SecretsMetadata
 from services.gm.workloads.pod_settings import OUR_SERVER, PLACEHOLDER, PodSettings
 from services.gm.workloads.template_policy import check_host_path, check_image
 
 #: default ports of a server: HTTP, and gRPC
 PORT, GRPC_PORT = 8080, 8081
-#: containers need a privilege to listen on ports below it
+#: the lowest port on which containers may listen without a privilege
 FIRST_FREE_PORT = 1024
-#: annotations of pods: their model version, and the desired state for halimede's own server
+#: annotations of pods: their model version, and the desired state (models to serve, JSON) for halimede's own server
 VERSION, DESIRED_STATE = "halimede.io/model-version", "halimede.io/desired"
+#: folder and name of the file with the desired state
 FOLDER, FILE = "/etc/halimede/serve", "model.json"
 #: seconds that a pod which is ending still answers, and its grace period after that
 LINGER_S, GRACE_S = 5, 35
 LINGER: Body = {"preStop": {"exec": {"command": ["sleep", str(LINGER_S)]}}}
+#: times of the liveness probe, and of the readiness probe
 PATIENT: Body = {"periodSeconds": 10, "timeoutSeconds": 5, "initialDelaySeconds": 10, "failureThreshold": 6}
 EAGER: Body = {"periodSeconds": 2, "timeoutSeconds": 5}
+#: name of the server's container
 SERVER = "server"
+#: what a user can do about a format without a server, and about a script
 FRAMEWORK_FIX = "export it to onnx, set spec.image, or ask the operator to configure a server for it (pods.serving)"
 SCRIPT_FIX = "on Kubernetes only halimede's server calls scripts: export the model to onnx, or remove the script"
 
 
-def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Built:
-    """Return the objects of an InferenceModel in sedna.io form, and the problems that prevent others."""
+def build(service: Resource[InferenceModelSpec], secrets: SecretsMetadata, settings: PodSettings) -> Built:
+    """Return the objects of an InferenceModel in sedna.io form; with problems none, and the existing ones stay.
+
+    ``secrets``: metadata of the Secrets that ``secret_names`` returns, by name; None: it does not exist.
+    """
     problems = tuple(_problems(service, secrets, settings))
     if problems:
         return Built(unchanged=frozenset({"serve"}), problems=problems)
@@ -84,29 +91,32 @@ def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | No
 
 
 def secret_names(service: Resource[InferenceModelSpec]) -> frozenset[str]:
-    """Return the Secrets of its namespace that ``build`` needs."""
+    """Return the names of the Secrets of its namespace that ``build`` needs."""
     return frozenset(_secrets(service))
 
 
 def service_type(spec: InferenceModelSpec) -> str:
-    """Return the type of its Service: within the cluster only, unless the spec has another."""
+    """Return the type of its Service; by default ``ClusterIP``, which is reached only within the cluster."""
     return spec.service_type or "ClusterIP"
 
 
 def service_port(spec: InferenceModelSpec) -> int:
-    """Return the port of its Service."""
+    """Return the port of its Service for HTTP."""
     return spec.serving_port or PORT
 
 
 def container_port(spec: InferenceModelSpec) -> int:
-    """Return the container's port: the spec's for the user's image, halimede's default if the spec's is privileged."""
+    """Return the port on which the container listens for HTTP: that of the Service.
+
+    It is 8080 if that port needs a privilege and the image is not the user's own.
+    """
     return service_port(spec) if spec.image or service_port(spec) >= FIRST_FREE_PORT else PORT
 
 
 # --- objects --------------------------------------------------------------------------------------------------
 
 
-def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
+def _template(service: Resource[InferenceModelSpec], secrets: SecretsMetadata, settings: PodSettings) -> Body:
     """Return the template of its pods, with its digest as a label."""
     spec, version, edge = service.spec, target(service.spec), service.spec.deploy_to_layer == "edge"
     parts = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
@@ -136,7 +146,7 @@ def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a pod."""
+    """The parts of a pod, as Kubernetes has them: the server's container, annotations, init containers and volumes."""
 
     container: Body
     annotations: dict[str, str]
@@ -145,6 +155,7 @@ class _Parts:
 
 
 def _from_image(spec: InferenceModelSpec) -> _Parts:
+    """Return the parts for the user's own image, which contains the model."""
     image = spec.image or ""
     container: Body = {
         "name": SERVER,
@@ -159,8 +170,9 @@ def _from_image(spec: InferenceModelSpec) -> _Parts:
 
 
 def _from_files(
-    spec: InferenceModelSpec, version: ServedVersionSpec, secrets: Mapping[str, Body | None], settings: PodSettings
+    spec: InferenceModelSpec, version: ServedVersionSpec, secrets: SecretsMetadata, settings: PodSettings
 ) -> _Parts:
+    """Return the parts for a version's files and the server of its format."""
     server, described = settings.server(spec.framework_type), model_spec(spec, version)
     assert server is not None  # noqa: S101  # checked by _problems
     delivery = deliver(described, {}, secrets.get(needs_secret(described)), settings, unpack=True)
@@ -201,7 +213,7 @@ def _from_files(
 def _desired_state(
     spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery
 ) -> str:
-    """Return the desired state for halimede's own server: its only model, which gets all requests at once."""
+    """Return the desired state (JSON) for halimede's own server: its only model, which answers all requests."""
     plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
     model = DesiredModel(
         name=spec.model_name, path=delivery.url, version=version.version, digest=described.sha256, spec=plain
@@ -216,16 +228,18 @@ def _desired_volume() -> Body:
 
 
 def _probe(path: str, spec: InferenceModelSpec) -> Body:
+    """Return a probe of an HTTP path; of the port if the path is empty."""
     port = container_port(spec)
     return {"httpGet": {"path": path, "port": port}} if path else {"tcpSocket": {"port": port}}
 
 
 def _fill(text: str, put: Mapping[str, str]) -> str:
-    """Replace placeholders in one pass: a value that looks like a placeholder is not replaced."""
+    """Replace placeholders such as ``{port}`` by the values in ``put``, in one pass: values are not searched."""
     return PLACEHOLDER.sub(lambda match: put.get(match[0], match[0]), text)
 
 
 def _network(service: Resource[InferenceModelSpec]) -> Body:
+    """Return the Service, with a port for HTTP and one for gRPC unless the image is the user's own."""
     spec = service.spec
     ports = [{"name": "http", "port": service_port(spec), "targetPort": container_port(spec), "protocol": "TCP"}]
     if not spec.image and service_port(spec) != GRPC_PORT:
@@ -235,6 +249,7 @@ def _network(service: Resource[InferenceModelSpec]) -> Body:
 
 
 def _ingress(service: Resource[InferenceModelSpec], ingress: Ingress) -> Body:
+    """Return the Ingress, which leads to the Service."""
     backend = {"service": {"name": service.metadata.name, "port": {"name": "http"}}}
     paths = {"paths": [{"path": ingress.path, "pathType": "Prefix", "backend": backend}]}
     rule: Body = {**({"host": ingress.host} if ingress.host else {}), "http": paths}
@@ -250,8 +265,9 @@ def _ingress(service: Resource[InferenceModelSpec], ingress: Ingress) -> Body:
 
 
 def _problems(
-    service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings
+    service: Resource[InferenceModelSpec], secrets: SecretsMetadata, settings: PodSettings
 ) -> Iterator[Problem]:
+    """Yield what prevents new objects."""
     spec = service.spec
     if problem := check_service_name(service.metadata.name):
         yield problem
@@ -273,33 +289,36 @@ def _problems(
 
 
 def _exposure_problems(spec: InferenceModelSpec, settings: PodSettings) -> Iterator[Problem]:
-    """Yield forbidden kinds of external access: the right to apply a model must not include the right to expose it."""
+    """Yield problems with access from outside that the operator forbids: users who apply models may not expose them."""
     ask = "in GM's settings for pods"
     if spec.service_type and spec.service_type not in settings.service_types:
         fix = f"use one of {', '.join(settings.service_types)} (serviceTypes {ask})"
-        error = InvalidFieldError("spec.serviceType", spec.service_type, fix)
-        yield Problem("ExposureNotAllowed", str(error))
+        yield Problem("ExposureNotAllowed", str(InvalidFieldError("spec.serviceType", spec.service_type, fix)))
     if spec.ingress and settings.ingress_hosts and not _is_allowed(spec.ingress.host, settings.ingress_hosts):
         fix = f"use one of {', '.join(settings.ingress_hosts)} (ingressHosts {ask})"
         yield Problem("ExposureNotAllowed", str(InvalidFieldError("spec.ingress.host", spec.ingress.host, fix)))
 
 
 def _is_allowed(host: str, hosts: tuple[str, ...]) -> bool:
+    """Whether a host name is one of ``hosts``, or below one with ``*.``."""
     return any(host == pattern or (pattern.startswith("*.") and host.endswith(pattern[1:])) for pattern in hosts)
 
 
 def unusable(spec: InferenceModelSpec, supported: bool, fix: str = FRAMEWORK_FIX) -> Iterator[Problem]:  # noqa: FBT001
-    """Yield why its files cannot be served. ``supported``: whether a server for its framework exists; else ``fix``."""
+    """Yield why a model's files cannot be served; nothing: they can.
+
+    ``supported``: whether a server for its format exists. ``fix``: what the user can do if not.
+    """
     version = target(spec)
     if not supported:
-        error = InvalidFieldError("spec.frameworkType", spec.framework_type, fix)
-        yield Problem("FrameworkNotSupported", str(error))
-    if version and not version.has_digest:
+        yield Problem("FrameworkNotSupported", str(InvalidFieldError("spec.frameworkType", spec.framework_type, fix)))
+    if version and not version.is_checksum_valid:
         field = f"spec.manifest: version {version.version}: sha256sum"
         yield Problem("InvalidDigest", str(InvalidFieldError(field, version.sha256, "write 64 hexadecimal digits")))
 
 
 def _secrets(service: Resource[InferenceModelSpec]) -> Iterator[str]:
+    """Yield the name of the Secret that the download of the version needs, if it needs one."""
     version = target(service.spec)
     if version and (name := needs_secret(model_spec(service.spec, version))):
         yield name

@@ -1,9 +1,9 @@
-"""Restricts what a template may request of a node: applying a service must give no rights beyond the operator's.
+"""Restricts what a pod template may request of a node (``check_template``): users who apply services gain no rights.
 
 It follows Kubernetes' Pod Security Standards: no namespace, privilege, port or folder of the host, and no service
-account or token of one. The operator's lists allow folders and images. Nothing is ignored or removed silently: a
-template that requests more gets a problem that names the field, and no pod. There is one addition: folders of the node
-are mounted read-only (``pod_template.py``).
+account or token of one. The operator's lists (``PodSettings``) allow folders and images. Nothing is ignored or removed
+silently: a template that requests more gets a problem that names the field, and no pod. ``pod_template.py`` adds that
+folders of the node are mounted read-only.
 """
 
 from __future__ import annotations
@@ -19,25 +19,31 @@ from services.gm.workloads.pod_settings import PodSettings, plain_path
 from services.gm.workloads.pod_status import FETCHES
 
 #: the most elements of a list in a pod or container: real ones have dozens
-MOST = 1000
+MOST_ELEMENTS = 1000
 #: prefix of GM's volumes: a template that could name them could mount the model cache of a whole node
 RESERVED = "halimede-"
+#: what a user can do about a field that is not allowed
 ASK = "remove it, or ask the operator to allow it"
+#: fields of a volume that are allowed; folders of the host are checked
 VOLUMES = frozenset({
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image", "name", "persistentVolumeClaim",
     "projected", "secret",
 })  # fmt: skip
+#: Linux capabilities that a container may add
 HARMLESS_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+#: fields of a container with probes
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+#: prefix of annotations that set AppArmor's profile of a container
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def check_template(
     template: Mapping[str, Any], at: str, settings: PodSettings, table: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield fields of a template that are not allowed. It was parsed, but fields without a type may hold any value.
+    """Yield a problem for each field of a pod template that is not allowed.
 
-    ``table`` maps images to those that will replace them.
+    ``template``: was parsed, but fields that ``PodTemplate`` does not type may hold any value. ``at``: its path in the
+    resource. ``table``: images by those that they will replace.
     """
     metadata, pod = _mapping(template.get("metadata")), template["spec"]
     for name in ("initContainers", "imagePullSecrets"):
@@ -65,13 +71,12 @@ def check_template(
 
 
 def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Problem]:
-    """Yield a problem if a folder or file of the node is not allowed."""
+    """Yield a problem if a folder or file of the node is not allowed. ``field``: path of the field that names it."""
     if "://" in path or path.partition(":")[0].strip("/") in {"http", "https"}:
         fix = "it is an address, and this is a folder of the node: name a Model with this url, or use source.url"
         yield _problem("InvalidTemplate", field, path, fix)
         return
-    parts = PurePosixPath(path).parts
-    if path.startswith("/") and ".." not in parts:
+    if path.startswith("/") and ".." not in PurePosixPath(path).parts:
         plain = plain_path(path)
         if above := [p for p in settings.writable_host_paths if plain_path(p) in plain.parents]:
             fix = f"use {above[0]} itself: workers write there, and a link in it could lead anywhere on the node"
@@ -93,7 +98,8 @@ def may_write(path: str, settings: PodSettings) -> bool:
 def check_image(field: str, image: object, settings: PodSettings, *, located: bool = False) -> Iterator[Problem]:
     """Yield a problem if an image is neither halimede's nor has an allowed prefix.
 
-    ``located``: its pod gets it from the settings' registry if it is halimede's; then either name may have the prefix.
+    ``located``: whether the settings' registry is written before it if it is halimede's; then the prefix may be that of
+    either name.
     """
     if not image or not settings.allowed_images:
         return
@@ -106,6 +112,7 @@ def check_image(field: str, image: object, settings: PodSettings, *, located: bo
 
 
 def _map_image(image: object, table: Mapping[str, str]) -> object:
+    """Return the image that replaces another one; the same image if none does."""
     return table.get(image, image) if isinstance(image, str) else image
 
 
@@ -116,6 +123,7 @@ def _is_below(image: str, prefix: str) -> bool:
 
 
 def _check_metadata(metadata: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Check labels and annotations."""
     for name in ("labels", "annotations"):
         entries = {} if metadata.get(name) is None else metadata[name]
         if not isinstance(entries, Mapping) or not all(isinstance(value, str) for value in entries.values()):
@@ -128,12 +136,14 @@ def _check_metadata(metadata: Mapping[str, Any], at: str) -> Iterator[Problem]:
 
 
 def _check_length(within: Mapping[str, Any], name: str, at: str) -> Iterator[Problem]:
+    """Refuse a list with too many elements."""
     elements = within.get(name)
-    if isinstance(elements, list) and len(elements) > MOST:
-        yield _problem("InvalidTemplate", f"{at}.{name}", f"{len(elements)} elements", f"write at most {MOST}")
+    if isinstance(elements, list) and len(elements) > MOST_ELEMENTS:
+        yield _problem("InvalidTemplate", f"{at}.{name}", f"{len(elements)} elements", f"write at most {MOST_ELEMENTS}")
 
 
 def _check_pod(pod: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Check the fields of a pod's spec that give rights, apart from volumes and containers."""
     for name in ("hostNetwork", "hostPID", "hostIPC", "ephemeralContainers", "automountServiceAccountToken"):
         if pod.get(name):
             yield _not_allowed(f"{at}.{name}", pod[name])
@@ -149,6 +159,7 @@ def _check_pod(pod: Mapping[str, Any], at: str) -> Iterator[Problem]:
 
 
 def _check_container(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Check the fields of a container that give rights."""
     security = _mapping(container.get("securityContext"))
     yield from _check_security(security, f"{at}.securityContext")
     if security.get("privileged"):
@@ -173,7 +184,7 @@ def _check_container(container: Mapping[str, Any], at: str) -> Iterator[Problem]
 
 
 def _check_security(security: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    """Check the fields that pods and containers share."""
+    """Check the fields of a security context that pods and containers share."""
     for name in ("seccompProfile", "appArmorProfile"):
         if _mapping(security.get(name)).get("type") == "Unconfined":
             yield _not_allowed(f"{at}.{name}.type", "Unconfined")
@@ -184,12 +195,12 @@ def _check_security(security: Mapping[str, Any], at: str) -> Iterator[Problem]:
 
 
 def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> Iterator[Problem]:
+    """Check the names and kinds of a pod's volumes."""
     for i, volume in enumerate(_list(pod.get("volumes"))):
         here = f"{at}.volumes[{i}]"
         if volume["name"].startswith(RESERVED):
-            yield _problem(
-                "PodNotAllowed", f"{here}.name", volume["name"], f"names with {RESERVED} are reserved: rename it"
-            )
+            fix = f"names with {RESERVED} are reserved: rename it"
+            yield _problem("PodNotAllowed", f"{here}.name", volume["name"], fix)
         if (folder := volume.get("hostPath")) is not None:
             yield from check_host_path(f"{here}.hostPath.path", folder["path"], settings)
         yield from check_image(f"{here}.image", _mapping(volume.get("image")).get("reference"), settings)
@@ -203,8 +214,8 @@ def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> It
 
 
 def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    """Refuse names that conflict with GM's own."""
-    if (name := container.get("name")) in FETCHES:
+    """Refuse names of a container and of its mounts that conflict with GM's own."""
+    if (name := str(container.get("name"))) in FETCHES:
         yield _problem("PodNotAllowed", f"{at}.name", name, "the name is reserved for model downloads: rename it")
     for kind in ("volumeMounts", "volumeDevices"):
         for i, mount in enumerate(_list(container.get(kind))):
@@ -214,17 +225,20 @@ def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
 
 
 def _not_allowed(field: str, value: object) -> Problem:
+    """Return the problem that only an operator can allow a field."""
     return _problem("PodNotAllowed", field, value, f"{ASK} (privileged in GM's settings for pods)")
 
 
 def _problem(reason: str, field: str, value: object, fix: str) -> Problem:
+    """Return the problem with a field's value; ``fix``: what the user can do."""
     return Problem(reason, str(InvalidFieldError(field, value, fix)))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
+    """Return a value that is a mapping; else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _list(value: object) -> list[Mapping[str, Any]]:
-    """Return the mappings of a list: the API server refuses a list that holds anything else."""
+    """Return a list with empty mappings in place of other elements, which the API server refuses; else no elements."""
     return [_mapping(item) for item in value] if isinstance(value, list) else []

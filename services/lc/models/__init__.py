@@ -1,1 +1,1 @@
-"""Models on this node: determines which are needed, downloads, tries, installs and removes them."""
+"""Models on this node: finds which are needed, and downloads, tries, installs and removes their files."""

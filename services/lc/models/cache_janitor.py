@@ -1,7 +1,7 @@
-"""Keeps the node's model cache within its limit: removes unused models, never used ones.
+"""Keeps the node's model cache within its limit (``CacheJanitor``): removes unused files, and never used ones.
 
-The file of a deleted Model is removed at once. A replaced one stays, so that a rollback needs no download, until its
-space is needed: then the least recently used one is removed first.
+The file of a deleted Model is removed at once. A file that another version has replaced stays, so that a rollback needs
+no download, until its space is needed: then the least recently used file is removed first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.lc.planning.resource_state import Preparation
 
 log = structlog.get_logger()
 
-#: the limit of the cache in bytes
+#: the limit of the cache in bytes, by default
 CACHE_BYTES = 20_000_000_000
 #: seconds from a change to the eviction: several changes may come together
 SETTLE_S = 1.0
@@ -30,7 +30,13 @@ EVICT_PERIOD_S = 600.0
 
 
 class CacheChanges:
-    """The changes of a cache since the last eviction. ``unneeded``: the digests of files that no Model needs."""
+    """The changes of a cache since the janitor's last turn, which ``Preparer`` records.
+
+    Attributes:
+        unneeded: digests of files that no Model needs any more.
+        changed: set at each change.
+
+    """
 
     def __init__(self, cache: Cache) -> None:
         self.unneeded: set[str] = set()
@@ -38,21 +44,22 @@ class CacheChanges:
         self._cache = cache
 
     def record_release(self, preparation: Preparation, *, for_good: bool) -> None:
-        """Record that a file is no longer needed in this form (``for_good``: not at all)."""
+        """Record that a file is not needed in this form any more; ``for_good``: its Model is not needed here at all."""
         if for_good and preparation.path and (digest := self._cache.digest(preparation.path)):
             self.unneeded.add(digest)
         self.changed.set()
 
     def record_addition(self) -> None:
-        """Record that a file was added."""
+        """Record that a file was added to the cache."""
         self.changed.set()
 
 
 class CacheJanitor:
-    """Evicts models from the cache, except ``required`` ones and those that workers run (None: unknown now).
+    """Removes files from a model cache.
 
-    ``missing`` is called with the path of a required file that was removed all the same: a file that became required
-    after the removal had begun in a thread, and was still in the cache then. It has to be fetched again.
+    ``required``: returns the paths of files that Models need. ``running``: returns the files that workers use, by path
+    or digest; None: not known now, and nothing is removed. ``missing`` is called with the path of a required file that
+    was removed all the same, and has to be fetched again: it became required while the removal ran in a thread.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class CacheJanitor:
         self._max_bytes = max_bytes
 
     async def run(self) -> None:
-        """Evict after each change, and periodically, until cancelled."""
+        """Remove files after each change, and periodically, until cancelled."""
         changed = self._changes.changed
         while True:
             with contextlib.suppress(TimeoutError):
@@ -86,7 +93,7 @@ class CacheJanitor:
                 changed.set()
 
     async def _tidy(self) -> bool:
-        """Remove unneeded content; return whether all of it could be removed."""
+        """Remove unneeded files, and others beyond the limit; return whether all unneeded ones could be removed."""
         paths = self._running()
         if paths is None:
             return False
@@ -95,7 +102,7 @@ class CacheJanitor:
         removed: list[str] = []
         try:
             for digest in sorted(unneeded - running):
-                if await in_thread(self._cache.forget, digest):  # otherwise it is in use, and tried again
+                if await in_thread(self._cache.remove, digest):  # otherwise it is in use, and tried again
                     unneeded.discard(digest)
                     removed.append(digest)
             removed += await in_thread(self._cache.evict, running | required, self._max_bytes)
@@ -107,7 +114,7 @@ class CacheJanitor:
         return not unneeded
 
     def _report(self, removed: Collection[str]) -> None:
-        """Log what was removed, and report each wanted file among it as missing."""
+        """Log the digests of removed files, and report each required file among them as missing."""
         for digest in removed:
             log.info("unused model removed", digest=digest)
         for path in list(self._required()):
@@ -115,5 +122,6 @@ class CacheJanitor:
                 self._missing(path)
 
     def _digests(self, models: Collection[Path | str]) -> set[str]:
+        """Return the digests of models, given by path in the cache or by digest."""
         digests = (self._cache.digest(model) if isinstance(model, Path) else model for model in models)
         return {digest for digest in digests if digest}

@@ -1,4 +1,7 @@
-"""The parsed resources of this node, and its Models as services see them: present, or missing with the reason."""
+"""The parsed resources of this node (``ParsedResources``), and its Models as services see them (``Models``).
+
+For a service a Model is present with a local file, or missing with a reason (``Lack``).
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,37 @@ from halimede.names import Key
 from services.lc.planning.resource_state import ABSENT, Lack, Phase, Preparation
 from services.lc.store import NodeResource
 
+#: a Model, and the progress of its file, which has a path
 PreparedModel = tuple[Resource[Any], Preparation]
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The Models of this node, for the services that name them."""
+    """The Models and Datasets of this node, for the services that name them.
+
+    Attributes:
+        items: all resources that the node holds.
+        preparations: the progress of the files of Models and Datasets.
+        ready: those of them that are Ready for the present spec.
+
+    """
 
     items: Mapping[Key, ParsedResource]
     preparations: Mapping[Key, Preparation]
     ready: Mapping[Key, Preparation]
 
     def present(self, placement: Placement, service: Key) -> list[ParsedResource]:
-        """Return the Models that a worker of a service needs and that the node holds."""
+        """Return the Models that a worker of a service names and that the node holds, also unreadable ones."""
         keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
         return [self.items[key] for key in keys if key in self.items]
 
     def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
-        """Return those Models for a report: only those that are held and can be read."""
+        """Return the Models that a worker of a service names, as a report has them; only readable ones."""
         return tuple(output(item.resource) for item in self.present(placement, service) if item.resource)
 
     def find(self, name: str, service: Key, node: str) -> PreparedModel | Lack:
-        """Return a Model that a worker needs with its local file, or the reason why it is missing."""
+        """Return a Model that a worker of a service needs, with its local file, or why it is missing."""
         key = Key(model.PLURAL, service.namespace, name)
         item, prepared = self.items.get(key), self.ready.get(key)
         if item is None:
@@ -57,19 +68,18 @@ class Models:
         return item.resource, prepared
 
     def users(self, key: Key, node: str) -> Iterator[bool]:
-        """Yield for each worker of this node that needs the file of a Model whether it may run code of its own."""
+        """Yield for each worker of this node that needs a Model's file whether the worker may run a user's code."""
         items = (item for item in self.items.values() if item.stored.key.namespace == key.namespace)
         services = (item.resource for item in items if item.resource and item.stored.key.plural in SERVICES)
         for service in services:
             for placement in placements(service.spec):
-                here = placement.pod.node_name in {"", node}
-                if here and key.name in placement.needs.values():
+                if placement.pod.node_name in {"", node} and key.name in placement.needs.values():
                     yield may_run_own_code(placement.worker.template)
 
     def data(self, placement: Placement, service: Resource[Any]) -> Path | Lack | None:
-        """Return the files of a worker's Dataset, or why it must wait for them; None: the node has no such files.
+        """Return the path of a worker's Dataset, or why the worker must wait for it; None: it is not on this node.
 
-        It does not wait for data elsewhere, so that it starts without a network.
+        A worker does not wait for data elsewhere, so that it starts without a network.
         """
         if not placement.dataset:
             return None
@@ -83,7 +93,7 @@ class Models:
         return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
 
     def described_models(self, placement: Placement, service: Key, node: str) -> dict[str, Resource[Any]] | Lack:
-        """Return the Models of which a worker needs only the spec, by purpose, or the reason why one is missing."""
+        """Return the Models of which a worker needs only the spec, by purpose, or why one is missing."""
         models: dict[str, Resource[Any]] = {}
         for purpose, name in placement.described.items():
             item = self.items.get(Key(model.PLURAL, service.namespace, name))
@@ -96,7 +106,7 @@ class Models:
 
 
 def _is_remote(url: str) -> bool:
-    """Whether a URL names no file of the node."""
+    """Whether a URL names no file of the node; False for an invalid one."""
     try:
         return local_path(url) is None
     except FetchError:
@@ -104,13 +114,21 @@ def _is_remote(url: str) -> bool:
 
 
 def output(resource: Resource[model.ModelSpec]) -> ModelOutput:
-    """Return a Model for a report, without secrets in its URL."""
+    """Return a Model as a report has it: its format, and its URL without secrets."""
     return ModelOutput(format=resource.spec.format, url=redact(resource.spec.url))
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedResource:
-    """A held resource with its typed form, or with its error and the reason for a condition."""
+    """A resource that the node holds, in its typed form.
+
+    Attributes:
+        stored: as GM has sent it.
+        resource: the typed form; None: it cannot be read.
+        error: why it cannot be read; empty: it can.
+        reason: the same in one word, for a condition.
+
+    """
 
     stored: NodeResource
     resource: Resource[Any] | None
@@ -125,11 +143,12 @@ class ParsedResources:
         self._items: dict[Key, ParsedResource] = {}
 
     def read(self, resources: Mapping[Key, NodeResource]) -> Mapping[Key, ParsedResource]:
-        """Return the parsed form of all held resources."""
-        self._items = {key: self._item(one) for key, one in resources.items()}
+        """Return the parsed form of all resources that the node holds, and drop those of others."""
+        self._items = {key: self._item(stored) for key, stored in resources.items()}
         return self._items
 
     def _item(self, stored: NodeResource) -> ParsedResource:
+        """Return the parsed form of a resource, from the cache if it has not changed."""
         item = self._items.get(stored.key)
         if item and item.stored is stored:
             return item

@@ -1,7 +1,8 @@
-"""Installs the files of Models that services need on this node in advance.
+"""Installs the files of Models that services need on this node in advance (``Preparer``, ``ModelFiles``).
 
-Level-triggered: ``set_required`` sets the files that should be present, and one task for each file tries until the file
-is present. The task retries soon after temporary failures, and later if a person must act. It never gives up.
+``set_required`` sets the files that should be present, and one task for each file tries until the file is present. The
+task retries soon after temporary failures, and later if a person must act. It never gives up. A model is tried in a
+child process (the trial) before workers get it.
 
 Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag or
 the date of a server. Changed content is installed and tried as the first content was. Until it passes its trial, the
@@ -36,8 +37,8 @@ from halimede.models.cache import UrlRecord, in_thread
 from halimede.models.external_data import DataFilesError, fetch_model
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, not_installed, try_model
-from halimede.models.origin_watch import FILE_PERIOD_S, OriginWatch, paused, watch_origin
-from halimede.models.source_registry import asker
+from halimede.models.origin_watch import FILE_PERIOD_S, OriginWatch, wait_for_recheck, watch_origin
+from halimede.models.source_registry import requester_of
 from halimede.models.source_types import SourceOpener, TransferRate
 from halimede.names import Key
 from halimede.system.backoff import exponential
@@ -47,36 +48,38 @@ from services.lc.models.cache_janitor import CacheChanges
 from services.lc.planning.resource_state import Phase, Preparation, RequiredFile, missing_text
 
 log = structlog.get_logger()
-#: seconds: back-off of temporary failures, and interval of retries if a person must act
+#: seconds until another attempt: after the first temporary failure, at most, and if a person must act
 FIRST_DELAY, LONGEST_DELAY, MENDED_DELAY = 1.0, 60.0, 15.0
 #: seconds until another attempt while another node does not have the file yet
 WAITING_DELAY = 5.0
-#: an attempt that a person must correct is repeated at the earliest after this multiple of its duration, at most after
-#: so many seconds: otherwise a large wrong file would be downloaded, or an endless model tried, all the time
+#: an attempt that a person must correct is repeated after a multiple of its duration, at most after so many seconds:
+#: otherwise a large wrong file would be downloaded, or an endless model tried, all the time
 COST, MOST_DELAY = 10.0, 900.0
-#: downloads at a time
+#: most downloads at a time
 PARALLEL = 2
 #: seconds between two reports of a download's progress
 PROGRESS_S = 2.0
-#: a result that a user's own code may ignore: it may read the file in another way
+#: the reason of a failed trial that a user's own code may ignore: it may read the file in another way
 UNFIT = TrialReason.INVALID
 #: reasons of a file that is ready only for a user's own code
 OWN_CODE_ONLY = frozenset({UNFIT, FetchReason.NOT_INSTALLED.value})
 #: characters of a digest in messages
 SHORT = 12
-#: results that depend only on the file: only these are stored
+#: reasons of failed trials that depend only on the file: only these results, and successes, are stored
 OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
+#: version of stored trial results: others are not used
 FORMAT = 2
 #: the begin of the message about content that has replaced other content of its URL
 USED_NOW = "spec.url has new content, which is used now"
-#: installs a required file; raises FetchError and UnusableError
+#: installs a required file in a cache, and calls its last argument with the progress; raises FetchError, UnusableError
 Install = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
+#: fetches a file of another node, by its digest, into a cache; raises FetchError
 CopyModel = Callable[[RequiredFile, str, Cache, Progress], Awaitable[Fetched]]
 
 
 @dataclass(slots=True)
 class Downloads:
-    """Counts since the start: downloaded bytes, time of each download, failures by reason."""
+    """Counts since the LC's start: downloaded bytes, time of each download (ms), failed attempts by reason."""
 
     bytes: int = 0
     times: Distribution = field(default_factory=Distribution)
@@ -84,9 +87,15 @@ class Downloads:
 
 
 class Preparer:
-    """Prepares the required files. ``changed`` is called with a key whenever its preparation progresses.
+    """Prepares the required files, with one task in ``tasks`` for each.
 
-    ``changes`` records which files of the cache are new, and which are no longer needed: see ``CacheJanitor``.
+    ``changed`` is called with a Model's key when its preparation has changed. ``install`` brings a file into ``cache``.
+    ``changes``: tells ``CacheJanitor`` which files of the cache are new, and which are no longer needed.
+
+    Attributes:
+        preparations: the progress of each required file, by the key of its Model.
+        downloads: counts for the metrics.
+
     """
 
     def __init__(
@@ -112,7 +121,7 @@ class Preparer:
         self._download_slots = asyncio.Semaphore(PARALLEL)
 
     def set_required(self, files: Mapping[Key, RequiredFile]) -> None:
-        """Prepare exactly these files from now on."""
+        """Prepare exactly these files from now on, by the keys of their Models; a changed one begins anew."""
         for key in [key for key, old in self.preparations.items() if old.required != files.get(key)]:
             preparation = self.preparations.pop(key)
             self._running.pop(key).cancel()
@@ -124,16 +133,16 @@ class Preparer:
                 self._begin(Preparation(required))
 
     def paths(self) -> list[Path]:
-        """Return the files that are present."""
+        """Return the paths of the required files that are present."""
         return [preparation.path for preparation in self.preparations.values() if preparation.path]
 
     def recheck(self, key: Key) -> None:
-        """Check the origin of a file now, and try again one that failed."""
+        """Have the origin of a Model's file checked now, or a failed attempt repeated."""
         if event := self._rechecks.get(key):
             event.set()
 
     def missing(self, path: Path) -> None:
-        """Prepare a file again that was ready at a path and is missing or damaged now."""
+        """Prepare the file again that was ready at a path, because it is missing or damaged now."""
         for key, preparation in list(self.preparations.items()):
             if preparation.phase == "Ready" and preparation.path == path:
                 self._begin_again(key)
@@ -147,6 +156,7 @@ class Preparer:
         self._changed(key)
 
     def _begin(self, preparation: Preparation) -> None:
+        """Start the task for a file, in place of an earlier one."""
         required = preparation.required
         self.preparations[required.key] = preparation
         if task := self._running.get(required.key):
@@ -155,11 +165,12 @@ class Preparer:
         self._running[required.key] = self._tasks.create_task(self._prepare(required), name=f"prepare {required.key}")
 
     async def _prepare(self, required: RequiredFile) -> None:
+        """Bring a file, and then watch it and its origin, until cancelled or begun anew."""
         attempts, recheck = 1, self._rechecks[required.key]
         while True:
             delay = await self._attempt(required, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))
             if delay is not None:
-                await paused(delay, recheck)
+                await wait_for_recheck(delay, recheck)
                 attempts += 1
             elif await self._needs_new_copy(required, recheck):
                 self._begin_again(required.key)
@@ -168,18 +179,21 @@ class Preparer:
                 attempts = 1
 
     async def _needs_new_copy(self, required: RequiredFile, recheck: asyncio.Event) -> bool:
-        """Wait until its copy here is damaged (True), or its origin may have other content (False)."""
+        """Wait until a file's copy here is damaged (True), or its origin may have other content (False)."""
         watch = OriginWatch() if required.sha256 or required.source else await watch_origin(required.url, self._cache)
         path = self.preparations[required.key].path
         while True:
-            at_once = await paused(FILE_PERIOD_S, recheck)
+            at_once = await wait_for_recheck(FILE_PERIOD_S, recheck)
             if path and not await in_thread(is_intact, self._cache, path):
                 return True
             if await watch.has_changed(at_once=at_once):
                 return False
 
     async def _attempt(self, required: RequiredFile, backoff: float) -> float | None:
-        """Try once; return the seconds until the next attempt, None if none is needed."""
+        """Try once; return the seconds until the next attempt, None: none is needed.
+
+        ``backoff``: the seconds after a temporary failure.
+        """
         if self.preparations[required.key].phase == "Ready" and _lack(required):
             return LONGEST_DELAY  # the file is here; its package still is not
         loop = asyncio.get_running_loop()
@@ -214,6 +228,7 @@ class Preparer:
         return LONGEST_DELAY if installed.lack else None
 
     async def _install_with_progress(self, required: RequiredFile) -> InstalledModel:
+        """Install a file, and set its progress every 2 s. Raises FetchError, UnusableError."""
         loop = asyncio.get_running_loop()
         began = reported_at = loop.time()
         transfer_rate = TransferRate(loop.time)
@@ -240,7 +255,7 @@ class Preparer:
                 self.downloads.times.record((loop.time() - began) * 1000)
 
     async def _finish(self, required: RequiredFile, installed: InstalledModel) -> None:
-        """Record that a file is ready; content that fails its trial does not replace one that stood it."""
+        """Set that a file is ready, unless its content fails its trial and earlier content has passed it."""
         self._log_reachability(required, installed)
         if installed.invalid and (usable := await self._usable(required)):
             self._keep_usable(usable, UNFIT, installed.invalid)
@@ -265,20 +280,20 @@ class Preparer:
             await in_thread(_remember_usable, self._cache, required.url, new)
 
     async def _fail(self, required: RequiredFile, phase: Phase, reason: str, message: str) -> None:
-        """Record a failure. Usable content stays ready: workers run it, whatever its origin has now."""
+        """Set that a file has failed; usable content of it stays ready: workers run it, whatever its origin has now."""
         if usable := await self._usable(required):
             self._keep_usable(usable, reason, message)
         elif self._set(Preparation(required, phase, reason, message)):
             log.warning("preparation failed", key=str(required.key), reason=reason, message=message)
 
     def _keep_usable(self, usable: Preparation, reason: str, message: str) -> None:
-        """Record that content stays in use because that of its origin cannot be used."""
+        """Set that the present content stays in use, because that of its origin cannot be used, for a reason."""
         text = f"spec.url has new content, which cannot be used, and the one before stays: {reason}: {message}"
         if self._set(replace(usable, reason=CONTENT_UNUSABLE, message=text)):
             log.warning("content before stays", key=str(usable.required.key), reason=reason, message=message)
 
     async def _usable(self, required: RequiredFile) -> Preparation | None:
-        """Return the content that is in use, or was used before a restart; None if there is none."""
+        """Return the content that is in use, or was used before a restart of the LC; None: there is none."""
         before = self.preparations[required.key]
         if _is_usable(before) or required.sha256 or required.source:
             return before if _is_usable(before) else None
@@ -315,22 +330,22 @@ class Preparer:
 
 
 def _lack(required: RequiredFile) -> str:
-    """Return that the package of a file's format is missing here, and how to install it; empty if it is not."""
+    """Return which package the file's format needs that is missing here, and how to install it; empty: none."""
     form = format_of(required.format)
     return not_installed(form) if form else ""
 
 
 def _usable_digest(cache: Cache, url: str) -> str:
-    """Return the digest of the content of a URL that was usable last; empty: there was none."""
-    record = cache.recall(f"usable {asker(url).key}")
+    """Return the digest of the last usable content of a URL; empty: there was none. Blocks."""
+    record = cache.recall(f"usable {requester_of(url).key}")
     return record.digest if record else ""
 
 
 def _remember_usable(cache: Cache, url: str, digest: str) -> None:
-    """Store that the content of a URL is usable; if that fails, it only does not outlast a restart."""
+    """Store the digest of the usable content of a URL, for after a restart; a failure is only logged. Blocks."""
     try:
         if _usable_digest(cache, url) != digest:
-            cache.remember(f"usable {asker(url).key}", UrlRecord(digest, ""))
+            cache.remember(f"usable {requester_of(url).key}", UrlRecord(digest, ""))
     except OSError as error:
         log.info("usable content not stored", error=error.strerror)
 
@@ -341,12 +356,12 @@ def _is_usable(preparation: Preparation) -> bool:
 
 
 def _retry_delay(min_s: float, duration_s: float) -> float:
-    """Return the seconds until an attempt is repeated that a person must correct."""
+    """Return the seconds until an attempt of ``duration_s`` is repeated after a failure that a person must correct."""
     return max(min_s, min(COST * duration_s, MOST_DELAY))
 
 
 class UnusableError(HalimedeError):
-    """The file is present but must not be used. ``reason`` is one word for conditions."""
+    """A model's file is present but must not be used. ``reason``: one word for a condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -355,11 +370,17 @@ class UnusableError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
-    """A model on this node: its file, and the facts about it.
+    """A model on this node.
 
-    ``lack``: why only a user's estimator can use it here; empty if halimede can. ``invalid``: why it failed its trial,
-    after which only a user's own code may use it. ``warning``: what its trial warns of. ``fresh``: whether its origin
-    has answered. ``is_incomplete``: whether its data files are missing.
+    Attributes:
+        path: its file or folder.
+        facts: what is known of its content.
+        lack: why only a user's own code can use it here; empty: halimede can.
+        invalid: why it failed its trial, so that only a user's own code may use it; empty: it passed.
+        warning: what its trial warns of; empty: nothing.
+        fresh: whether its origin has answered; if not, it was in the cache.
+        is_incomplete: whether data files that belong to it are missing.
+
     """
 
     path: Path
@@ -373,12 +394,18 @@ class InstalledModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Downloads a Model, unpacks it, tries it in a child process, and describes it.
+    """An ``Install``: downloads a Model, unpacks it, tries it in a child process, and describes it.
 
     A dangerous model, or one whose trial does not end, is refused here before any worker receives it. A model that only
-    does not fit its spec is ``invalid``: a worker's own code may read the file in its own way. ``openers`` are further
-    schemes, such as the bus's own. ``copy`` fetches a file that this node copies from another one. ``formats``: those
-    that are unpacked and tried here.
+    does not fit its spec is ``invalid``: a worker's own code may read the file in its own way.
+
+    Attributes:
+        policy: the addresses that may be requested; None: public ones.
+        openers: openers of further URL schemes, such as ``bus``.
+        limits: of a trial.
+        copy: fetches a file that this node copies from another one; None: its URL is used.
+        formats: names of the formats that are unpacked and tried here.
+
     """
 
     policy: AddressPolicy | None = None
@@ -388,9 +415,9 @@ class ModelFiles:
     formats: Collection[str] = frozenset(FORMATS)
 
     async def __call__(self, required: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
-        """Install a Model. Raises FetchError, and UnusableError for a model that must not be used.
+        """Install a Model's file in ``cache``. Raises FetchError, and UnusableError for a model that must not be used.
 
-        If its format needs a package that is missing here, only a user's estimator can use it.
+        If its format needs a package that is missing here, only a user's own code (an estimator) can use it.
         """
         form = format_of(required.format) if required.format.lower() in self.formats else None
         lack = _lack(required) if form else ""
@@ -405,7 +432,7 @@ class ModelFiles:
             return InstalledModel(error.model.path, described, lack, str(error), is_incomplete=True)
         url = redact(required.url)
         log.info("model fetched", key=str(required.key), url=url, digest=fetched.digest, size=fetched.size)
-        with cache.using(fetched.digest):
+        with cache.pin(fetched.digest):
             as_it_is = InstalledModel(
                 fetched.path, facts(fetched, Trial(ok=True, skipped=True)), lack, fresh=fetched.fresh
             )
@@ -424,12 +451,14 @@ class ModelFiles:
     async def _fetch(
         self, required: RequiredFile, from_origin: Callable[..., Awaitable[Fetched]], cache: Cache, progress: Progress
     ) -> Fetched:
+        """Fetch a file from another node, or by ``from_origin``. Raises FetchError."""
         if required.source and self.copy:
             return await self.copy(required, required.sha256, cache, progress)
         options: dict[str, Any] = {"openers": self.openers, "policy": self.policy}
         return await with_fallback(from_origin, required.url, required.sha256, cache, progress, **options)
 
     async def _try(self, required: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
+        """Return the result of a model's trial, stored or new. Raises UnusableError for a model not to be used."""
         record = cache.root / "index" / f"trial-{_trial_digest(required, fetched)}.json"
         trial = await in_thread(_recall_trial, record)
         if trial is None:
@@ -443,7 +472,7 @@ class ModelFiles:
 
 
 def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Install:
-    """Return a function that only downloads."""
+    """Return an ``Install`` that only downloads by ``fetch_``, without a trial: for tests and simulations."""
 
     async def install(required: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
         fetched = await fetch_(required.url, required.sha256, cache, progress)
@@ -453,17 +482,18 @@ def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Install:
 
 
 def facts(fetched: Fetched, trial: Trial) -> ModelFacts:
-    """Return the facts about a model for a status."""
+    """Return the facts about a fetched model for a status. Blocks."""
     since = datetime.fromtimestamp(fetched.path.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return ModelFacts(digest=fetched.digest, size=fetched.size, since=since, inputs=trial.inputs, outputs=trial.outputs)
 
 
 def _trial_digest(required: RequiredFile, fetched: Fetched) -> str:
-    """Return the identity of a trial: the content, and how it is used."""
+    """Return a digest that identifies a trial: of the content, and of the spec by which it is used."""
     return hashlib.sha256(f"{FORMAT} {fetched.digest} {required.spec}".encode()).hexdigest()
 
 
 def _recall_trial(record: Path) -> Trial | None:
+    """Return a stored result; None: there is none. Blocks."""
     try:
         return msgspec.json.decode(record.read_bytes(), type=Trial)
     except (OSError, msgspec.DecodeError):
@@ -471,7 +501,7 @@ def _recall_trial(record: Path) -> Trial | None:
 
 
 def _store_trial(record: Path, trial: Trial) -> None:
-    """Store the result of a trial; if that fails, the model is only tried again later."""
+    """Store the result of a trial; if that fails, the model is only tried again later. Blocks."""
     try:
         write_atomic(record, msgspec.json.encode(trial))
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Decides which worker processes should run on this node. Pure: maps resources to process specifications."""
+"""Decides which workers should run on this node, and which files it needs. Pure: from resources to processes."""

@@ -1,6 +1,6 @@
-"""The rules of each kind on a node: its file, its state, its workers and their names.
+"""The rules of each kind of resource on a node (``NodeKind``): its file, its state, its workers and their names. Pure.
 
-A new kind is one class here with ``@register``. All of it is pure, like the plan that calls it.
+A new kind is one class here with ``@register``. Plans apply the rules.
 """
 
 from __future__ import annotations
@@ -36,30 +36,39 @@ NodeState = tuple[ResourceState, Mapping[Worker, Start]]
 
 
 class WorkerPlanner(Protocol):
-    """The part of a plan that depends on how workers run on this node: as processes or as pods."""
+    """How workers run on this node: as processes (``ProcessPlanner``) or as pods (``PodPlanner``). Pure."""
 
     @property
     def name(self) -> str:
         """The node's name."""
 
     def skip_reason(self, resource: Resource[Any]) -> str:
-        """Return why this controller does not bring a Model or Dataset, empty if it does."""
+        """Return why this LC leaves the file of a Model or Dataset to pods; empty: it brings or counts the file."""
 
     def service(self, stored: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
         """Return the state of a service on this node, and its workers that should run."""
 
     def served_file(self, stored: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
-        """Return the file that an InferenceModel needs on this node."""
+        """Return the file that an InferenceModel needs on this node; None: it needs none."""
 
     def server(self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:
-        """Return the state of an InferenceModel on this node, and its server if it should run."""
+        """Return the state of an InferenceModel on this node, and its server if it can run.
+
+        ``preparation``: the progress of its file; None: it has none, or not of the present version.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class NodeItem:
-    """A held resource, with the context for its kind's rules: how workers run, and the Models of the node.
+    """A held resource, with all that the rules of its kind need.
 
-    ``content``: the published digest of a Model's or Dataset's files, empty if it is unknown.
+    Attributes:
+        stored: the resource as GM has sent it.
+        resource: its typed form.
+        planner: how workers run on this node.
+        models: the Models and Datasets of the node.
+        content: the published digest of a Model's or Dataset's files; empty: unknown.
+
     """
 
     stored: NodeResource
@@ -69,36 +78,40 @@ class NodeItem:
     content: str = ""
 
     def state(self, settled: Lack, **more: Any) -> NodeState:
-        """Return the state of a resource without workers on this node."""
+        """Return the state of the resource without workers on this node; ``more``: further fields of ResourceState."""
         return ResourceState(self.stored.key, self.stored.uid, self.stored.generation, settled=settled, **more), {}
 
 
 class NodeKind:
-    """The rules of a kind on a node. By default a resource is Ready as soon as the node holds it."""
+    """The rules of a kind on a node; the base class has those of a kind without files and workers.
 
-    #: the roles after which its workers are named
+    Subclasses are registered by ``register``; methods that they override are described here.
+    """
+
+    #: roles by which its workers are named
     roles: ClassVar[tuple[Role, ...]] = ()
-    #: whether users name its workers, and the word in those names (``Placement.group``)
+    #: whether a service itself names its workers, and a word in their names on nodes
     names_workers: ClassVar[bool] = False
     group: ClassVar[str] = ""
 
     def must_copy(self, item: NodeItem) -> bool:  # noqa: ARG002  # of kinds with files
-        """Whether this node copies its files from another one."""
+        """Whether this node copies the resource's files from another one."""
         return False
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
-        """Return the file that it needs on this node; None: it needs none."""
+        """Return the file that the resource needs on this node; None: it needs none."""
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return its state on this node, and its workers that should run."""
+        """Return the resource's state on this node, by default Ready, and its workers that should run."""
         return item.state(Lack("Ready", "Held", ""))
 
 
+#: the rules of each kind, by its plural
 NODE_KINDS: dict[str, NodeKind] = {}
 
 
 def register(plural: str) -> Callable[[type[NodeKind]], type[NodeKind]]:
-    """Register a class, whose constructor has no parameters, as the rules of a plural."""
+    """Return a class decorator that makes an instance the rules of a plural; its constructor has no parameters."""
 
     def add(kind: type[NodeKind]) -> type[NodeKind]:
         NODE_KINDS[plural] = kind()
@@ -109,18 +122,18 @@ def register(plural: str) -> Callable[[type[NodeKind]], type[NodeKind]]:
 
 @register(multiedge.PLURAL)
 class ServiceOnNode(NodeKind):
-    """A service whose workers the node runs, or only counts if they are pods."""
+    """A ``NodeKind``: services with workers, which the node runs, or which are pods. Also multi-edge services."""
 
     names_workers = True
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return the state of the service on this node."""
+        """Return the state of the service on this node, and its workers that can run."""
         return item.planner.service(item.stored, item.resource, item.models)
 
 
 @register(jointinference.PLURAL)
 class JointInferenceOnNode(ServiceOnNode):
-    """A joint inference service: its workers have fixed names, and there may be tiers between them."""
+    """A ``NodeKind``: joint inference services, with an edge worker, a cloud worker, and maybe tiers between them."""
 
     roles = ("edge", "cloud")
     group = "tier"
@@ -128,37 +141,37 @@ class JointInferenceOnNode(ServiceOnNode):
 
 @register(trainingmodel.PLURAL)
 class TrainingModelOnNode(ServiceOnNode):
-    """A training: the node has its aggregator, or trainers, or both."""
+    """A ``NodeKind``: TrainingModels; the node has the aggregator, or trainers, or both."""
 
     group = trainingmodel.TrainingModelSpec.group
 
 
 @register(federatedlearning.PLURAL)
 class FederatedLearningOnNode(ServiceOnNode):
-    """A training in Sedna's form."""
+    """A ``NodeKind``: Sedna's federated learning jobs, which are trainings in another form."""
 
     group = federatedlearning.FederatedLearningSpec.group
 
 
 @register(incrementallearning.PLURAL)
 class IncrementalLearningOnNode(ServiceOnNode):
-    """A training of one trainer, in Sedna's form."""
+    """A ``NodeKind``: Sedna's incremental learning jobs, which are trainings with one trainer in another form."""
 
     group = incrementallearning.IncrementalLearningSpec.group
 
 
 @register(inferencemodel.PLURAL)
 class InferenceModelOnNode(NodeKind):
-    """A model that a server of the node serves."""
+    """A ``NodeKind``: InferenceModels, which a server on the node serves."""
 
     roles = (inferencemodel.ROLE,)
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
-        """Return the file of the desired version."""
+        """Return the file of the desired version; None: no server runs here, or the version has no usable file."""
         return item.planner.served_file(item.stored, item.resource)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return the state of its server."""
+        """Return the state of its server, and the server if it can run."""
         preparation = item.models.preparations.get(item.stored.key)
         current = preparation if preparation and preparation.required == self.required_file(item) else None
         return item.planner.server(item.stored, item.resource, current)
@@ -166,14 +179,14 @@ class InferenceModelOnNode(NodeKind):
 
 @register(dataset.PLURAL)
 class DatasetOnNode(NodeKind):
-    """A file or folder that the node counts, or copies from the node that has it and then counts."""
+    """A ``NodeKind``: Datasets, which the node counts, or first copies from the node that has the data."""
 
     def must_copy(self, item: NodeItem) -> bool:
-        """Whether another node has the files."""
+        """Whether another node has the files, and this one shall copy them."""
         return is_copy(item.resource.spec, item.planner.name)
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
-        """Return the file, unless the pods that need it bring it themselves, or its content is not known yet."""
+        """Return the file or folder; None: pods read it themselves, or the content to be copied is not known yet."""
         if not self.must_copy(item):
             return None if item.planner.skip_reason(item.resource) else self.file(item)
         file, source = self.file(item), item.resource.spec.node_name
@@ -181,13 +194,13 @@ class DatasetOnNode(NodeKind):
         return replace(file, url=url(source, digest), sha256=digest, source=source) if digest else None
 
     def file(self, item: NodeItem) -> RequiredFile:
-        """Return the file that the resource names."""
+        """Return the file or folder that the spec names, at its URL."""
         stored, spec = item.stored, item.resource.spec
         listed = bool(spec.sync_to)
         return RequiredFile(stored.key, stored.uid, stored.generation, spec.url, format=spec.format, listed=listed)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return the progress of its file, and the facts about it."""
+        """Return the progress of its file as its state, with the facts about the content."""
         required = self.required_file(item)
         if required is None and self.must_copy(item):
             source = item.resource.spec.node_name
@@ -201,18 +214,19 @@ class DatasetOnNode(NodeKind):
 
 @register(model.PLURAL)
 class ModelOnNode(DatasetOnNode):
-    """The file of a model, which is tried before it is used."""
+    """A ``NodeKind``: Models, with the rules of Datasets; a file is tried before it is used."""
 
     def file(self, item: NodeItem) -> RequiredFile:
-        """Return the file that the resource names, and the spec for its trial."""
+        """Return the file that the spec names, with the spec for its trial."""
         spec = item.resource.spec
         trial_spec = msgspec.json.encode(model.about_file(spec, "/")).decode()
         return replace(super().file(item), sha256=spec.sha256, spec=trial_spec)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return the progress of its file, and the model for the report.
+        """Return the progress of its file as its state, with the Model for the report.
 
-        One that failed its trial is Ready only if all of its users here have code of their own, which may read it.
+        A Model that failed its trial is Ready only if all workers here that use it may run a user's code: that code may
+        read the file in its own way.
         """
         state, workers = super().state(item)
         if (now := state.settled) and (now.phase, now.reason) == ("Ready", TrialReason.INVALID):

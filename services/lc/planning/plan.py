@@ -1,4 +1,6 @@
-"""Plans actions from held resources, ready files and running workers. Pure: plain values in, actions out.
+"""Plans what the LC does (``plan``), from held resources, ready files and running workers. Pure.
+
+A swap is the change of a worker's model while the worker runs.
 
 A running worker is stopped only for a known reason: its service was deleted or has another uid, it is no longer placed
 here, or a replacement can start at once. While a Model is missing or being downloaded, the old one serves.
@@ -28,10 +30,17 @@ NO_CONTENT: Mapping[Key, PublishedFile] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ObservedWorker:
-    """A supervised worker. Not ``confirmed``: found at the start of the LC, and in no plan yet.
+    """A worker that runs, or is kept running.
 
-    ``model`` is the last desired model that it was given. ``swaps``: whether it can replace its model while it runs;
-    None: it has not reported that yet.
+    Attributes:
+        worker: its name.
+        service: key of its service.
+        uid: of the service.
+        spec_hash: digest of the process that it should be.
+        confirmed: whether a plan has started it; if not, it was found at the LC's start.
+        model: the last desired model that it was given; None: none.
+        swaps: whether it can replace its model while it runs; None: it has not reported that yet.
+
     """
 
     worker: Worker
@@ -45,11 +54,17 @@ class ObservedWorker:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions: stop workers, start workers, prepare files, report.
+    """The actions of a plan.
 
-    ``swap``: running workers that replace their model without a restart, each as it would be started now.
-    ``successors``: of the workers to stop, how those start again that are only replaced. ``copied``: resources whose
-    files this node copies from another one.
+    Attributes:
+        start: workers to start.
+        stop: workers to stop.
+        prepare: files of Models and Datasets that should be here.
+        states: the state of each held resource, for its report.
+        swap: running workers that replace their model without a restart, each as it would be started now.
+        successors: how those of the stopped workers start again that are only replaced.
+        copied: resources whose files this node copies from another one.
+
     """
 
     start: tuple[Start, ...]
@@ -62,7 +77,7 @@ class Plan:
 
     @property
     def lacking(self) -> bool:
-        """Whether a held resource refers to one that has not arrived."""
+        """Whether a held resource names a Model that the node does not hold."""
         return any(
             lack is not None and lack.reason == ABSENT
             for state in self.states.values()
@@ -80,10 +95,12 @@ def plan(
     is_deleted: Callable[[str], bool] = lambda _: False,
     content: Mapping[Key, PublishedFile] = NO_CONTENT,
 ) -> Plan:
-    """Decide. Not ``complete``: the store was lost and may lack resources, so no unknown worker is stopped.
+    """Return what to do now.
 
-    ``is_deleted``: whether GM has deleted a uid here: its workers are stopped in any case.
-    ``content``: the published content of resources whose files are copied.
+    ``items``: the held resources. ``preparations``: the progress of files. ``running``: the present workers.
+    ``planner``: how workers run on this node. ``complete``: whether the store has all desired resources; if not, no
+    worker of an unknown resource is stopped. ``is_deleted``: whether GM has deleted a uid: its workers are stopped in
+    any case. ``content``: the published content of resources whose files this node copies.
     """
     ready: dict[Key, Preparation] = {}
     models = Models(items, preparations, ready)
@@ -138,17 +155,18 @@ def plan(
 
 
 def _must_restart(start: Start, observed: ObservedWorker) -> bool:
-    """Whether a worker must be restarted: its process has changed, or it cannot replace its model while running."""
+    """Whether a worker must be restarted: its process has changed, or it cannot swap to its new model."""
     if start.spec.digest != observed.spec_hash:
         return True
     if start.desired_model is None or start.desired_model == observed.model or observed.swaps is not False:
         return False
-    return observed.model is None or not start.desired_model.same(observed.model)
+    return observed.model is None or not start.desired_model.matches(observed.model)
 
 
 def _kind_and_item(
     item: ParsedResource, planner: WorkerPlanner, models: Models, content: Mapping[Key, PublishedFile]
 ) -> tuple[NodeKind, NodeItem] | None:
+    """Return the rules of a resource's kind, with the resource; None: it cannot be read, or there are no rules."""
     kind = NODE_KINDS.get(item.resource.kind.plural) if item.resource else None
     if item.resource is None or kind is None:
         return None
@@ -157,7 +175,7 @@ def _kind_and_item(
 
 
 def _unplannable_state(item: ParsedResource) -> ResourceState:
-    """Return the state of a resource that cannot be read, or whose kind has no rules on this node."""
+    """Return the state of a resource that cannot be read, or whose kind this node does not know."""
     settled = Lack("Failed", item.reason, item.error)
     if item.resource is not None:
         text = f"this node cannot run a {item.resource.kind.kind}: update its LC"
@@ -166,44 +184,44 @@ def _unplannable_state(item: ParsedResource) -> ResourceState:
 
 
 class WorkerBackend(Protocol):
-    """The workers of a node: processes that it supervises, or pods that the cluster runs and that only report.
+    """The workers of a node: processes (``Supervisor``), or pods that the cluster runs (``PodWorkers``).
 
-    ``restarts`` is the number of restarts of workers since the controller's start.
+    ``restarts``: number of restarts of workers since the LC's start.
     """
 
     restarts: int
 
     @property
     def running(self) -> Mapping[Worker, ObservedWorker]:
-        """The workers that plans may stop."""
+        """The workers that plans may stop, by name."""
 
     @property
     def models(self) -> Collection[Path | str] | None:
-        """The models that workers of this node use or may use, by path or digest; None: not known yet."""
+        """The models that workers use or may return to, by path or digest; None: not known yet."""
 
     def adopt(self) -> None:
-        """Take over workers of an earlier controller, before anything else is done."""
+        """Take over workers of an earlier LC. Called before anything else."""
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return the tasks that run as long as the controller."""
+        """Return the coroutines to run as long as the LC, by name."""
 
     def carry_out(self, plan: Plan) -> None:
-        """Carry out the parts of a plan that concern workers."""
+        """Carry out the parts of a plan that concern workers. Does not wait for their ends."""
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Process a worker's report; return its service, None if the worker is unknown."""
+        """Process a worker's report; return the key of its service, None: the worker is unknown."""
 
     def status(self, state: ResourceState) -> NodeStatus:
-        """Return the report on a resource."""
+        """Return the report on a resource, from its state in the last plan and its workers' reports."""
 
     def reports(self) -> list[WorkerReport]:
         """Return the states of all workers."""
 
     def is_busy(self, service: Key) -> bool:
-        """Whether a worker of a service still runs whose end this node must wait for."""
+        """Whether a worker of a service still runs for whose end this node must wait."""
 
     def clear_away(self, service: Key) -> None:
-        """Remove files of the workers of a deleted service."""
+        """Remove the files of a deleted service's workers. Called after their ends."""
 
     async def stop_all(self) -> None:
-        """Stop everything that ends with the controller, and wait for it."""
+        """Stop what ends with the LC, and wait for it."""

@@ -1,8 +1,8 @@
-"""Plans for a node that runs workers itself: which workers of a service run here, and the process of each.
+"""Plans for a node that runs workers as processes (``ProcessPlanner``): which workers run here, and how. Pure.
 
-Pure; ``pods/workers.py`` is the counterpart for a node of pods. An InferenceModel has one server process, which accepts
-new versions while it runs. The file next to it has the desired version (``halimede.models.desired_state``), and the
-process is restarted only for changes of the process itself. While a new version is being prepared, the old one serves.
+``PodPlanner`` is its counterpart for a node of pods. An InferenceModel has one server process, which accepts new
+versions of the model while it runs. A file next to the server has the desired version, and the process is restarted
+only for changes of the process itself. While a new version is being prepared, the old one serves.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 
 from halimede.api import Resource, matches, placements
-from halimede.api.code_files import code_files
+from halimede.api.file_references import code_files
 from halimede.api.inferencemodel import (
     InferenceModelSpec,
     ServedVersionSpec,
+    can_run_on_nodes,
     desired_servers,
     model_spec,
     pod,
-    runs_on_nodes,
     target,
 )
 from halimede.api.model import ModelSpec
-from halimede.api.model_formats import KNOWN
+from halimede.api.model_formats import FORMAT_NAMES
 from halimede.api.placement import Placement, worker_name
 from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.quantity import quantity
@@ -49,6 +49,7 @@ from halimede.observe.http import OFF
 from services.lc.credentials import NodeCredentials
 from services.lc.models.lookup import Models, PreparedModel
 from services.lc.paths import NodePaths, Worker
+from services.lc.planning.node_kinds import NodeState
 from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, internal_lack
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
 from services.lc.store import NodeResource
@@ -64,12 +65,27 @@ NOT_FOR_USE = frozenset({
 })  # fmt: skip
 #: characters of a digest that stand for a version without a name
 SHORT = 12
+#: seconds that the server of an InferenceModel has to stop
 GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class NodeContext:
-    """The node: its name and labels, its files, the broker's address and the credentials for its workers."""
+class ProcessPlanner:
+    """A ``WorkerPlanner`` of processes; the fields are what it knows of the node.
+
+    Attributes:
+        name: of the node.
+        labels: of the node.
+        folders: paths of the node's files.
+        broker: URL of the broker, for workers.
+        host: the LC's process.
+        credentials: the node's credentials; None: workers need none.
+        http: host:port of a worker's health and metrics, unless its template has another.
+        fetch_allow: addresses that workers' own cameras may have besides public ones, as text.
+        code: the digests of the Python files that services name, by path.
+        missing_code: paths of those of them that are missing now.
+
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -78,21 +94,16 @@ class NodeContext:
     host: Host
     credentials: NodeCredentials | None = None
     http: str = WORKER_HTTP
-    #: addresses of workers' own cameras in addition to public ones
     fetch_allow: str = ""
-    #: the digests of the Python files that services name, by path
     code: Mapping[str, str] = field(default_factory=dict)
-    #: those that were there and are missing
     missing_code: Set[str] = frozenset()
 
     def skip_reason(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
         """Always empty: the files that its workers need are brought here first."""
         return ""
 
-    def service(
-        self, stored: NodeResource, resource: Resource[Any], models: Models
-    ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Return the state of a service on this node, and its workers that can run."""
+    def service(self, stored: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
+        """Return the state of a service on this node, and its workers here that can run."""
         starts: dict[Worker, Start] = {}
         lacks: dict[Worker, Lack] = {}
         workers: dict[Worker, Role] = {}
@@ -137,12 +148,19 @@ class NodeContext:
         return state, starts
 
     def served_file(self, stored: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
-        """Return the file of the desired version."""
-        return served_file(stored, resource) if self._has_server(resource) else None
+        """Return the file of the desired version; None: no server runs here, or the version has no usable file."""
+        version = target(resource.spec)
+        if version is None or not self._has_server(resource):
+            return None
+        if not version.is_checksum_valid or not can_run_on_nodes(resource.spec):
+            return None
+        spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
+        spec_json, digest = msgspec.json.encode(spec).decode(), version.sha256.lower()
+        return RequiredFile(
+            stored.key, stored.uid, stored.generation, version.url, digest, spec.format, spec_json, own_code=False
+        )
 
-    def server(
-        self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None
-    ) -> tuple[ResourceState, dict[Worker, Start]]:
+    def server(self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:
         """Return the state of an InferenceModel on this node, and its server if it can run."""
         if not self._has_server(resource):
             nowhere = Lack("Pending", "NoPlacement", f"it is not placed on node {self.name}")
@@ -154,40 +172,45 @@ class NodeContext:
         return ResourceState(stored.key, stored.uid, stored.generation, {worker: "serve"}, lacks, facts=facts), starts
 
     def _has_server(self, resource: Resource[InferenceModelSpec]) -> bool:
+        """Whether a server of an InferenceModel should run on this node."""
         return desired_servers(resource.spec) > 0 and matches(pod(resource.spec), self.name, self.labels)
 
     def _plan_worker(
         self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models
     ) -> Start | Lack:
+        """Return how a worker starts, or why it cannot: a Model or Dataset is missing, or its template is refused."""
         prepared_models: dict[str, PreparedModel] = {}
         for name in placement.needs.values():
             model = models.find(name, resource.key, self.name)
             if isinstance(model, Lack):
                 return model
             prepared_models[name] = model
-        described, data = models.described_models(placement, resource.key, self.name), models.data(placement, resource)
-        for lack in (described, data):
-            if isinstance(lack, Lack):
-                return lack
-        assert not isinstance(described, Lack)  # noqa: S101  # for the type checker
-        assert not isinstance(data, Lack)  # noqa: S101
+        described = models.described_models(placement, resource.key, self.name)
+        if isinstance(described, Lack):
+            return described
+        data = models.data(placement, resource)
+        if isinstance(data, Lack):
+            return data
         return self._plan_start(resource, placement, worker, _Files(prepared_models, described, data))
 
     def _plan_start(self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files) -> Start | Lack:
+        """Return how a worker starts whose files are here, or why it cannot."""
         try:
             check_name("worker name", worker.name)
             folder = self.folders.worker(worker)
             template = placement.worker.template
-            models = {what: files.models[name] for what, name in placement.needs.items()}
+            models = {purpose: files.models[name] for purpose, name in placement.needs.items()}
             desired = desired_model(*models["model"]) if "model" in models else None
-            mounted = {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()}
-            mounted |= {what: MountedModel(model) for what, model in files.described.items()}
+            mounted = {
+                purpose: MountedModel(model, str(prepared.path)) for purpose, (model, prepared) in models.items()
+            }
+            mounted |= {purpose: MountedModel(model) for purpose, model in files.described.items()}
             hard_samples = self._hard_samples(resource, placement)
             data, reference = (hard_samples, files.data) if hard_samples else (files.data, None)
             if placement.needs_data and data is None:
                 text = f"Dataset {placement.dataset}: its url names no file of the node: training needs one"
                 return Lack("Failed", "DatasetNotOnNode", text)
-            environment = self._environment(resource, placement, mounted, worker, _texts(data, reference))
+            environment = self._environment(resource, placement, mounted, worker, data=data, reference=reference)
             spec = to_process(template, placement.program, environment, folder, self.host, at=placement.at)
             if lack := _not_installed(spec, models.values()):
                 return lack
@@ -197,19 +220,11 @@ class NodeContext:
             return Lack("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other workers continue
             return internal_lack(resource.key, error)
-        paths = {what: prepared.path for what, (_, prepared) in models.items() if prepared.path}
+        paths = {purpose: prepared.path for purpose, (_, prepared) in models.items() if prepared.path}
         model = paths.pop("model", None)
         desired_state = Desired(models=[desired]) if desired else None
-        return Start(
-            worker,
-            resource.key,
-            resource.metadata.uid,
-            placement.role,
-            spec,
-            model,
-            desired_state,
-            tuple(paths.values()),
-        )
+        uid, role = resource.metadata.uid, placement.role
+        return Start(worker, resource.key, uid, role, spec, model, desired_state, tuple(paths.values()))
 
     def _hard_samples(self, resource: Resource[Any], placement: Placement) -> Path | None:
         """Return the folder of the hard samples that a trainer trains on; None: it has a Dataset."""
@@ -224,12 +239,14 @@ class NodeContext:
         placement: Placement,
         models: Mapping[str, MountedModel],
         worker: Worker,
-        data: tuple[str, str],
+        *,
+        data: Path | None,
+        reference: Path | None,
     ) -> WorkerEnvironment:
-        """Return the variables of a worker of ``service`` in the role of ``placement``: docs/reference/environment.md.
+        """Return the environment variables of a worker of a service (docs/reference/environment.md has all).
 
-        Of the node's credentials, a worker gets only the folder of its own role. ``data``: the paths of its samples for
-        training, and of those of the stream as it was.
+        Of the node's credentials, a worker gets only the folder of its own role. ``data``: its samples to train on.
+        ``reference``: samples of the stream as it was. None: there are none.
         """
         folder, grace_s = self.folders.worker(worker), grace(placement.worker.template)
         environment = common(
@@ -240,8 +257,8 @@ class NodeContext:
             state=str(folder),
             grace_s=grace_s,
             fetch_allow=self.fetch_allow,
-            data=data[0],
-            reference=data[1],
+            data=str(data or ""),
+            reference=str(reference or ""),
         )
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
         if "model" in placement.needs:
@@ -267,6 +284,7 @@ class NodeContext:
         preparation: Preparation | None,
         worker: Worker,
     ) -> Start | Lack:
+        """Return how the server of an InferenceModel starts, or why it cannot."""
         spec = resource.spec
         try:
             check_name("worker name", worker.name)
@@ -278,18 +296,19 @@ class NodeContext:
             return Lack("Failed", "ImageNotSupported", text)
         if version is None:
             return Lack("Failed", "ImageNotSupported", "spec.manifest: halimede's server needs a version to serve")
-        if not runs_on_nodes(spec):
-            text = f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: use one of {KNOWN}, such as onnx"
+        if not can_run_on_nodes(spec):
+            text = (
+                f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: use one of {FORMAT_NAMES}, such as onnx"
+            )
             return Lack("Failed", "FrameworkNotSupported", text)
-        if not version.has_digest:
+        if not version.is_checksum_valid:
             text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is not SHA-256: write 64 hex digits"
             return Lack("Failed", "InvalidDigest", text)
         if preparation is None or preparation.phase != "Ready" or preparation.path is None:
             pending = preparation or Preparation(RequiredFile(stored.key, stored.uid, stored.generation, version.url))
             phase: Phase = "Failed" if pending.phase == "Failed" else "Pending"
-            return Lack(
-                phase, pending.reason, f"version {version.version!r}: {pending.message or 'waiting for its download'}"
-            )
+            progress = pending.message or "waiting for its download"
+            return Lack(phase, pending.reason, f"version {version.version!r}: {progress}")
         desired_state = _desired_state(spec, version, preparation)
         folder = self.folders.worker(worker)
         env = {
@@ -317,7 +336,14 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What a worker needs of its node: Models with their files, Models without, and the path of its Dataset."""
+    """What a worker needs of its node.
+
+    Attributes:
+        models: Models with their files, by name.
+        described: Models of which it needs only the spec, by purpose.
+        data: the path of its Dataset; None: it is not on this node.
+
+    """
 
     models: Mapping[str, PreparedModel]
     described: Mapping[str, Resource[Any]]
@@ -325,19 +351,14 @@ class _Files:
 
 
 def _with_session_key(start: Start, key: str) -> Start:
-    """Return a start with the session key: after the template's variables, which cannot refer to it."""
+    """Return a start with the secret of MQTT sessions, after the template's variables, which cannot refer to it."""
     return replace(start, spec=replace(start.spec, env={**start.spec.env, SESSION_KEY: key}))
 
 
-def _texts(*paths: Path | None) -> tuple[str, str]:
-    first, second = (str(path or "") for path in paths)
-    return first, second
-
-
 def desired_model(model: Resource[ModelSpec], preparation: Preparation) -> DesiredModel:
-    """Return the desired state of a worker for a Model whose file is ``here``.
+    """Return a Model as the desired state of a worker has it; ``preparation``: its file, which is here.
 
-    A model whose trial has succeeded is not tried again by each worker.
+    A model that has passed its trial is not tried again by each worker.
     """
     facts = preparation.facts if isinstance(preparation.facts, ModelFacts) else ModelFacts()
     spec, fields = model.spec, msgspec.to_builtins(model.spec)
@@ -355,7 +376,10 @@ def desired_model(model: Resource[ModelSpec], preparation: Preparation) -> Desir
 
 
 def _not_installed(process: ProcessSpec, models: Iterable[PreparedModel]) -> Lack | None:
-    """Return why halimede's own worker cannot use its models here; a user's code may use any."""
+    """Return why halimede's own worker cannot use its models here: a package is missing; None: it can.
+
+    A user's code may use any model.
+    """
     if process.argv[1:4] != WORKER or process.env.get("ESTIMATOR"):
         return None
     for model, preparation in models:
@@ -364,20 +388,8 @@ def _not_installed(process: ProcessSpec, models: Iterable[PreparedModel]) -> Lac
     return None
 
 
-def served_file(stored: NodeResource, resource: Resource[InferenceModelSpec]) -> RequiredFile | None:
-    """Return the file that an InferenceModel needs on this node; None if it needs none."""
-    version = target(resource.spec)
-    if version is None or not version.has_digest or not runs_on_nodes(resource.spec):
-        return None
-    spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
-    spec_json = msgspec.json.encode(spec).decode()
-    digest = version.sha256.lower()
-    return RequiredFile(
-        stored.key, stored.uid, stored.generation, version.url, digest, spec.format, spec_json, own_code=False
-    )
-
-
 def _desired_state(spec: InferenceModelSpec, version: ServedVersionSpec, preparation: Preparation) -> Desired:
+    """Return the desired state of the server of an InferenceModel: its one model."""
     model = DesiredModel(
         name=spec.model_name,
         path=str(preparation.path),
@@ -390,5 +402,6 @@ def _desired_state(spec: InferenceModelSpec, version: ServedVersionSpec, prepara
 
 
 def _memory(spec: InferenceModelSpec) -> int | None:
+    """Return the limit of a server's memory in bytes; None: there is none."""
     limit = (spec.resources.get("limits") or {}).get("memory")
     return None if limit is None else math.ceil(quantity("spec.resources.limits.memory", limit))

@@ -1,4 +1,7 @@
-"""The state of a resource on this node: its report without its workers', its missing parts, the files it needs."""
+"""The state of a resource on this node (``ResourceState``), what it lacks (``Lack``), and the files that it needs.
+
+``RequiredFile`` is a file that should be here, ``Preparation`` its progress. Plain values, which plans compute.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,18 @@ from services.lc.paths import Worker
 from services.lc.supervisor.process import Role
 
 log = structlog.get_logger()
-#: the reason of a worker that waits for a Model which its service names and which the node does not hold
+#: the reason of a worker whose service names a Model that the node does not hold
 ABSENT = "ModelNotFound"
+#: the phase of a resource or of a file on this node
 Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why a worker that should run does not."""
+    """Why a worker that should run does not: a phase, a reason in one word, and a message for users.
+
+    Also the phase of a resource without workers.
+    """
 
     phase: Phase
     reason: str
@@ -30,13 +37,29 @@ class Lack:
 
 
 def missing_text(path: Path) -> str:
-    """Return the message about a file that was ready and no longer is as it was verified."""
+    """Return the message about a file that was ready, and is missing now or not as it was verified. Blocks."""
     return f"{path} was {'changed' if path.exists() else 'removed'}: LC downloads it again"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceState:
-    """The report of a resource, apart from its workers' reports."""
+    """What a plan knows for the report on a resource; the rest are its workers' own reports.
+
+    Attributes:
+        key: of the resource.
+        uid: of its life.
+        generation: of its spec.
+        workers: its workers that should run here, with their roles.
+        lacks: why some of them cannot run.
+        models: the Models that it names, or that it is.
+        settled: its phase where workers do not decide: a resource without workers, or a service without one here.
+        facts: about the content of a Model or Dataset; None: unknown, or another kind.
+        parts: the workers' own names in the service, if several of its workers share a role.
+        code: the digests of the Python files that its workers here use, by path.
+        missing_code: the path of a Python file that is missing now, by the worker that uses it.
+        hard_samples: the folder for the hard samples of its pod here; None: none is needed.
+
+    """
 
     key: Key
     uid: str
@@ -44,32 +67,36 @@ class ResourceState:
     workers: Mapping[Worker, Role] = field(default_factory=dict)
     lacks: Mapping[Worker, Lack] = field(default_factory=dict)
     models: tuple[ModelOutput, ...] = ()
-    #: set where workers do not decide: for resources without any, and for a service that cannot have one here
     settled: Lack | None = None
     facts: ModelFacts | DatasetFacts | None = None
-    #: the names of those workers that share a role
     parts: Mapping[Worker, str] = field(default_factory=dict)
-    #: the digests of the Python files that its workers here use, by path
     code: Mapping[str, str] = field(default_factory=dict)
-    #: those of them that are missing now, by worker
     missing_code: Mapping[Worker, str] = field(default_factory=dict)
-    #: the folder for the hard samples of its pod here
     hard_samples: Path | None = None
 
 
 def internal_lack(key: Key, error: Exception) -> Lack:
-    """Report a bug; the error's text is only logged, because it may contain a secret."""
+    """Log a bug in the planning of a resource, and return what users read; the error's text may contain a secret."""
     log.error("resource not planned", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", "this node could not plan it, by an error in LC: see its log")
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredFile:
-    """A file of a Model or Dataset that should be on this node. The generation is that of its resource.
+    """A file or folder of a Model or Dataset that should be on this node.
 
-    ``spec``: a Model's spec as JSON without its URL, for the trial of the file. ``source``: the node whose file this
-    one copies; empty: it uses the URL. ``listed``: other nodes copy the files of this Dataset. ``own_code``: a user's
-    estimator may read the file in its own way.
+    Attributes:
+        key: of the resource.
+        uid: of its life.
+        generation: of its spec.
+        url: where the file comes from.
+        sha256: its digest, 64 hexadecimal digits; empty: any content.
+        format: as in the resource's spec.
+        spec: a Model's spec as JSON without its URL, for the trial of the file; empty: of a Dataset.
+        source: the node from which this node copies; empty: the URL is used.
+        listed: whether other nodes copy the files of this Dataset, so that a list of them is needed.
+        own_code: whether a user's own code may use the file: then one that halimede cannot use counts as present.
+
     """
 
     key: Key
@@ -86,10 +113,17 @@ class RequiredFile:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The progress of a required file; ``path`` once it is present, and the facts about it.
+    """The progress of a required file.
 
-    If a Model is ready and has a reason, only a user's estimator can use it here: its format needs a missing package. A
-    Dataset that is ready and has a reason is probably not as its user means it.
+    Attributes:
+        required: the file.
+        phase: Ready once it can be used.
+        reason: of the phase, in one word. A Model that is Ready with a reason may be usable only by a user's own code;
+            a Dataset that is Ready with a reason is probably not as its user means it.
+        message: of the phase, for users.
+        path: of the file or folder; None: it is not here.
+        facts: about its content; None: unknown.
+
     """
 
     required: RequiredFile

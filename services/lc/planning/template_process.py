@@ -1,8 +1,9 @@
-"""Converts a pod template to a process on this node. Pure: an unsupported field is a RefusalError.
+"""Converts a worker's pod template to a process on this node (``to_process``). Pure.
 
 Without containers a template is a command, its environment and its limits. Any field that needs more than that is
-refused by name, and never ignored: a user who sets another user id, a read-only mount or a secret must not believe that
-it is in force. Fields for Kubernetes' own machinery (probes, ports, image pulls, scheduling) are harmless.
+refused by name (RefusalError), and never ignored: a user who sets another user id, a read-only mount or a secret must
+not believe that it is in force. Fields for Kubernetes' own machinery (probes, ports, image pulls, scheduling) are
+harmless.
 
 A memory limit becomes RLIMIT_DATA (private writable memory). RLIMIT_AS would count address space, of which ONNX Runtime
 and the allocator reserve many times what they use. A CPU limit becomes the number of threads of OpenMP and of BLAS.
@@ -26,9 +27,10 @@ from halimede.api.worker_environment import WorkerEnvironment
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.lc.supervisor.process import WORKER, NeededPath, ProcessSpec
 
-#: for a pod without terminationGracePeriodSeconds: equal to a worker's default for GRACE_S
+#: grace period of a pod without terminationGracePeriodSeconds, equal to a worker's default for GRACE_S
 DEFAULT_GRACE_S = 10.0
 
+#: fields of a pod's spec, and of a container, that are used, or have no effect on a process
 POD_HARMLESS = frozenset({
     "automountServiceAccountToken", "containers", "dnsPolicy", "enableServiceLinks", "hostIPC", "hostNetwork",
     "hostPID", "imagePullSecrets", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
@@ -38,14 +40,15 @@ CONTAINER_HARMLESS = frozenset({
     "args", "command", "env", "image", "imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe",
     "resources", "startupProbe", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts", "workingDir",
 })  # fmt: skip
+#: commands that become the LC's own Python
 PYTHONS = frozenset({"python", "python3"})
-#: upper limits: of the kernel for memory, of libraries for threads
+#: upper limits: bytes of memory by the kernel, and threads by libraries
 MAX_MEMORY, MAX_CPUS = 2**63 - 1, 4096
 _reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 class RefusalError(HalimedeError):
-    """A template cannot run on this node. ``reason`` is for a condition, the text names the field to change."""
+    """A template cannot run on this node. ``reason``: one word for a condition. The text names the field to change."""
 
     def __init__(self, field_: str, problem: str, reason: str = "UnsupportedTemplate") -> None:
         self.reason = reason
@@ -54,9 +57,13 @@ class RefusalError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The LC's process, against which a template is checked: its user, its Python.
+    """The LC's process, against which a template is checked.
 
-    ``library``: in a checkout the folder of its code, for PYTHONPATH; empty where it is installed.
+    Attributes:
+        python: path of its Python.
+        library: in a checkout the folder of its code, for PYTHONPATH; empty: halimede is installed.
+        uid, gid: its user and group.
+
     """
 
     python: str
@@ -65,13 +72,13 @@ class Host:
     gid: int = field(default_factory=os.getgid)
 
     def search_path(self, first: str = "") -> str:
-        """Return PYTHONPATH of a process of ours: ``first``, the LC's own in absolute paths, and the library."""
+        """Return PYTHONPATH for halimede's worker: ``first``, the LC's own in absolute paths, and the library."""
         own = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         return os.pathsep.join(filter(None, [first, *own, self.library]))
 
 
 def grace(template: Mapping[str, Any]) -> float:
-    """Return the grace period of a pod in seconds."""
+    """Return the grace period of a pod template in seconds: the time that its worker has to stop."""
     seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if seconds is None else float(seconds)
 
@@ -79,9 +86,10 @@ def grace(template: Mapping[str, Any]) -> float:
 def to_process(
     template: dict[str, Any], program: Program, base: WorkerEnvironment, folder: Path, host: Host, *, at: str = ""
 ) -> ProcessSpec:
-    """Convert the pod template of a worker that runs ``program``, unless its container has another command.
+    """Return the process of a worker's pod template. Raises RefusalError.
 
-    Its files are in ``folder``; ``at`` is its path in the resource. Raises RefusalError.
+    ``program``: what halimede's worker runs as, unless the container has a command. ``base``: the variables that the LC
+    gives. ``folder``: of the worker's files. ``at``: path of the worker in the resource, for messages.
     """
     path = f"{at or f'spec.{program}Worker'}.template"
     try:
@@ -95,8 +103,7 @@ def to_process(
     except InvalidFieldError as error:
         raise RefusalError(error.field, f"{error.value} is not accepted: {error.fix}", "InvalidTemplate") from error
     if container.working_dir and not container.working_dir.startswith("/"):
-        text = f"{container.working_dir!r} is a relative path: write an absolute one"
-        raise RefusalError(f"{at}.workingDir", text)
+        raise RefusalError(f"{at}.workingDir", f"{container.working_dir!r} is a relative path: write an absolute one")
     argv, ours = _command(container, program, env, at, host)
     if ours:
         env["PYTHONPATH"] = host.search_path(env.get("PYTHONPATH", ""))
@@ -111,13 +118,14 @@ def to_process(
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` as Kubernetes does: unknown names stay as they are, ``$$`` is a dollar."""
+    """Return a text with ``$(NAME)`` replaced as Kubernetes does: unknown names stay as they are, ``$$`` is ``$``."""
     return _reference.sub(lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
 
 
 def _command(
     container: Container, program: Program, env: Mapping[str, str], at: str, host: Host
 ) -> tuple[tuple[str, ...], bool]:
+    """Return the arguments of the process, and whether it is halimede's worker."""
     args = tuple(expand(arg, env) for arg in container.args)
     command = tuple(expand(argument, env) for argument in container.command)
     if not command:
@@ -131,7 +139,7 @@ def _command(
 
 
 def _environment(variables: list[EnvVar], base: WorkerEnvironment, at: str) -> dict[str, str]:
-    """Build the environment in order, so that a value may refer to earlier ones; facts cannot be overridden."""
+    """Return the environment: a user's value may refer to earlier variables, and cannot override facts of ``base``."""
     env = base.defaults | base.facts
     for i, variable in enumerate(variables):
         if variable.value_from:
@@ -143,6 +151,7 @@ def _environment(variables: list[EnvVar], base: WorkerEnvironment, at: str) -> d
 
 
 def _limits(resources: Mapping[str, Any], at: str) -> tuple[int | None, dict[str, str]]:
+    """Return the limit of memory in bytes (None: there is none), and the variables that limit threads."""
     _only(resources, {"limits", "requests"}, at)
     limits = resources.get("limits") or {}
     _only(limits, {"cpu", "memory"}, f"{at}.limits")
@@ -153,6 +162,7 @@ def _limits(resources: Mapping[str, Any], at: str) -> tuple[int | None, dict[str
 
 
 def _limit(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | None:
+    """Return a limit as a whole number, rounded up; None: there is none."""
     if name not in limits:
         return None
     amount = math.ceil(quantity(f"{at}.{name}", limits[name]))
@@ -162,6 +172,7 @@ def _limit(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | No
 
 
 def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[NeededPath]:
+    """Yield the paths of the node that the container mounts: each must be mounted at its own path."""
     kinds = {"": "any", "Directory": "folder", "DirectoryOrCreate": "folder", "File": "file"}
     host_paths = {volume.name: volume.host_path for volume in volumes}
     for i, volume in enumerate(volumes):
@@ -186,6 +197,7 @@ def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[N
 
 
 def _check_pod(raw: Mapping[str, Any], at: str, host: Host) -> None:
+    """Refuse fields of a pod's spec that need Kubernetes."""
     _only(raw, POD_HARMLESS | {"restartPolicy", "securityContext"}, at)
     if len(raw["containers"]) > 1:
         raise RefusalError(f"{at}.containers[1]", "without Kubernetes a worker is one process: remove this")
@@ -195,6 +207,7 @@ def _check_pod(raw: Mapping[str, Any], at: str, host: Host) -> None:
 
 
 def _check_container(raw: Mapping[str, Any], at: str, host: Host) -> None:
+    """Refuse fields of a container that need Kubernetes."""
     _only(raw, CONTAINER_HARMLESS | {"securityContext"}, at)
     _check_security(raw.get("securityContext") or {}, f"{at}.securityContext", host)
     for i, mount in enumerate(raw.get("volumeMounts") or []):
@@ -202,7 +215,7 @@ def _check_container(raw: Mapping[str, Any], at: str, host: Host) -> None:
 
 
 def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
-    """Accept only settings that hold anyway for a plain child process of this user."""
+    """Refuse security settings that do not hold anyway for a child process of the LC's user."""
     holds = {
         "runAsUser": host.uid,
         "runAsGroup": host.gid,
@@ -215,12 +228,11 @@ def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
         if not value and name not in holds:
             continue
         if name not in holds or (value != holds[name] and not (name == "runAsNonRoot" and value is False)):
-            text = f"{value!r} cannot be set for a process of user {host.uid}: remove it"
-            raise RefusalError(f"{at}.{name}", text)
+            raise RefusalError(f"{at}.{name}", f"{value!r} cannot be set for a process of user {host.uid}: remove it")
 
 
 def _only(raw: object, supported: frozenset[str] | set[str], at: str) -> None:
-    """Refuse unsupported fields unless they are empty."""
+    """Refuse fields other than ``supported``, unless they are empty."""
     if not isinstance(raw, Mapping):
         raise RefusalError(at, "write a mapping", "InvalidTemplate")
     for name in sorted(map(str, raw)):

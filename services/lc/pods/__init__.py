@@ -1,1 +1,1 @@
-"""Workers that run as pods on this node: their reports are received, counted and stored."""
+"""Workers that run as pods on this node: the LC receives, adds up and stores their reports."""

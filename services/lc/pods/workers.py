@@ -1,8 +1,9 @@
-"""Workers that are pods: GM creates them and kubelet runs them. This node knows only their reports.
+"""Workers that are pods (``PodWorkers``), and plans for a node of pods (``PodPlanner``).
 
-Kubernetes chooses their names. A report counts if it names a service that the node holds, its uid, and a role. A pod's
-last report is stored within a second, other reports every few seconds, however many there are. A controller that is
-killed needs no replay, because each running pod reports its counts again.
+GM creates the pods, and Kubernetes runs them under names of its own. The LC knows only their reports. A report counts
+if it names a service that the node holds, its uid, and a role. The last report of a pod that ends is stored within a
+second, other reports every few seconds, however many there are. After the LC was killed nothing is missing, because
+each running pod reports its counts again.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.models import FetchError, local_path
 from halimede.names import Key
-from halimede.stats.totals import GROWING, MOMENTARY, add_up, vanished
+from halimede.stats.totals import GROWING, MOMENTARY, add_up, vanished_counts
 from services.lc.models.lookup import Models
 from services.lc.paths import NodePaths, Worker
+from services.lc.planning.node_kinds import NodeState
 from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import Lack, Preparation, RequiredFile, ResourceState
 from services.lc.pods.store import Owner, PodRecord
 from services.lc.status_reporter import WORST_FIRST, add_roles, status_of
 from services.lc.store import NodeResource, NodeStore
-from services.lc.supervisor.process import Role, Start
+from services.lc.supervisor.process import Role
 from services.lc.supervisor.worker_state import WorkerPhase
 from services.lc.worker_files import move_away
 
@@ -41,23 +43,23 @@ log = structlog.get_logger()
 CHECK_S, WRITE_S = 1.0, 5.0
 #: states after which a pod may never report again
 FINAL_STATES = frozenset({"completed", "failed"})
-#: services that have left this node and may return, with their counts here
+#: most services that have left this node and may return, whose counts are kept
 MAX_DEPARTED = 64
-#: ended pods whose names are remembered, because one of their containers may be restarted
+#: most ended pods whose names are remembered although they are over for good
 MAX_REMEMBERED = 32
 #: seconds of silence after which a pod that has not completed is over for good
 RETURNS_S = 3600.0
-#: pods in one report; more than run on any node
+#: most pods of a service that report; more than run on any node
 MAX_LIVE = 256
-#: ended or silent pods whose names are remembered: all may become silent at once
+#: most ended or silent pods of a service whose names are remembered: all may become silent at once
 MAX_ENDED_PODS = MAX_LIVE + MAX_REMEMBERED
-#: starts of counters of one pod that are remembered, in case the broker delivers one of their reports again
-MAX_ENDED = 4
-#: a worker is silent after this number of its report periods, and at least so many seconds
+#: most start times of earlier counts of one pod that are remembered, in case one of their reports arrives again
+MAX_EARLIER = 4
+#: time without a report after which a pod is silent: number of its report periods, and least seconds
 SILENT_PERIODS, SILENT_S = 3, 30.0
-#: report period of a worker that does not report one (Sedna's default)
+#: report period, in seconds, of a worker that does not report one (Sedna's default)
 UNKNOWN_PERIOD_S = 30.0
-#: the phase for a worker's own state, and the reason if it reports none
+#: the phase for each state that a worker reports, and the reason if it reports none
 PHASES: Mapping[str, tuple[WorkerPhase, str]] = {
     "starting": ("Pending", "Starting"),
     "running": ("Running", ""),
@@ -67,7 +69,7 @@ PHASES: Mapping[str, tuple[WorkerPhase, str]] = {
 
 
 class PodWorkers:
-    """The pods of this node. ``changed`` is called with a service when one of its pods has become silent."""
+    """A ``WorkerBackend`` of pods. ``changed`` is called with a service's key when one of its pods becomes silent."""
 
     def __init__(self, folders: NodePaths, bus: Bus, store: NodeStore, changed: Callable[[Key], None]) -> None:
         self.restarts = 0
@@ -76,6 +78,7 @@ class PodWorkers:
         self._bus = bus
         self._store = store
         self._changed = changed
+        #: by service and uid, that which left the node last at the end
         self._services: dict[Owner, PodCounts] = {}
         #: pods with reports since the last write, the latest last
         self._unwritten: dict[tuple[Owner, Worker], None] = {}
@@ -97,20 +100,23 @@ class PodWorkers:
         now = asyncio.get_running_loop().time()
         for owner, worker, record in self._store.pods.loaded:
             if record.info.role:
-                pod = Pod(record.info, record.info.role, now, has_ended=record.has_ended, ended=record.ended)
+                pod = Pod(
+                    record.info, record.info.role, now, has_ended=record.has_ended, earlier_starts=record.earlier_starts
+                )
                 self._services.setdefault(owner, PodCounts()).pods[worker] = pod
         for owner, role, counts in self._store.pods.loaded_sums:
             self._services.setdefault(owner, PodCounts()).retired[role] = counts
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return the task that checks for silent pods and stores reports."""
+        """Return the coroutine that checks for silent pods and stores reports, by name."""
         return {"pods": self._watch()}
 
     def carry_out(self, plan: Plan) -> None:
-        """Drop the pods of services whose name has another uid now, and of services that left long ago.
+        """Drop the counts of services whose name has another uid now, and of services that left long ago.
 
-        Not at once: a pod that moves to another node may return, and its service's counts must never fall. It also
-        makes the folders for hard samples, so that they belong to the user of the workers: kubelet's would be root's.
+        Others that have left stay: a pod that moves to another node may return, and its service's counts must never
+        fall. Also make the folders for hard samples, so that they belong to the workers' user: kubelet's would be
+        root's.
         """
         for folder in (state.hard_samples for state in plan.states.values() if state.hard_samples):
             try:
@@ -135,7 +141,7 @@ class PodWorkers:
             self._unwritten = {row: None for row in self._unwritten if row[0] not in expired}
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Process a pod's report."""
+        """Process a pod's report; return the key of its service, None: it does not count."""
         keys = (Key(plural, info.namespace, info.owner_name) for plural in SERVICES)
         resources = ((key, r) for key in keys if (r := self._store.resources.get(key)) and r.uid == info.owner_uid)
         key, resource = next(resources, (None, None))
@@ -151,7 +157,7 @@ class PodWorkers:
         return key
 
     def status(self, state: ResourceState) -> NodeStatus:
-        """Return the report on a resource: the states that its pods report, and the sum of their counts."""
+        """Return the report on a resource: the states that its pods report, and the sum of their counts here."""
         service = self._services.get((state.key, state.uid)) or PodCounts()
         reports = [pod.report() for pod in service.live.values()]
         views = [state.settled] if state.settled else []
@@ -164,21 +170,22 @@ class PodWorkers:
         return [pod.report() for service in self._services.values() for pod in service.live.values()]
 
     def is_busy(self, service: Key) -> bool:  # noqa: ARG002  # of the port
-        """Always False: GM observes whether pods have ended."""
+        """Always False: GM sees in the cluster whether pods have ended."""
         return False
 
     def clear_away(self, service: Key) -> None:
-        """Move a service's hard samples away for removal; a pod's other files end with it."""
+        """Have a service's hard samples removed; a pod's other files end with the pod."""
         if service.plural == jointinference.PLURAL:
             move_away(self._folders, self._folders.hard_samples(service.namespace, service.name))
 
     async def stop_all(self) -> None:
-        """Store the received reports."""
+        """Store the received reports; pods continue without the LC."""
         self._write()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
+        """Find silent pods and store reports, until cancelled."""
         loop = asyncio.get_running_loop()
         written = loop.time()
         while True:
@@ -198,6 +205,7 @@ class PodWorkers:
                 pod.last_report_at = now
 
     def _end_silent(self, now: float) -> None:
+        """Mark silent pods as ended."""
         for owner, service in self._services.items():
             for worker in service.silent_pods(now):
                 log.info("pod timed out", worker=str(worker), service=str(owner[0]))
@@ -205,12 +213,13 @@ class PodWorkers:
                 self._changed(owner[0])
 
     def _end(self, owner: Owner, workers: Iterable[Worker]) -> None:
+        """Mark pods of a service as ended, to be stored."""
         for worker in workers:
             self._services[owner].end(worker)
             self._unwritten[owner, worker] = None
 
     def _write(self) -> None:
-        """Store the received reports, and the sums of surplus pods. What cannot be stored waits."""
+        """Store the received reports, and retire surplus pods. What cannot be stored waits for the next call."""
         rows, now = self._store.pods, asyncio.get_running_loop().time()
         try:
             if self._unwritten:
@@ -231,30 +240,39 @@ class PodWorkers:
             log.warning("pod counts not written", error=str(error))
 
     def _record(self, owner: Owner, worker: Worker) -> PodRecord:
+        """Return what is stored of a pod."""
         pod = self._services[owner].pods[worker]
-        return PodRecord(pod.info, pod.has_ended, pod.ended)
+        return PodRecord(pod.info, pod.has_ended, pod.earlier_starts)
 
 
 @dataclass(slots=True)
 class Pod:
-    """One pod: its last report, its last counters, and the time of the report.
+    """A remembered pod.
 
-    ``ended``: the starts of counters that the same pod had before, since its folder was made anew.
+    Attributes:
+        info: its last report, with its last counts.
+        role: of its worker.
+        last_report_at: the event loop's time of the report.
+        has_ended: whether it has ended, or is silent.
+        earlier_starts: start times of its earlier counts, which its folder lost when it was made anew. A late report
+            with one of these times is recognised as old.
+
     """
 
     info: WorkerInfo
     role: Role
     last_report_at: float
     has_ended: bool = False
-    ended: tuple[str, ...] = ()
+    earlier_starts: tuple[str, ...] = ()
 
     def is_outdated(self, counts: TaskInfo) -> bool:
-        """Whether the broker has delivered a report again that is older than the last one.
+        """Whether counts are older than the last ones: the broker has delivered an old report again.
 
-        The time alone does not tell: the machine's clock may be behind after a power cut. Then its counts still grow.
+        Their time alone does not tell, because the machine's clock may be behind after a power cut: newer counts have
+        grown.
         """
         last = self.info.task_info
-        if last is None or counts.start_time in self.ended:
+        if last is None or counts.start_time in self.earlier_starts:
             return last is not None
         older = counts.start_time == last.start_time and counts.current_time < last.current_time
         return older and all(getattr(counts, name) <= getattr(last, name) for name in GROWING)
@@ -265,11 +283,11 @@ class Pod:
         return max(SILENT_S, SILENT_PERIODS * (self.info.period_s or UNKNOWN_PERIOD_S))
 
     def is_over(self, now: float) -> bool:
-        """Whether an ended pod is not expected to report again."""
+        """Whether an ended pod is not expected to report again, at the event loop's time ``now``."""
         return self.info.status == "completed" or now - self.last_report_at > RETURNS_S
 
     def report(self) -> WorkerReport:
-        """Return its state by its last report."""
+        """Return its state, as a report on its service has it."""
         info = self.info
         phase, otherwise = PHASES[info.status]
         has_reason = info.status in {"running", "failed"}
@@ -291,38 +309,42 @@ class Pod:
 
 @dataclass(slots=True)
 class PodCounts:
-    """All pods of one service's uid that ever ran here, and the sum of their counts.
+    """All pods of one service's uid that ever ran here, with their counts.
 
-    A pod's counts only grow, and stay when it is replaced. Pods are known by name, in the order of their last reports.
-    Only a limited number of ended pods keep their names, so that replaced pods take bounded memory; the counts of the
-    others are added up for each role. A pod whose name was dropped must not report again, or it would be counted twice:
-    so a name is dropped only when its pod has completed, or was silent for long.
+    A pod's counts only grow, and stay when the pod is replaced. Replaced pods must take bounded memory, so only some
+    ended pods keep their names; others are retired: their counts are added up by role. A retired pod that reports again
+    would be counted twice, so a pod is retired only when it has completed, or was silent for long.
+
+    Attributes:
+        pods: the pods with names, in the order of their last reports.
+        retired: the sums of the counts of retired pods, and of counters that were lost.
+        unwritten: roles whose sums have changed and are not stored yet.
+
     """
 
     pods: dict[Worker, Pod] = field(default_factory=dict)
     retired: dict[Role, TaskInfo] = field(default_factory=dict)
-    #: roles whose sums have changed and are not stored yet
     unwritten: set[Role] = field(default_factory=set)
 
     def update(self, worker: Worker, role: Role, info: WorkerInfo, now: float) -> bool:
-        """Record a pod's report; return False if there are too many pods for a new one.
+        """Record a pod's report at the event loop's time ``now``; return False if there are too many pods for it.
 
-        Counts that are less than before are those of a folder that was made anew: the earlier ones stay in the sum.
+        Counts that are less than before are of a folder that was made anew: the earlier ones are added to the sum.
         """
         pod = self.pods.get(worker)
         if (pod is None or pod.has_ended) and len(self.live) >= MAX_LIVE:
             return False
-        counts, ended = info.task_info or info.owner_info, pod.ended if pod else ()
+        counts, earlier_starts = info.task_info or info.owner_info, pod.earlier_starts if pod else ()
         if pod and (counts is None or pod.is_outdated(counts)):
             counts = pod.info.task_info
-        elif pod and counts and (before := pod.info.task_info) and (missing := vanished(before, counts)):
+        elif pod and counts and (before := pod.info.task_info) and (missing := vanished_counts(before, counts)):
             self._add(pod.role, missing)
-            starts = (*ended, before.start_time)
-            ended = tuple(start for start in starts if start not in {"", counts.start_time})[-MAX_ENDED:]
+            starts = (*earlier_starts, before.start_time)
+            earlier_starts = tuple(start for start in starts if start not in {"", counts.start_time})[-MAX_EARLIER:]
             log.warning("pod state lost", worker=str(worker), counts=missing.inference_number)
         self.pods.pop(worker, None)
         report = msgspec.structs.replace(info, task_info=counts, owner_info=None)
-        self.pods[worker] = Pod(report, role, now, ended=ended)
+        self.pods[worker] = Pod(report, role, now, earlier_starts=earlier_starts)
         if info.status == "completed":
             self.end(worker)
         return True
@@ -336,18 +358,18 @@ class PodCounts:
             pod.info = msgspec.structs.replace(pod.info, task_info=counts)
 
     def silent_pods(self, now: float) -> list[Worker]:
-        """Return the pods that have become silent."""
+        """Return the live pods that are silent at the event loop's time ``now``."""
         return [worker for worker, pod in self.live.items() if now - pod.last_report_at > pod.patience_s]
 
     def surplus(self, now: float) -> list[Worker]:
-        """Return the pods whose names may be dropped; those that may return only at the limit."""
+        """Return the ended pods to retire: those over for good, and at the limit also some that may return."""
         ended = [worker for worker, pod in self.pods.items() if pod.has_ended]
         expired = [worker for worker in ended if self.pods[worker].is_over(now)]
         waiting = [worker for worker in ended if not self.pods[worker].is_over(now)]
         return [*expired, *waiting][: max(0, len(expired) - MAX_REMEMBERED, len(ended) - MAX_ENDED_PODS)]
 
     def with_retired(self, worker: Worker) -> tuple[Role, TaskInfo | None]:
-        """Return a pod's role, and the sum of that role including its counts."""
+        """Return a pod's role, and the sum of retired counts of that role with the pod's own; None: there are none."""
         pod = self.pods[worker]
         infos = [info for info in (self.retired.get(pod.role), pod.info.task_info) if info]
         return pod.role, add_up(infos) if infos else None
@@ -358,18 +380,18 @@ class PodCounts:
         self.unwritten.add(role)
 
     def retire(self, worker: Worker, role: Role, counts: TaskInfo | None) -> None:
-        """Drop a pod's name; ``counts`` is the sum of its role from now on."""
+        """Drop a pod's name; ``counts``: the sum of its role from now on, None: it does not change."""
         del self.pods[worker]
         if counts:
             self.retired[role] = counts
 
     @property
     def live(self) -> Mapping[Worker, Pod]:
-        """The pods that still report."""
+        """The pods that have not ended, by name."""
         return {worker: pod for worker, pod in self.pods.items() if not pod.has_ended}
 
     def total(self) -> TaskInfo | None:
-        """Return the sum of all pods' counts; None if no present edge pod has reported any."""
+        """Return the sum of all pods' counts; None: there are none, or no edge pod has reported any and one is here."""
         infos: dict[Role, list[TaskInfo]] = {"edge": [], "cloud": [], "serve": []}
         for role, counts in self.retired.items():
             infos[role].append(counts)
@@ -382,13 +404,18 @@ class PodCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class PodNode:
-    """A node with pods, for plans: its name, its labels as far as they are known, and its folders.
+class PodPlanner:
+    """A ``WorkerPlanner`` of pods. It starts no workers: Kubernetes decides which pods run here.
 
-    It does not decide which pods run here, and the node's labels need not be known: only a role whose pods name another
-    node is excluded. A Model is prepared in advance if GM has sent it and this controller can: the node's own files are
-    mounted into the pods that need them, and only pods receive a Model's credentials. A Dataset is counted if its
-    folder is mounted into the pod of this controller as well.
+    A service's worker counts as placed here unless its pods name another node. A Model is prepared in advance if GM has
+    sent it and the LC can: the node's own files are mounted into the pods that need them, and only pods receive a
+    Model's credentials. A Dataset is counted if its folder is mounted into the LC's pod as well.
+
+    Attributes:
+        name: of the node.
+        labels: of the node, as far as the LC knows them.
+        folders: paths of the node's files.
+
     """
 
     name: str
@@ -396,7 +423,7 @@ class PodNode:
     folders: NodePaths
 
     def skip_reason(self, resource: Resource[Any]) -> str:
-        """Return why a Model or Dataset is left to the pods, empty if it is not."""
+        """Return why the file of a Model or Dataset is left to pods; empty: the LC brings or counts it."""
         spec = resource.spec
         try:
             local = local_path(spec.url) is not None
@@ -406,10 +433,8 @@ class PodNode:
             return "" if resource.kind.plural == dataset.PLURAL else "its pods read it from the node's files"
         return f"its pods download it: only they have the Secret {spec.credential_name}" if spec.credential_name else ""
 
-    def service(
-        self, stored: NodeResource, resource: Resource[Any], models: Models
-    ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Return the state of a service's models on this node; there is nothing to start."""
+    def service(self, stored: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
+        """Return the state of a service on this node, by its Models; there is nothing to start."""
         candidates = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
         named = [p for p in candidates if models.present(p, stored.key) or matches(p.pod, self.name, self.labels)]
         here = named or candidates
@@ -427,18 +452,13 @@ class PodNode:
     def served_file(self, stored: NodeResource, resource: Resource[Any]) -> RequiredFile | None:  # of the port
         """Always None: pods bring their own models."""
 
-    def server(
-        self,
-        stored: NodeResource,
-        resource: Resource[Any],  # noqa: ARG002
-        preparation: Preparation | None,  # noqa: ARG002
-    ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Return a settled state without a server: pods serve."""
-        return ResourceState(
-            stored.key, stored.uid, stored.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")
-        ), {}
+    def server(self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:  # noqa: ARG002
+        """Return that the InferenceModel is Ready here, without a server: pods serve it."""
+        settled = Lack("Ready", "LeftToPods", "pods serve it")
+        return ResourceState(stored.key, stored.uid, stored.generation, settled=settled), {}
 
     def _lack(self, placement: Placement, service: Key, models: Models) -> Lack | None:
+        """Return why a worker of a service lacks a Model that the LC brings; None: it lacks none."""
         skipped = {
             item.stored.key.name
             for item in models.present(placement, service)

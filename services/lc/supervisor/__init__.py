@@ -1,1 +1,1 @@
-"""Worker processes: starts, watches and restarts them, and changes their models."""
+"""Worker processes of a node: starts, watches and restarts them, and changes their models (``Supervisor``)."""

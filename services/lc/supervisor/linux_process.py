@@ -1,4 +1,4 @@
-"""Real worker processes: starts, adopts, watches and ends them.
+"""Real worker processes on Linux: ``LinuxLauncher`` starts and finds them, ``LinuxProcess`` is a running one.
 
 A worker outlives its LC: it leads its own process group, does not depend on its parent, and writes its output directly
 to its log file. It stays in the session: some kernels share the processor between sessions (``sched_autogroup``), and
@@ -38,19 +38,19 @@ INHERITED = frozenset({
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
     "TMPDIR", "TZ", "USER",
 })  # fmt: skip
-#: the LC's own credentials: a worker gets those of its role, or none
+#: variable with the LC's own credentials, which no worker inherits: it gets those of its role, or none
 OWN = "HALIMEDE_CREDENTIALS"
 
 
 def inherited_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of an environment that workers inherit."""
+    """Return the variables of the LC's environment that workers inherit."""
     return {
         k: v for k, v in environment.items() if k in INHERITED or (k.startswith(("HALIMEDE_", "OTEL_")) and k != OWN)
     }
 
 
 class LogEvent(msgspec.Struct):
-    """One line of a worker's log, of which only events of its connection are of interest."""
+    """A line of a worker's log in JSON: the event, its time, and why a connection ended (else empty)."""
 
     event: str
     timestamp: datetime
@@ -58,7 +58,10 @@ class LogEvent(msgspec.Struct):
 
 
 def connection_error(log_text: str, began: datetime) -> str:
-    """Return the reason of the last event of the connection in a log if it is a failure after ``began``."""
+    """Return why a worker's connection failed, if its log's last event of the connection is a failure after ``began``.
+
+    Else the text is empty.
+    """
     for line in reversed(log_text.split("\n")):
         with contextlib.suppress(msgspec.MsgspecError):
             event = msgspec.json.decode(line, type=LogEvent)
@@ -68,7 +71,11 @@ def connection_error(log_text: str, began: datetime) -> str:
 
 
 class LinuxProcess:
-    """A process that leads its own group, watched through a pidfd. ``child``: this LC can reap it."""
+    """A ``Process`` on Linux, which leads its own group.
+
+    ``pidfd``: a descriptor by which its end is noticed. ``child``: None: another LC has started it, so this one cannot
+    reap it.
+    """
 
     def __init__(self, record: ProcessRecord, pidfd: int, child: subprocess.Popen[bytes] | None) -> None:
         self.record = record
@@ -82,7 +89,7 @@ class LinuxProcess:
         return fields is not None and fields[0] == "T"
 
     async def wait(self) -> int | None:
-        """Wait for its end, kill the rest of its group, and return its exit code."""
+        """Wait for its end, kill the rest of its group, and return its exit code; None: it is no child of this LC."""
         await wait_pidfd(self._pidfd)
         self.kill()
         return self._child.wait() if self._child else None
@@ -96,21 +103,23 @@ class LinuxProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the group, if it exists."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.record.pid, number)
 
 
 class LinuxLauncher:
-    """Starts and finds the workers of one node."""
+    """A ``Launcher`` of real processes. ``environment``: from which workers inherit; None: that of this process."""
 
     def __init__(self, folders: NodePaths, environment: Mapping[str, str] | None = None) -> None:
         self.folders = folders
         self.inherited = inherited_variables(os.environ if environment is None else environment)
 
     def start(self, start: Start) -> Process:
-        """Start a worker in its own process group; raise StartError with what to do about it."""
+        """Start a worker in its own process group. Raises StartError, which says what to do about it."""
         spec, folder = start.spec, self.folders.worker(start.worker)
-        env = {**self.inherited, **spec.env, RECORD_VARIABLE: self._record_text(start)}
+        record = msgspec.json.encode(_record(start, 0, 0)).decode()
+        env = {**self.inherited, **spec.env, RECORD_VARIABLE: f"{self.folders.root} {record}"}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in spec.paths:
@@ -135,7 +144,7 @@ class LinuxLauncher:
         return _take(start, child)
 
     def find(self, records: list[ProcessRecord]) -> list[Process]:
-        """Return running workers: those of the records, then those that only have a record in their environment."""
+        """Return the running workers: those of stored records, then those with only a record in their environment."""
         processes: dict[Worker, Process] = {}
         for record in [*records, *self._search()]:
             process = processes.get(record.worker)
@@ -147,18 +156,14 @@ class LinuxLauncher:
         return list(processes.values())
 
     def last_line(self, worker: Worker) -> str:
-        """Return the last line of a worker's log, cut to a readable length."""
+        """Return the last line of a worker's log, at most 500 characters; empty: there is none."""
         lines = tail(self.folders.log(worker)).split("\n")
         return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
 
     def connection_error(self, worker: Worker, age_s: float) -> str:
-        """Return why a worker has no connection to the broker, by its log of the last seconds; empty if it has one."""
+        """Return why a worker has no connection to the broker, by its log of the last ``age_s`` seconds, or empty."""
         began = datetime.now(UTC) - timedelta(seconds=age_s)
         return connection_error(tail(self.folders.log(worker)), began)
-
-    def _record_text(self, start: Start) -> str:
-        record = msgspec.json.encode(_record(start, 0, 0)).decode()
-        return f"{self.folders.root} {record}"
 
     def _search(self) -> Iterator[ProcessRecord]:
         """Yield the records of group leaders whose parent has none in its environment: workers, not their children."""
@@ -170,6 +175,7 @@ class LinuxLauncher:
                         yield record
 
     def _read_record(self, pid: int) -> ProcessRecord | None:
+        """Return the record in a process's environment; None: it is no worker of this node, or has ended."""
         prefix = f"{RECORD_VARIABLE}={self.folders.root} ".encode()
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -188,17 +194,19 @@ def boot_id() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return a process's start in clock ticks since boot; None if it does not exist or has ended."""
+    """Return a process's start in clock ticks since the boot; None: it does not exist or has ended."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields and fields[0] not in {"Z", "X"} else None
 
 
 def _parent(pid: int) -> int:
+    """Return the pid of a process's parent; 0: it does not exist."""
     fields = stat_fields(pid)
     return int(fields[1]) if fields else 0
 
 
 def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
+    """Return the record of a worker's process."""
     return ProcessRecord(
         namespace=start.worker.namespace,
         name=start.worker.name,
@@ -214,8 +222,8 @@ def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
 
 
 def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
-    """Limit and watch a new process. If that fails it is killed, because otherwise it would run unwatched."""
-    memory, pidfd = start.spec.memory_bytes, -1
+    """Limit and watch a new process. Raises StartError if that fails; then the process is killed."""
+    memory, pidfd = start.spec.memory_bytes, None
     try:
         pidfd = os.pidfd_open(child.pid)
         if start.spec.trains:  # before its imports, which take most of the time of a short training
@@ -229,12 +237,13 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        if pidfd >= 0:
+        if pidfd is not None:
             os.close(pidfd)
         raise StartError(CANNOT_START, f"{start.spec.argv[0]} could not get its limits: {error}") from error
 
 
 def _adopt(record: ProcessRecord) -> Process | None:
+    """Return the process of a record; None: it does not run any more."""
     if record.boot != boot_id():
         return None
     try:
@@ -248,6 +257,7 @@ def _adopt(record: ProcessRecord) -> Process | None:
 
 
 def _provide(needed: NeededPath) -> None:
+    """Make a needed folder if that is allowed. Raises StartError if the path does not exist, OSError."""
     path = Path(needed.path)
     if needed.create:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Keeps each worker's process running: starts it, restarts it with back-off, and stops it cleanly.
+"""Keeps each worker's process running (``Supervisor``): starts it, restarts it with back-off, and stops it cleanly.
 
 Each worker has a ``WorkerState`` and one task. The task launches the process, watches the process until its end, judges
 the end, waits for the back-off, and launches the next process, until a plan stops the worker. The end is judged from
 outside (exit code, run time) and by the worker's own last report, so that a condition shows both. Plans call
 ``carry_out``, and workers' reports arrive at ``receive``. Another loop (``SilenceWatch``) kills processes that hang.
 
-Cancelling the supervisor leaves the processes running: they survive the death of an LC, and the next LC adopts them.
+If the supervisor is cancelled, the processes continue: they survive the death of an LC, and the next LC adopts them.
 ``stop_all`` ends them.
 """
 
@@ -29,6 +29,7 @@ from halimede.models.archive import is_intact
 from halimede.models.cache import in_thread
 from halimede.names import Key
 from halimede.system.backoff import exponential
+from services.lc.code_files import open_without_waiting
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import ResourceState, missing_text
@@ -46,17 +47,11 @@ from services.lc.supervisor.process import (
 )
 from services.lc.supervisor.rollout_keeper import RolloutKeeper, can_swap, model_report, models_in_use, trouble
 from services.lc.supervisor.silence import SilenceWatch
-from services.lc.supervisor.worker_state import (
-    FIRST_DELAY,
-    QUICK_FAILURES,
-    SILENT_S,
-    STABLE_S,
-    WorkerState,
-    phase_of,
-)
+from services.lc.supervisor.worker_state import FIRST_DELAY, QUICK_FAILURES, SILENT_S, STABLE_S, WorkerState, phase_of
 from services.lc.worker_files import put_aside
 
 log = structlog.get_logger()
+#: most seconds until a restart
 LONGEST_DELAY = 60.0
 #: exit code of a worker with a user's mistake: an immediate restart would fail again
 USERS_MISTAKE = 2
@@ -69,11 +64,11 @@ EXTRA_S, KILL_S = 1.0, 10.0
 
 
 class Supervisor:
-    """The workers of a node. ``changed`` is called with a service after each state change of its workers.
+    """A ``WorkerBackend`` of processes, with one task in ``tasks`` for each worker.
 
-    ``missing`` is called with a model's path if the file has vanished or changed since it was prepared.
-    ``connected``: whether workers' reports can arrive. ``adopted`` is called with the record of each worker that
-    already runs.
+    ``changed`` is called with a service's key after each change of its workers' states. ``missing`` is called with a
+    model's path if the file is missing or has changed since it was prepared. ``connected``: whether workers' reports
+    can arrive. ``adopted`` is called with the record of each worker that runs at the start.
     """
 
     def __init__(
@@ -99,11 +94,11 @@ class Supervisor:
         self._entries: dict[Worker, WorkerState] = {}
         self._rollouts = RolloutKeeper(folders, missing, tasks)
         self._silence = SilenceWatch(self._entries, connected, changed, launcher.connection_error)
-        #: restarted processes of all workers since the controller's start
+        #: number of restarted processes of all workers since the LC's start
         self.restarts = 0
 
     def adopt(self) -> None:
-        """Adopt running workers before any worker is started."""
+        """Take over the workers of an earlier LC that still run. Called before any worker is started."""
         records = self._store.processes()
         for process in self._launcher.find(records):
             record = process.record
@@ -126,22 +121,24 @@ class Supervisor:
 
     @property
     def running(self) -> Mapping[Worker, ObservedWorker]:
-        """All supervised workers, for plans. A stopping worker is still among them."""
+        """All supervised workers, for plans; one that is stopping is among them until its end."""
         return {
-            w: ObservedWorker(w, e.service, e.uid, e.spec_hash, e.start is not None, e.planned_model, can_swap(e))
+            w: ObservedWorker(
+                w, e.service, e.uid, e.spec_hash, e.start is not None, e.assignment.planned_model, can_swap(e)
+            )
             for w, e in self._entries.items()
         }
 
     @property
     def models(self) -> Collection[Path | str] | None:
-        """Return the models in use, by path or digest; None while a running worker is not in any plan yet."""
+        """The models that workers use or may return to, by path or digest; None: a worker is in no plan yet."""
         entries = self._entries.values()
         if any(entry.start is None for entry in entries):
             return None
         return [model for entry in entries for model in models_in_use(entry)]
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return the watch for silent workers; each worker has its own task."""
+        """Return the coroutine that watches for silent workers, by name; each worker has its own task."""
         return {"silent workers": self._silence.run()}
 
     def is_busy(self, service: Key) -> bool:
@@ -149,13 +146,12 @@ class Supervisor:
         return any(entry.service == service for entry in self._entries.values())
 
     def clear_away(self, service: Key) -> None:
-        """Move the folders of a service's workers away for removal."""
+        """Have the folders of a service's workers removed."""
         put_aside(self._folders, service)
 
     def status(self, state: ResourceState) -> NodeStatus:
-        """Return the report on a resource."""
-        identity = (state.key, state.uid)
-        entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == identity}
+        """Return the report on a resource, by its state in the last plan and its workers."""
+        entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == (state.key, state.uid)}
         return compose(
             state,
             {worker: self.report(entry) for worker, entry in entries.items()},
@@ -173,56 +169,56 @@ class Supervisor:
             self.swap(start)
 
     def start(self, start: Start) -> None:
-        """Run a worker from now on; an adopted one with the same spec continues."""
+        """Run a worker from now on; an adopted one with the same process continues."""
         entry = self._entries.get(start.worker)
         if entry is None:
             digest = start.spec.digest
             entry = WorkerState(start.worker, start.service, start.uid, start.role, digest, digest, start)
-            entry.planned_model = start.desired_model
             self._supervise(entry, None)
         elif entry.spec_hash == start.spec.digest:
             entry.start = start
 
     def swap(self, start: Start) -> None:
-        """Assign another model to a running worker."""
+        """Have a running worker change its model to that of ``start``."""
         entry = self._entries.get(start.worker)
         if entry and entry.spec_hash == start.spec.digest:
-            entry.start, entry.planned_model = start, start.desired_model
-            self._rollouts.assign_next(entry)
+            entry.start = start
+            self._rollouts.plan_model(entry, start.desired_model)
             self._changed(entry.service)
 
     def stop(self, worker: Worker, successor: Start | None = None) -> None:
-        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` after its end.
+        """Begin to stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` after its end.
 
-        ``successor``: how it starts again after that.
+        ``successor``: how it starts again after that; None: it does not.
         """
         if entry := self._entries.get(worker):
             self._rollouts.record_stop(entry, successor)
             entry.stop.set()
 
     async def stop_all(self) -> None:
-        """Stop all workers in parallel, and wait for their ends."""
+        """Stop all workers in parallel, and wait for their ends, at most some seconds beyond the longest grace."""
         entries = list(self._entries.values())
         for entry in entries:
             entry.stop.set()
-        longest = max((grace(entry) for entry in entries), default=0.0) + EXTRA_S + KILL_S
         if tasks := [entry.task for entry in entries if entry.task]:
+            longest = max(grace(entry) for entry in entries) + EXTRA_S + KILL_S
             await asyncio.wait(tasks, timeout=longest + 1)
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Receive a worker's report; return its service, None if it is not a worker of this node."""
+        """Process a worker's report; return the key of its service, None: it is no worker of this node."""
         entry = self._entries.get(worker)
         if entry is None or entry.service.name != info.owner_name:
             return None
-        could_swap = can_swap(entry)
-        entry.info, entry.last_report_at = info, asyncio.get_running_loop().time()
+        could_swap, now = can_swap(entry), asyncio.get_running_loop().time()
+        entry.info = info
+        self._silence.record_report(entry, now)
         if entry.process and (entry.http, entry.period_s) != (info.http, info.period_s):
             entry.http, entry.period_s = info.http, info.period_s
             with _unless_store_fails():
                 self._store.put_process(
                     msgspec.structs.replace(entry.process.record, http=info.http, period_s=info.period_s)
                 )
-        if info.status == "running" and entry.last_report_at - entry.since >= OWN_REPORT_S:
+        if info.status == "running" and now - entry.since >= OWN_REPORT_S:
             self._rollouts.record_start(entry)
         self._rollouts.receive(entry, info)
         if can_swap(entry) is not could_swap:
@@ -233,11 +229,11 @@ class Supervisor:
         return entry.service
 
     def reports(self) -> list[WorkerReport]:
-        """Return the reports on all workers."""
+        """Return the states of all workers."""
         return [self.report(entry) for entry in self._entries.values()]
 
     def report(self, entry: WorkerState) -> WorkerReport:
-        """Return the report on a worker."""
+        """Return the state of a worker, as a report has it."""
         phase, reason, message = phase_of(entry, asyncio.get_running_loop().time())
         if phase == "Running" and not reason:
             reason, message = trouble(entry)
@@ -252,17 +248,19 @@ class Supervisor:
             model=model_report(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
             training=entry.info.training if entry.info else None,
-            last_report=entry.overdue_since,
+            last_report=entry.reports.overdue_since,
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------
 
     def _supervise(self, entry: WorkerState, process: Process | None) -> None:
+        """Start the task of a worker; ``process``: the one that runs already."""
         self._entries[entry.worker] = entry
-        self._rollouts.begin(entry)
+        entry.spec_hash = self._rollouts.begin(entry)
         entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")
 
     async def _run(self, entry: WorkerState, process: Process | None) -> None:
+        """Keep a worker's process running until the worker is stopped."""
         while not entry.stop.is_set():
             try:
                 process = process or await self._launch(entry)
@@ -286,7 +284,7 @@ class Supervisor:
         self._changed(entry.service)
 
     async def _launch(self, entry: WorkerState) -> Process | None:
-        """Start a process; return None if the worker is stopped meanwhile. Raises StartError."""
+        """Start a worker's process; None: the worker was stopped meanwhile. Raises StartError."""
         while True:
             start = entry.start
             intact = await in_thread(self._intact_files, entry.files)
@@ -294,13 +292,14 @@ class Supervisor:
                 return None if entry.stop.is_set() else self._start_process(entry, intact)
 
     def _intact_files(self, files: Iterable[Path]) -> frozenset[Path]:
-        """Return the intact ones of some files. Blocks, for a time that depends on the number of unpacked files."""
+        """Return those of some files that are intact. Blocks, the longer the more files of archives there are."""
         return frozenset(path for path in files if is_intact(self._cache, path))
 
     def _start_process(self, entry: WorkerState, intact: Container[Path]) -> Process:
+        """Start a worker's process with its first model, and store its record. Raises StartError."""
         if entry.start is None:
             raise StartError("NotConfirmed", "its start is not yet confirmed by a plan")
-        spec = entry.rollout.spec(entry.start.spec)
+        spec = entry.assignment.rollout.spec(entry.start.spec)
         entry.process_hash = spec.digest
         for path in filter(None, (self._rollouts.assign_first(entry, intact), *entry.start.files)):
             if path not in intact:
@@ -321,11 +320,11 @@ class Supervisor:
         return process
 
     async def _attend(self, entry: WorkerState, process: Process) -> None:
-        """Watch a process until its end, and evaluate it."""
+        """Watch a process until its end, and judge the end."""
         loop = asyncio.get_running_loop()
-        entry.process, entry.since, entry.info, entry.silence, entry.overdue_since = process, loop.time(), None, "", ""
-        entry.unconnected = ""
-        entry.http, entry.period_s, entry.last_report_at = process.record.http, process.record.period_s, entry.since
+        entry.process, entry.since, entry.info = process, loop.time(), None
+        entry.http, entry.period_s = process.record.http, process.record.period_s
+        self._silence.begin(entry)
         if entry.reason:  # an earlier start failed: its cause is corrected
             entry.failures, entry.needs_person, entry.reason = 0, False, ""
         # slightly after the limits: timers of the event loop may be early by its clock's resolution
@@ -345,18 +344,20 @@ class Supervisor:
             self._judge(entry, code, loop.time() - entry.since)
 
     def _judge(self, entry: WorkerState, code: int | None, ran_s: float) -> None:
+        """Record how a process has ended by itself, and decide when the next one starts."""
         if ran_s >= STABLE_S:
             entry.failures = 0
-        entry.last_log_line = "" if entry.silence else self._launcher.last_line(entry.worker)
+        entry.last_log_line = "" if entry.reports.silence else self._launcher.last_line(entry.worker)
         if entry.info is None or entry.info.status != "failed":
             entry.failure_report = None
-        cause = f"it hung, {exit_text(code)}" if entry.silence else exit_text(code)
+        cause = f"it hung, {exit_text(code)}" if entry.reports.silence else exit_text(code)
         self._rollouts.record_end(entry, cause)
         self._record_failure(entry, "", cause, needs_person=code == USERS_MISTAKE)
         if entry.needs_person:
             entry.delay = LONGEST_DELAY
 
     def _record_failure(self, entry: WorkerState, reason: str, ending: str, *, needs_person: bool) -> None:
+        """Record a failed start (with a reason) or a failed process, and when the next one starts."""
         entry.failures += 1
         entry.delay = exponential(entry.failures, FIRST_DELAY, LONGEST_DELAY)
         entry.needs_person, entry.reason, entry.ending = needs_person, reason, ending
@@ -369,31 +370,28 @@ class Supervisor:
             entry.needs_person, entry.delay = False, FIRST_DELAY
 
     def _forget(self, worker: Worker) -> None:
+        """Drop the record of a worker's process."""
         with _unless_store_fails():
             self._store.process_ended(worker)
 
 
 def _may_report(spec: ProcessSpec) -> bool:
-    """Whether a command or its Python script names this package: then it may report after its imports."""
+    """Whether a command or its Python script names halimede: then the worker may report after its imports. Blocks."""
     # only names count: a folder of the interpreter or of the script may have any name, such as that of a clone
     if any("halimede" in Path(argument).name for argument in spec.argv):
         return True
     script = next((argument for argument in spec.argv[1:] if argument.endswith(".py")), "")
     try:
         # a file that is not regular, such as a pipe, must not block the controller
-        with open(Path(spec.cwd, script), "rb", opener=_without_waiting) as file:
+        with open(Path(spec.cwd, script), "rb", opener=open_without_waiting) as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"halimede" in file.read(MOST_OF_SCRIPT)
     except (OSError, ValueError):  # no such file, or an invalid name
         return False
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 @contextlib.contextmanager
 def _unless_store_fails() -> Iterator[None]:
-    """Log an error of the store: a process without a record costs only a search at the next start."""
+    """Log an error of the store in the block: a process without a record costs only a search at the next start."""
     try:
         yield
     except sqlite3.Error as error:
@@ -401,7 +399,10 @@ def _unless_store_fails() -> Iterator[None]:
 
 
 async def wait_for_end(entry: WorkerState, process: Process) -> int | None:
-    """Wait for the end of a process, or stop it with its worker; return the exit code, None if unknown."""
+    """Wait for the end of a worker's process, and stop it when the worker is stopped.
+
+    Return the exit code; None: unknown, or the process could not be killed.
+    """
     end = asyncio.ensure_future(process.wait())
     stop = asyncio.ensure_future(entry.stop.wait())
     try:

@@ -29,4 +29,4 @@ if SHIFT:
     time.time_ns = lambda: _time_ns() + int(SHIFT * 1e9)
     time.localtime = lambda seconds=None: _localtime(time.time() if seconds is None else seconds)
     time.gmtime = lambda seconds=None: _gmtime(time.time() if seconds is None else seconds)
-    datetime.datetime = Shifted
+    datetime.datetime = Shifted  # type: ignore[misc]

@@ -4,39 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
-import structlog
 
-from halimede import log, topics
+from halimede import codec, topics
 from halimede import messages as m
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
+from halimede.cli.commands import apply
+from halimede.cli.commands.publish import PublishPlan
 from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
-from tests.ports import free_port
-from tests.waiting import patience
+from tests.waiting import eventually, patience
+
+DIGITS = str(Path(__file__).parents[3] / "examples" / "digits")
+Output = pytest.CaptureFixture[str]
+
+
+@contextlib.asynccontextmanager
+async def background(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+    """Let a command run until the block ends, as until Ctrl-C."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def manager(broker: str | MqttSettings, store: Path, *, edits: bool = True) -> AsyncIterator[LocalCluster]:
+    """Run a global manager; ``edits``: unlike one on Kubernetes."""
+    async with (
+        LocalCluster(store) as cluster,
+        background(GlobalManager(MqttBus("gm", broker), cluster, cluster if edits else None).run()),
+    ):
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def connected(client_id: str, broker: MosquittoProcess) -> AsyncIterator[MqttBus]:
+    async with MqttBus(client_id, broker.url) as bus:
+        await bus.wait_connected(patience(5))
+        yield bus
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in the command: log lines are not mixed into what it prints."""
-    before = structlog.get_config()
-    monkeypatch.setenv("HALIMEDE_LOG_LEVEL", "CRITICAL")
-    log.configure()
-    yield
-    structlog.configure(**before)
+def _quiet(quiet: None) -> None:
+    """Commands run in this process."""
 
 
 @pytest.fixture
-async def mosquitto(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
-    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as broker:
-        yield broker
+def mosquitto(own_broker: MosquittoProcess) -> MosquittoProcess:
+    return own_broker
 
 
 @pytest.fixture
@@ -48,12 +75,8 @@ def broker(mosquitto: MosquittoProcess) -> BrokerAddress:
 @pytest.fixture
 async def gm(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[None]:
     """A global manager that answers."""
-    async with LocalCluster(tmp_path / "gm" / "store.db") as cluster:
-        work = asyncio.create_task(GlobalManager(MqttBus("gm", mosquitto.url), cluster, cluster).run())
+    async with manager(mosquitto.url, tmp_path / "gm" / "store.db"):
         yield
-        work.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
 
 
 @pytest.fixture
@@ -77,7 +100,6 @@ class Node:
         self.code: dict[str, str] = {}
 
     async def start(self) -> None:
-        await self.bus.wait_connected(patience(5))
         await self.bus.subscribe(topics.INSERT.filter(node=self.name), self._inserted)
         await self.bus.subscribe(topics.DELETE.filter(node=self.name), self._deleted)
         await self.bus.subscribe(topics.LOGS_REQUEST.filter(node=self.name), self._asked_for_logs)
@@ -88,7 +110,7 @@ class Node:
 
     async def _inserted(self, delivery: Delivery[m.ResourceBody]) -> None:
         metadata = delivery.body["metadata"]
-        names = {k: delivery.names[k] for k in ("node", "ns", "plural", "name")}
+        names = delivery.names
         counts = m.TaskInfo(inference_number=10, edge_inference_number=8, cloud_inference_number=2)
         role = "edge" if self.name.startswith("edge") else "cloud"
         worker = m.WorkerReport(name=f"{names['name']}-{role}-{self.name}", role=role, phase="Running")  # type: ignore[arg-type]
@@ -106,8 +128,7 @@ class Node:
 
     async def _deleted(self, delivery: Delivery[m.Delete]) -> None:
         if self.obedient:
-            names = {k: delivery.names[k] for k in ("node", "ns", "plural", "name")}
-            await self.bus.clear(topics.NODE_STATUS.at(**names))
+            await self.bus.clear(topics.NODE_STATUS.at(**delivery.names))
         self.deleted.set()
 
     async def _asked_for_logs(self, delivery: Delivery[m.LogsRequest]) -> None:
@@ -127,9 +148,82 @@ class Node:
 async def nodes(mosquitto: MosquittoProcess, gm: None) -> AsyncIterator[dict[str, Node]]:
     """An edge node and a cloud node."""
     async with contextlib.AsyncExitStack() as stack:
-        found = {}
+        nodes = {}
         for name in ("edge0", "cloud0"):
-            bus = await stack.enter_async_context(MqttBus(f"lc-{name}", mosquitto.url))
-            found[name] = Node(bus, name)
-            await found[name].start()
-        yield found
+            nodes[name] = Node(await stack.enter_async_context(connected(f"lc-{name}", mosquitto)), name)
+            await nodes[name].start()
+        yield nodes
+
+
+@pytest.fixture
+async def digits_running(broker: BrokerAddress, client: Client, nodes: dict[str, Node], capsys: Output) -> None:
+    """The service of digits runs on both nodes, and nothing is printed yet."""
+    await apply.apply_manifests(broker, [DIGITS], "")
+    await running(client)
+    capsys.readouterr()
+
+
+async def running(client: Client) -> None:
+    def is_running(body: dict[str, Any] | None) -> bool:
+        return ((body or {}).get("status") or {}).get("phase") == "Running"
+
+    assert await client.wait_until(is_running, "jointinferenceservices", "digits", timeout_s=patience(10))
+
+
+class Printed:
+    """All that a command that still runs has printed."""
+
+    def __init__(self, capsys: Output) -> None:
+        self._capsys = capsys
+        self._out = self._err = ""
+
+    def _read(self) -> None:
+        out, err = self._capsys.readouterr()
+        self._out, self._err = self._out + out, self._err + err
+
+    @property
+    def out(self) -> str:
+        self._read()
+        return self._out
+
+    @property
+    def err(self) -> str:
+        self._read()
+        return self._err
+
+
+@pytest.fixture
+def printed(capsys: Output) -> Printed:
+    return Printed(capsys)
+
+
+class Reader:
+    """An edge worker's ear."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    async def __call__(self, delivery: Delivery[bytes]) -> None:
+        self.payloads.append(bytes(delivery.body))
+
+    async def frames(self, count: int) -> list[m.Frame]:
+        await eventually(lambda: len(self.payloads) >= count)
+        return [codec.decode(topics.REQUEST, payload) for payload in self.payloads]
+
+
+@pytest.fixture
+async def bus(mosquitto: MosquittoProcess) -> AsyncIterator[MqttBus]:
+    async with connected("reader", mosquitto) as bus:
+        yield bus
+
+
+@pytest.fixture
+async def reader(bus: MqttBus) -> Reader:
+    reader = Reader()
+    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), reader)
+    return reader
+
+
+def plan(*paths: str, **changes: Any) -> PublishPlan:
+    options = {"camera": "cam0", "namespace": "default", "fps": 0.0, "rounds": 1, "qos": 1, "bare": False}
+    return PublishPlan(paths, **options | changes)

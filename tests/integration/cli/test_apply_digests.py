@@ -37,11 +37,7 @@ def digest(path: Path) -> str:
 
 
 async def test_apply_prints_the_old_and_the_new_digest_of_changed_files(
-    broker: BrokerAddress,
-    client: Client,
-    nodes: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    broker: BrokerAddress, client: Client, nodes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, edge = manifests(tmp_path), nodes["edge0"]
     script, rule, file = (tmp_path / name for name in ("edge.py", "few.py", "small.bin"))

@@ -7,6 +7,7 @@ needs a line here.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shlex
 import time
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 from halimede.cli.app import COMMANDS, app, load
 from halimede.programs import PROGRAMS
 from tests.graphs import FLOAT, write_graph
+from tests.integration.gm_world import model, service, template
 from tests.password_broker import password_broker
 from tests.ports import free_port
 
@@ -52,6 +54,7 @@ LINES: dict[str, list[str]] = {
     "top": ["--once", ""],
     "doctor": [""],
     "drain": ["edge0"],
+    "bridge homeassistant": ["", "--control", "--to-credentials {site}/operators/admin"],
     "uncordon": ["edge0"],
     "rollback": ["{kind} a"],
     "record": ["{new} --camera cam0"],
@@ -95,26 +98,6 @@ READ = {
     "site": "site",
     "any": "anything",
 }
-MODEL = """\
-apiVersion: sedna.io/v1alpha1
-kind: Model
-metadata: {name: m}
-spec: {url: ./model.onnx, format: onnx, postprocess: {task: embedding}}
-"""
-SERVICE = """\
----
-apiVersion: sedna.io/v1alpha1
-kind: JointInferenceService
-metadata: {name: a}
-spec:
-  edgeWorker:
-    model: {name: n}
-    hardExampleMining: {name: Margin}
-    template: {spec: {nodeName: edge0, containers: [{image: x}]}}
-  cloudWorker:
-    model: {name: n}
-    template: {spec: {nodeName: cloud0, containers: [{image: x}]}}
-"""
 #: arguments that take a file, a folder or a kind, by how help shows them
 TAKES_FILE = re.compile(r"\b(FILE|FOLDER|PATH|OUT|MODEL|MANIFEST|PICTURE|SOURCE)\b")
 TAKES_KIND = re.compile(r"\bKIND\b")
@@ -158,8 +141,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     (folder / "film.mp4").touch()
     node: Any = ("Flatten", ["x"], ["y"], {})
     write_graph(folder / "model.onnx", [node], {"x": (FLOAT, ["N", 8, 8, 3])}, {"y": (FLOAT, ["N", 192])})
-    (folder / "model.yaml").write_text(MODEL)
-    (folder / "manifest.yaml").write_text(MODEL.replace("name: m", "name: n") + SERVICE)
+    embedding = {"url": "./model.onnx", "postprocess": {"task": "embedding"}}
+    n = {"model": {"name": "n"}}
+    bodies = [model("n", **embedding), service("a", edge_worker=n, cloudWorker={**n, "template": template("cloud0")})]
+    (folder / "model.yaml").write_text(json.dumps(model("m", **embedding)))
+    (folder / "manifest.yaml").write_text("\n---\n".join(map(json.dumps, bodies)))
     assert halimede("certs", "init", str(folder / "site"), "--node", "edge0", "--passwords").exit_code == 0
     with password_broker(folder) as broker:
         yield Files(folder, broker.address, broker.wrong)
@@ -203,14 +189,16 @@ def with_words(*words: str, other_than: Sequence[str] = ()) -> list[Any]:
     ]
 
 
-def with_broker() -> list[Any]:
-    """Return command and line for each line of a command that connects to a broker."""
-    return [
+#: each line of a command that connects to a broker
+WITH_BROKER = pytest.mark.parametrize(
+    ("command", "line"),
+    [
         pytest.param(command, line, id=f"{command} {line}")
         for command, found in every_command().items()
         if {"broker", "credentials"} <= {parameter.name for parameter in found.params}
         for line in LINES[command]
-    ]
+    ],
+)
 
 
 def test_each_command_has_its_lines() -> None:
@@ -253,19 +241,19 @@ def test_a_kind_that_does_not_exist_is_named_with_those_that_do(
     is_clear(done, "kind", "'servcie'", "use one of", "jointinferenceservices")
 
 
-@pytest.mark.parametrize(("command", "line"), with_broker())
+@WITH_BROKER
 def test_a_broker_that_is_not_there_is_named(files: Files, command: str, line: str) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     is_clear(halimede(*files.line(command, line), "--broker", nobody), nobody)
 
 
-@pytest.mark.parametrize(("command", "line"), with_broker())
+@WITH_BROKER
 def test_a_wrong_password_is_named_with_the_folder_that_has_it(files: Files, command: str, line: str) -> None:
     done = halimede(*files.line(command, line), "--broker", files.broker, "--credentials", str(files.user))
     is_clear(done, files.broker, str(files.user), "not authorized")
 
 
-@pytest.mark.parametrize(("command", "line"), with_broker())
+@WITH_BROKER
 def test_a_missing_folder_of_credentials_is_named(files: Files, command: str, line: str) -> None:
     missing = files.folder / "nobody"
     done = halimede(*files.line(command, line), "--broker", files.broker, "--credentials", str(missing))

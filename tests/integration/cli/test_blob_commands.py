@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,28 +16,20 @@ from halimede.models import Cache, FetchError
 from services.broker import MosquittoProcess
 from services.gm.app import BlobServing
 from services.lc.app import NodeBlobs
+from tests.integration.cli.conftest import Output
+from tests.integration.conftest import serving
 from tests.unit.blobs.world import digest_of, some_bytes
-from tests.waiting import patience
 
 FILE = some_bytes(5_000_000)
 DIGEST = digest_of(FILE)
-Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 async def peers(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[None]:
     gm = BlobServing(MqttBus("gm-blobs", mosquitto.url), tmp_path / "gm-blobs")
     node = NodeBlobs("edge0", MqttBus("lc.edge0-blobs", mosquitto.url), Cache(tmp_path / "models"))
-    work = [asyncio.create_task(peer.run()) for peer in (gm, node)]
-    await asyncio.sleep(0)
-    for peer in (gm, node):
-        await peer.bus.wait_connected(patience(30))
-    await asyncio.sleep(0.3)
-    yield
-    for task in work:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    async with serving(gm, node):
+        yield
 
 
 @pytest.fixture
@@ -83,20 +73,19 @@ async def test_what_cannot_be_is_said_in_one_line(
     broker: BrokerAddress, peers: None, file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").touch()
-    for path, reason in (
-        (tmp_path / "no", "cannot be read"),
-        (tmp_path, "cannot be read|regular"),
-        (tmp_path / "empty", "empty"),
+    for path, keeper, kind, reason in (
+        (tmp_path / "no", "gm", InvalidFieldError, "cannot be read"),
+        (tmp_path, "gm", InvalidFieldError, "cannot be read|regular"),
+        (tmp_path / "empty", "gm", InvalidFieldError, "empty"),
+        (file, "A/b", InvalidFieldError, "--to"),
+        (file, "edge9", HalimedeError, "edge9 is not on the bus"),
     ):
-        with pytest.raises(InvalidFieldError, match=reason):
-            await blob.put_file(broker, path, "gm")
-    with pytest.raises(InvalidFieldError, match="DIGEST"):
-        await blob.fetch_file(broker, "../../etc/passwd", tmp_path / "out", "any")
-    with pytest.raises(InvalidFieldError, match="it is a folder"):
-        await blob.fetch_file(broker, DIGEST, tmp_path, "any")
-    with pytest.raises(InvalidFieldError, match="--to"):
-        await blob.put_file(broker, file, "A/b")
-    with pytest.raises(HalimedeError, match="edge9 is not on the bus"):
-        await blob.put_file(broker, file, "edge9")
-    with pytest.raises(FetchError, match="no source on the bus has"):
-        await blob.fetch_file(broker, "0" * 64, tmp_path / "out", "any")
+        with pytest.raises(kind, match=reason):
+            await blob.put_file(broker, path, keeper)
+    for name, out, kind, reason in (
+        ("../../etc/passwd", tmp_path / "out", InvalidFieldError, "DIGEST"),
+        (DIGEST, tmp_path, InvalidFieldError, "it is a folder"),
+        ("0" * 64, tmp_path / "out", FetchError, "no source on the bus has"),
+    ):
+        with pytest.raises(kind, match=reason):
+            await blob.fetch_file(broker, name, out, "any")

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from halimede.bus.mqtt import MqttSettings
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
+from halimede.messages import LogsRequest
 from services.broker import MosquittoProcess
-
-
-def model(name: str = "small", url: str = "/m.onnx") -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": name},
-        "spec": {"url": url, "format": "onnx"},
-    }
+from tests.integration.cli.conftest import manager
+from tests.integration.gm_world import model
 
 
 async def test_apply_says_created_unchanged_and_configured(client: Client) -> None:
-    assert (await client.apply(model()))[0] == "created"
-    assert (await client.apply(model()))[0] == "unchanged"
-    outcome, stored = await client.apply(model(url="/other.onnx"))
-    assert outcome == "configured"
-    assert stored["metadata"]["generation"] == 2
+    assert (await client.apply(model("small")))[0] == "created"
+    assert (await client.apply(model("small")))[0] == "unchanged"
+    outcome, stored = await client.apply(model("small", url="/other.onnx"))
+    assert (outcome, stored["metadata"]["generation"]) == ("configured", 2)
 
 
 async def test_what_was_applied_is_found_listed_and_deleted(client: Client) -> None:
     await client.apply(model("a"))
     await client.apply(model("b"))
-    assert (await client.get("models", "a"))["spec"]["url"] == "/m.onnx"
+    assert (await client.get("models", "a"))["spec"]["url"] == "/models/a.onnx"
     assert [b["metadata"]["name"] for b in (await client.list("models"))[0]] == ["a", "b"]
     assert (await client.list("models", "elsewhere"))[0] == []
     await client.delete("models", "a")
@@ -48,7 +40,7 @@ async def test_the_manager_says_its_version(client: Client) -> None:
 
 async def test_a_refusal_names_reason_and_field(client: Client) -> None:
     with pytest.raises(ApiRefusedError) as refused:
-        await client.apply(model() | {"spec": {"format": "onnx"}})
+        await client.apply(model("small") | {"spec": {"format": "onnx"}})
     assert (refused.value.reason, refused.value.field) == ("Invalid", "spec.url")
     with pytest.raises(ApiRefusedError, match="there is no default/models/absent") as refused:
         await client.get("models", "absent")
@@ -70,21 +62,13 @@ async def test_without_a_manager_it_says_what_to_start(broker: BrokerAddress) ->
 async def test_a_manager_that_comes_back_in_time_is_waited_for(
     mosquitto: MosquittoProcess, broker: BrokerAddress, tmp_path: Path
 ) -> None:
-    from halimede.bus.mqtt import MqttBus
-    from services.gm.app import GlobalManager
-    from services.gm.cluster.local import LocalCluster
-
-    async with Client.to(broker) as client, LocalCluster(tmp_path / "store.db") as cluster:
+    async with Client.to(broker) as client:
         asked = asyncio.create_task(client.nodes())
         await asyncio.sleep(0.3)
-        work = asyncio.create_task(GlobalManager(MqttBus("gm", mosquitto.url), cluster, cluster).run())
-        assert await asked == []
-        work.cancel()
-        await asyncio.wait([work])
+        async with manager(mosquitto.url, tmp_path / "store.db"):
+            assert await asked == []
 
 
 async def test_a_node_that_is_not_there_is_named(client: Client) -> None:
-    from halimede.messages import LogsRequest
-
     with pytest.raises(UnreachableError, match="node edge7 does not answer"):
         await client.logs("edge7", LogsRequest(namespace="default", worker="w"))

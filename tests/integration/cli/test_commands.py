@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,14 @@ from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, delete, describe, events, get, logs, version
 from halimede.cli.commands.apply import DryRun
 from halimede.cli.commands.get import show_nodes
-from halimede.cli.output import Format
+from halimede.cli.options import Format
 from halimede.errors import HalimedeError
 from halimede.names import Key
-from tests.waiting import eventually, patience
+from tests.integration.cli.conftest import DIGITS, Output, Printed, background
+from tests.integration.gm_world import model
+from tests.waiting import eventually
 
-DIGITS = str(Path(__file__).parents[3] / "examples" / "digits")
-JI = kind_of("ji")
-Output = pytest.CaptureFixture[str]
-
-
-async def running(client: Client) -> dict[str, Any]:
-    def is_running(body: dict[str, Any] | None) -> bool:
-        return bool(body) and (body or {}).get("status", {}).get("phase") == "Running"
-
-    found = await client.wait_until(is_running, JI.plural, "digits", timeout_s=patience(10))
-    assert found
-    return found
+JI, DIGITS_KEY = kind_of("ji"), Key("jointinferenceservices", "default", "digits")
 
 
 async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
@@ -85,11 +75,10 @@ async def test_a_dry_run_shows_what_would_be_done_and_does_it_not(
 async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
     broker: BrokerAddress, client: Client, capsys: Output, tmp_path: Path
 ) -> None:
-    stale = "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: a, resourceVersion: '99'}\n"
-    fresh = "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: b}\n"
-    spec = "spec: {url: /absent, format: onnx}\n"
+    stale, fresh = model("a"), model("b")
+    stale["metadata"]["resourceVersion"] = "99"
     file = tmp_path / "m.yaml"
-    file.write_text(f"{stale}{spec}---\n{fresh}{spec}")
+    file.write_text(f"{json.dumps(stale)}\n---\n{json.dumps(fresh)}\n")
     assert await apply.apply_manifests(broker, [str(file)], "") == 1
     said = capsys.readouterr()
     assert "model/b created" in said.out
@@ -97,12 +86,8 @@ async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
 
 
 async def test_get_shows_a_table_with_counts_and_the_same_as_json_yaml_and_names(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
-    capsys.readouterr()
-
     await get.show_resources(broker, JI, "", "", Format.WIDE)
     header, row = capsys.readouterr().out.splitlines()
     cells = dict(zip(header.split(), row.split(), strict=False))
@@ -130,27 +115,15 @@ async def test_get_says_so_when_there_is_nothing(broker: BrokerAddress, gm: None
 
 
 async def test_describe_says_spec_conditions_nodes_metrics_and_events(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
-    capsys.readouterr()
     await describe.describe_resource(broker, JI, "digits", "default")
     text = capsys.readouterr().out
     for part in (
-        "Status:      Running",
-        "Margin(threshold_margin=0.19)",
-        "cameras cam0, cam1",
-        "nodes with node-role.kubernetes.io/cloud",
-        "Conditions\n",
-        "Nodes\n",
-        "Metrics\n",
-        "inference number",
-        "upload cloud ratio",
-        "0.0%",
-        "Events\n",
-        "Created",
-    ):
+        "Status:      Running", "Margin(threshold_margin=0.19)", "cameras cam0, cam1",
+        "nodes with node-role.kubernetes.io/cloud", "Conditions\n", "Nodes\n", "Metrics\n", "inference number",
+        "upload cloud ratio", "0.0%", "Events\n", "Created",
+    ):  # fmt: skip
         assert part in text
     await describe.describe_resource(broker, kind_of("model"), "digits-big", "default")
     assert "format: onnx" in capsys.readouterr().out
@@ -174,10 +147,8 @@ async def test_nodes_and_events_are_tables_and_json(
 
 
 async def test_delete_waits_until_the_nodes_have_let_go(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
     keys = delete.keys_of([DIGITS], "default")
     assert [key.name for key in keys] == ["digits", "digits-big", "digits-small"]
     assert await delete.delete_resources(broker, keys, wait=True, timeout_s=10, ignore_missing=False) == 0
@@ -186,14 +157,11 @@ async def test_delete_waits_until_the_nodes_have_let_go(
 
 
 async def test_delete_that_does_not_end_says_what_may_hold_it(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, nodes: Any, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
     nodes["edge0"].obedient = False
-    key = Key(JI.plural, "default", "digits")
     with pytest.raises(HalimedeError, match=r"still being deleted after 0\.5 s"):
-        await delete.delete_resources(broker, [key], wait=True, timeout_s=0.5, ignore_missing=False)
+        await delete.delete_resources(broker, [DIGITS_KEY], wait=True, timeout_s=0.5, ignore_missing=False)
     capsys.readouterr()
     await get.show_resources(broker, JI, "", "default", Format.TABLE)
     assert "Terminating" in capsys.readouterr().out
@@ -209,24 +177,14 @@ async def test_deleting_what_is_not_there_fails_unless_that_is_fine(
 
 
 async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, nodes: Any, printed: Printed
 ) -> None:
-    seen: list[str] = []
-
-    def read() -> str:
-        seen.append(capsys.readouterr().out)
-        return "".join(seen)
-
-    watching = asyncio.create_task(get.watch_resources(broker, JI, "", "default", Format.TABLE))
-    await eventually(lambda: "NAME" in read())
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await eventually(lambda: "Running" in read())
-    key = Key(JI.plural, "default", "digits")
-    await delete.delete_resources(broker, [key], wait=True, timeout_s=10, ignore_missing=False)
-    await eventually(lambda: "Deleted" in read())
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    async with background(get.watch_resources(broker, JI, "", "default", Format.TABLE)):
+        await eventually(lambda: "NAME" in printed.out)
+        await apply.apply_manifests(broker, [DIGITS], "")
+        await eventually(lambda: "Running" in printed.out)
+        await delete.delete_resources(broker, [DIGITS_KEY], wait=True, timeout_s=10, ignore_missing=False)
+        await eventually(lambda: "Deleted" in printed.out)
 
 
 async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_its_own(
@@ -241,35 +199,21 @@ async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_it
         *(f"digits-edge-edge0  {line}" for line in ("one", "two", "three")),
         "digits-cloud-cloud0  four",
     ]
-    assert await logs.show_logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=2), follow=False) == 0
-    assert capsys.readouterr().out.splitlines() == ["two", "three"]
-    assert (
-        await logs.show_logs(broker, logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=1), follow=False)
-        == 0
-    )
-    assert capsys.readouterr().out.splitlines() == ["three"]
+    for node, lines in (("", ["two", "three"]), ("edge0", ["three"])):
+        selection = logs.LogSelection("digits-edge-edge0", "default", node, tail=len(lines))
+        assert await logs.show_logs(broker, selection, follow=False) == 0
+        assert capsys.readouterr().out.splitlines() == lines
 
 
-async def test_logs_follow_new_lines(broker: BrokerAddress, client: Client, nodes: Any, capsys: Output) -> None:
+async def test_logs_follow_new_lines(broker: BrokerAddress, nodes: Any, printed: Printed) -> None:
     written = nodes["edge0"].logs
     written["w"] = "old\n" * 3 + "last\n"
-    following = asyncio.create_task(
-        logs.show_logs(broker, logs.LogSelection("w", "default", "edge0", tail=1), follow=True)
-    )
-    seen: list[str] = []
-
-    def read() -> list[str]:
-        seen.extend(capsys.readouterr().out.splitlines())
-        return seen
-
-    await eventually(lambda: read() == ["last"])
-    written["w"] += "half"
-    await asyncio.sleep(0.6)
-    written["w"] += " and half\n"
-    await eventually(lambda: read() == ["last", "half and half"])
-    following.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await following
+    async with background(logs.show_logs(broker, logs.LogSelection("w", "default", "edge0", tail=1), follow=True)):
+        await eventually(lambda: printed.out == "last\n")
+        written["w"] += "half"
+        await asyncio.sleep(0.6)
+        written["w"] += " and half\n"
+        await eventually(lambda: printed.out == "last\nhalf and half\n")
 
 
 async def test_logs_of_what_is_not_there_say_what_there_is(

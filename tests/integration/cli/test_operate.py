@@ -13,33 +13,26 @@ from typing import Any
 import pytest
 
 from halimede import topics
-from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.mqtt import MqttSettings
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands import apply, doctor, drain, status, top
+from halimede.cli.commands import doctor, drain, status, top
 from halimede.cli.commands.get import show_nodes
-from halimede.cli.output import Format
+from halimede.cli.options import Format
 from halimede.health_checks.check import Check
 from halimede.messages import Load
-from services.broker import MosquittoProcess
-from services.gm.app import GlobalManager
-from services.gm.cluster.local import LocalCluster
+from services.broker import MosquittoProcess, find_mosquitto
 from services.site import LocalSite, Security
-from tests.integration.cli.test_commands import DIGITS, running
+from tests.integration.cli.conftest import Output, Printed, background, manager, running
 from tests.ports import free_port
-from tests.waiting import patience
-
-Output = pytest.CaptureFixture[str]
+from tests.waiting import eventually, patience
 
 
 async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
-    await client.wait_until(lambda b: "Ready" in str(b), "models", "digits-big", timeout_s=30)
-    await client.wait_until(lambda b: "Ready" in str(b), "models", "digits-small", timeout_s=30)
-    capsys.readouterr()
+    for model in ("digits-big", "digits-small"):
+        await client.wait_until(lambda b: "Ready" in str(b), "models", model, timeout_s=30)
     assert await status.show_status(broker, Format.TABLE) == 0
     shown = capsys.readouterr().out
     for part in (str(broker), "mosquitto version", "round trip", "GM:       up, version", "2 online", "1 Running"):
@@ -66,13 +59,10 @@ async def test_status_without_a_gm_or_a_broker_says_so_and_fails(broker: BrokerA
 
 @pytest.mark.slow
 async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, nodes: Any, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
     load = topics.LOAD.at(ns="default", service="digits", worker="digits-cloud-cloud0")
     await nodes["cloud0"].bus.publish(load, Load(credits=7, service_ms=1.5))
-    capsys.readouterr()
     await top.show_system(broker, 1.0, "rate", Format.JSON, once=True)
     told = json.loads(capsys.readouterr().out)
     (service,) = told["services"]
@@ -85,33 +75,26 @@ async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
 
 
 async def test_top_goes_on_while_the_broker_is_away(
-    mosquitto: MosquittoProcess, broker: BrokerAddress, gm: None, capsys: Output
+    mosquitto: MosquittoProcess, broker: BrokerAddress, gm: None, printed: Printed
 ) -> None:
-    watching = asyncio.create_task(top.show_system(broker, 0.2, "phase", Format.JSON, once=False))
-    lines: list[dict[str, Any]] = []
+    async def shows(connected: bool) -> None:
+        def last() -> Any:
+            lines = printed.out.splitlines()
+            return json.loads(lines[-1])["broker"]["connected"] if lines else None
 
-    async def seen(connected: bool) -> None:
-        async with asyncio.timeout(patience(30)):
-            while not lines or lines[-1]["broker"]["connected"] is not connected:
-                lines.extend(json.loads(line) for line in capsys.readouterr().out.splitlines())
-                await asyncio.sleep(0.1)
+        await eventually(lambda: last() is connected, 30, 0.1)
 
-    await seen(True)
-    await mosquitto.kill()
-    await seen(False)
-    await mosquitto.start()
-    await seen(True)
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    async with background(top.show_system(broker, 0.2, "phase", Format.JSON, once=False)):
+        await shows(True)
+        await mosquitto.kill()
+        await shows(False)
+        await mosquitto.start()
+        await shows(True)
 
 
 async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, digits_running: None, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    await running(client)
-    capsys.readouterr()
     nodes["edge0"].obedient = False
     assert await drain.drain_node(broker, "edge0", wait=True, timeout_s=1.0) == 1
     said = capsys.readouterr()
@@ -128,6 +111,12 @@ async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
         await drain.drain_node(broker, "edge9", wait=False, timeout_s=1)
 
 
+FINE = {
+    "name", "connection", "limits", "round trip", "large frames", "allocator", "global manager", "clock", "services",
+    "dead letters",
+}  # fmt: skip
+
+
 async def checks(address: str, credentials: str = "") -> dict[str, Check]:
     return {check.name: check async for check in doctor.examine(address, credentials)}
 
@@ -140,19 +129,7 @@ async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
     assert {"strangers", "access rules"} <= {check.name for check in found.values() if check.level == "warning"}
     assert "problem" not in {check.level for check in found.values()}
     assert found["protocol"].found == "MQTT v5"
-    for name in (
-        "name",
-        "connection",
-        "limits",
-        "round trip",
-        "large frames",
-        "allocator",
-        "global manager",
-        "clock",
-        "services",
-        "dead letters",
-    ):
-        assert found[name].level == "ok", found[name]
+    assert {name: found[name].level for name in FINE} == dict.fromkeys(FINE, "ok")
     assert await doctor.run_checks(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
     assert json.loads(capsys.readouterr().out)["level"] == "warning"
 
@@ -167,19 +144,18 @@ async def test_doctor_without_a_gm_is_a_problem(broker: BrokerAddress, capsys: O
 @pytest.fixture
 async def slow(tmp_path: Path) -> AsyncIterator[int]:
     """A Mosquitto with its own defaults: no set_tcp_nodelay, and nothing about its allocator."""
-    import shutil
-
     port = free_port()
     config = tmp_path / "slow.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nuser root\nlog_dest none\n")
-    binary = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
-    process = await asyncio.create_subprocess_exec(binary, "-c", str(config))
-    async with asyncio.timeout(patience(30)):
-        while True:
-            with contextlib.suppress(OSError):
-                (await asyncio.open_connection("127.0.0.1", port))[1].close()
-                break
-            await asyncio.sleep(0.05)
+    process = await asyncio.create_subprocess_exec(find_mosquitto(), "-c", str(config))
+
+    async def accepts() -> bool:
+        with contextlib.suppress(OSError):
+            (await asyncio.open_connection("127.0.0.1", port))[1].close()
+            return True
+        return False
+
+    await eventually(accepts, 30, 0.05)
     yield port
     process.terminate()
     await process.wait()
@@ -227,19 +203,11 @@ async def test_doctor_is_content_with_a_guarded_site(
     monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "absent"))
     site = LocalSite(tmp_path / "home", ["edge0"], security)
     site.make()
-    async with (
-        MosquittoProcess(tmp_path / "home", port=free_port(), access=site.access, secure=site.secure) as guarded,
-        LocalCluster(tmp_path / "store.db") as cluster,
-    ):
+    async with MosquittoProcess(tmp_path / "home", port=free_port(), access=site.access, secure=site.secure) as guarded:
         settings = MqttSettings.from_url(guarded.url, credentials=site.gm)
-        work = asyncio.create_task(GlobalManager(MqttBus("gm", settings), cluster, cluster).run())
-        try:
+        async with manager(settings, tmp_path / "store.db"):
             found = await checks(guarded.url, str(site.operator))
             for name in ("encryption", "strangers", "credentials", "round trip", "access rules", "global manager"):
                 assert found[name].level == "ok", found[name]
             stranger = await checks(guarded.url)
             assert "problem" in {check.level for check in stranger.values()}
-        finally:
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work

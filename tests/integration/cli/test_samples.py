@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,69 +13,29 @@ import pytest
 from PIL import Image
 
 from halimede import codec, topics
-from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands import apply, get, publish, results
-from halimede.cli.commands.publish import PublishPlan
-from halimede.cli.output import Format
+from halimede.cli.options import Format
 from halimede.cli.waiting import NotReadyError
 from halimede.contract.examples import EXAMPLES, PNG
 from halimede.errors import HalimedeError, TooLargeError
-from halimede.messages import CameraStatus, Frame, Result
+from halimede.messages import CameraStatus, Result
+from halimede.topic import Topic
 from halimede.tracing import read
-from services.broker import MosquittoProcess
 from tests.cameras import video
 from tests.collector import collector
-from tests.integration.cli.test_commands import DIGITS
-from tests.simulated import eventually
+from tests.inbox import Inbox
+from tests.integration.cli.conftest import DIGITS, Output, Reader, plan
 from tests.typed import halimede
-from tests.waiting import patience
-
-Output = pytest.CaptureFixture[str]
-
-
-class Reader:
-    """An edge worker's ear."""
-
-    def __init__(self) -> None:
-        self.payloads: list[bytes] = []
-
-    async def __call__(self, delivery: Delivery[bytes]) -> None:
-        self.payloads.append(bytes(delivery.body))
-
-    async def frames(self, count: int) -> list[Frame]:
-        async with asyncio.timeout(patience(5)):
-            while len(self.payloads) < count:
-                await asyncio.sleep(0.01)
-        return [codec.decode(topics.REQUEST, payload) for payload in self.payloads]
-
-
-@pytest.fixture
-async def bus(mosquitto: MosquittoProcess) -> AsyncIterator[MqttBus]:
-    async with MqttBus("reader", mosquitto.url) as bus:
-        await bus.wait_connected(patience(5))
-        yield bus
-
-
-@pytest.fixture
-async def reader(bus: MqttBus) -> Reader:
-    reader = Reader()
-    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), reader)
-    return reader
+from tests.waiting import eventually, patience
 
 
 def folder(path: Path, count: int) -> str:
     for i in range(count):
         (path / f"{i:03}.png").write_bytes(PNG)
     return str(path)
-
-
-def plan(
-    *paths: str, fps: float = 0, rounds: int = 1, qos: int = 1, bare: bool = False, camera: str = "cam0"
-) -> PublishPlan:
-    return PublishPlan(paths, camera, "default", fps, rounds, qos, bare)
 
 
 async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
@@ -121,10 +79,7 @@ async def test_pictures_sorted_by_class_are_warned_of_and_can_be_shuffled(
 
 
 def test_a_shuffled_order_needs_pictures() -> None:
-    for words, said in (
-        (("--seed", "1"), "give --shuffle with --seed"),
-        (("--shuffle", "--seed", "-1"), "-1"),
-    ):
+    for words, said in ((("--seed", "1"), "give --shuffle with --seed"), (("--shuffle", "--seed", "-1"), "-1")):
         done = halimede("publish", ".", "--camera", "cam0", *words)
         assert done.returncode == 2
         assert said in done.stderr
@@ -133,9 +88,7 @@ def test_a_shuffled_order_needs_pictures() -> None:
 
 async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
     await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
-    async with asyncio.timeout(patience(5)):
-        while not reader.payloads:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: reader.payloads)
     assert reader.payloads == [PNG]
 
 
@@ -153,14 +106,22 @@ async def test_frames_that_nobody_takes_are_told(
     assert "3 of them had no subscriber: no edge worker reads camera cam7" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("source", ["pictures", "video"])
+def film(path: Path, count: int) -> str:
+    return str(video(path / "a.avi", count, codec="mjpeg"))
+
+
+EACH_SOURCE = pytest.mark.parametrize(
+    ("send", "make"),
+    [(publish.publish_pictures, folder), (publish.publish_stream, film)],
+    ids=["pictures", "video"],
+)
+
+
+@EACH_SOURCE
 async def test_publish_waits_for_a_reader_and_then_sends_each_frame_once(
-    broker: BrokerAddress, bus: MqttBus, tmp_path: Path, source: str
+    broker: BrokerAddress, bus: MqttBus, tmp_path: Path, send: Any, make: Any
 ) -> None:
-    pictures = str(video(tmp_path / "a.avi", 5, codec="mjpeg")) if source == "video" else folder(tmp_path, 5)
-    order = replace(plan(pictures), wait_s=30.0)
-    send = publish.publish_stream if source == "video" else publish.publish_pictures
-    waiting = asyncio.create_task(send(broker, order))
+    waiting = asyncio.create_task(send(broker, plan(make(tmp_path, 5), wait_s=30.0)))
     await asyncio.sleep(0.8)
     assert not waiting.done()
     late = Reader()
@@ -170,13 +131,11 @@ async def test_publish_waits_for_a_reader_and_then_sends_each_frame_once(
     assert len(late.payloads) == 5
 
 
-@pytest.mark.parametrize("source", ["pictures", "video"])
+@EACH_SOURCE
 async def test_publish_that_waited_in_vain_ends_with_what_is_missing(
-    broker: BrokerAddress, client: Client, tmp_path: Path, source: str
+    broker: BrokerAddress, client: Client, tmp_path: Path, send: Any, make: Any
 ) -> None:
-    pictures = str(video(tmp_path / "a.avi", 5, codec="mjpeg")) if source == "video" else folder(tmp_path, 5)
-    send = publish.publish_stream if source == "video" else publish.publish_pictures
-    order = replace(plan(pictures), wait_s=0.6)
+    order = plan(make(tmp_path, 5), wait_s=0.6)
     with pytest.raises(NotReadyError, match="no service in namespace default has it in edgeWorker"):
         await send(broker, order)
     await apply.apply_manifests(broker, [DIGITS], "")
@@ -207,18 +166,20 @@ async def test_a_picture_over_the_limit_is_refused_before_the_first_is_sent(
 async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
     broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
-    tmp_path = tmp_path / "pictures"
-    tmp_path.mkdir()
-    (tmp_path / "notes.png").write_text("no picture")
-    with pytest.raises(HalimedeError, match=r"notes\.png: this is neither JPEG nor PNG"):
-        await publish.publish_pictures(broker, plan(str(tmp_path / "notes.png")))
-    with pytest.raises(HalimedeError, match="there is no JPEG or PNG"):
-        await publish.publish_pictures(broker, plan(str(tmp_path)))
-    with pytest.raises(HalimedeError, match="no such file"):
-        await publish.publish_pictures(broker, plan(str(tmp_path / "absent")))
-    folder(tmp_path, 1)
-    await publish.publish_pictures(broker, plan(str(tmp_path)))
-    assert "skipped 1 files that are neither JPEG nor PNG" in capsys.readouterr().err
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    (pictures / "notes.png").write_text("no picture")
+    (pictures / "empty.png").touch()
+    for name, error in (
+        ("notes.png", r"notes\.png: this is neither JPEG nor PNG"),
+        ("empty.png", r"empty\.png: the file is empty"),
+        ("", "there is no JPEG or PNG"),
+        ("absent", "no such file"),
+    ):
+        with pytest.raises(HalimedeError, match=error):
+            await publish.publish_pictures(broker, plan(str(pictures / name)))
+    await publish.publish_pictures(broker, plan(folder(pictures, 1)))
+    assert "skipped 2 files that are neither JPEG nor PNG" in capsys.readouterr().err
     assert len(await reader.frames(1)) == 1
 
 
@@ -238,11 +199,11 @@ async def test_cameras_are_listed_with_their_state_and_who_reads_them(
     await bus.publish(topics.NODE_CAMERA_STATUS.at(node="edge0", ns="other", camera="yard"), yard)
     capsys.readouterr()
     await get.show_cameras(broker, "", "default", Format.TABLE)
-    header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split("  ")[0] == "NAME"
-    assert [row.split()[0] for row in rows] == ["cam0", "cam1", "door"]
-    assert rows[0].split() == ["cam0", "no", "status", "-", "-", "-", "-", "digits"]
-    assert rows[2].split()[1:7] == ["running", "25", "100", "640", "x", "480"]
+    header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert header[0] == "NAME"
+    assert [row[0] for row in rows] == ["cam0", "cam1", "door"]
+    assert rows[0] == ["cam0", "no", "status", "-", "-", "-", "-", "digits"]
+    assert rows[2][1:7] == ["running", "25", "100", "640", "x", "480"]
     await asyncio.to_thread(get.get, "cameras/door", output=Format.NAME, broker=broker.settings.where)
     assert capsys.readouterr().out.split() == ["camera/door"]
     await get.show_cameras(broker, "yard", "", Format.WIDE)
@@ -261,7 +222,7 @@ def result(id_: str, **changes: object) -> Result:
 
 
 async def send_until(
-    bus: MqttBus, found: asyncio.Task[None], ids: list[str], to: topics.Topic[Result] = topics.RESULT
+    bus: MqttBus, found: asyncio.Task[None], ids: list[str], to: Topic[Result] = topics.RESULT
 ) -> None:
     """Send results, again and again, as a reader that has just come sees only what comes now."""
     async with asyncio.timeout(patience(10)):
@@ -284,21 +245,15 @@ async def test_results_are_shown_once_each_however_often_they_come(
 
 
 async def test_results_end_when_their_service_is_deleted(
-    broker: BrokerAddress, client: Client, nodes: Any, bus: MqttBus, capsys: Output
+    broker: BrokerAddress, client: Client, digits_running: None, bus: MqttBus, capsys: Output
 ) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "", wait_s=30)
-    capsys.readouterr()
     following = asyncio.create_task(results.show_results(broker, "digits", "default", 0, Format.JSON))
-    seen: list[str] = []
 
-    def shown() -> bool:
-        seen.extend(capsys.readouterr().out.splitlines())
-        return bool(seen)
+    async def is_shown() -> bool:
+        await bus.publish(topics.RESULT.at(ns="default", service="digits"), result("0" * 32))
+        return bool(capsys.readouterr().out)
 
-    async with asyncio.timeout(patience(30)):
-        while not shown():
-            await bus.publish(topics.RESULT.at(ns="default", service="digits"), result("0" * 32))
-            await asyncio.sleep(0.05)
+    await eventually(is_shown, 30, 0.05)
     await bus.clear(topics.STATUS.at(ns="default", plural="models", name="digits"))  # a Model of the same name
     await asyncio.sleep(0.2)
     assert not following.done()
@@ -347,18 +302,14 @@ def test_remembered_ids_are_bounded() -> None:
 async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
     broker: BrokerAddress, bus: MqttBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Delivery[bytes]] = []
-
-    async def take(delivery: Delivery[bytes]) -> None:
-        seen.append(delivery)
-
-    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), take)
+    inbox: Inbox[bytes] = Inbox()
+    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), inbox)
     async with collector() as there:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
         await publish.publish_pictures(broker, plan(folder(tmp_path, 1)))
         await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True))
-        await eventually(lambda: len(seen) == 2 and len(there.spans) == 2, 30)
-    ours, bare = seen
+        await eventually(lambda: len(inbox.deliveries) == len(there.spans) == 2, 30)
+    ours, bare = inbox.deliveries
     context = read(ours.packet.properties)
     assert context is not None
     assert context.trace == int.from_bytes(codec.decode(topics.REQUEST, ours.body).id)
@@ -372,10 +323,9 @@ async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
 async def test_a_video_is_published_frame_by_frame(
     broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
-    path = video(tmp_path / "a.avi", 20, codec="mjpeg")
-    order = PublishPlan([str(path)], "cam0", "default", 0.0, 2, 1, bare=False, max_width=0)
-    assert publish.is_stream(order.paths)
-    await publish.publish_stream(broker, order)
+    path = film(tmp_path, 20)
+    assert publish.is_stream([path])
+    await publish.publish_stream(broker, plan(path, rounds=2))
     frames = await reader.frames(40)
     assert [frame.sequence for frame in frames] == list(range(40))
     assert all(frame.captured_ns for frame in frames)
@@ -392,7 +342,6 @@ async def test_a_video_is_published_frame_by_frame(
     ],
 )
 async def test_a_video_that_cannot_be_published(broker: BrokerAddress, paths: list[str], message: str) -> None:
-    order = PublishPlan(paths, "cam0", "default", None, 1, 1, bare=False, max_width=0)
     with pytest.raises(HalimedeError, match=message) as caught:
-        await publish.publish_stream(broker, order)
+        await publish.publish_stream(broker, plan(*paths, fps=None))
     assert "hidden" not in str(caught.value)

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.app import app
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import UnreachableError
 from halimede.cli.commands import seen
-from halimede.cli.output import Format
+from halimede.cli.options import Format
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import IdentityQuery
 from halimede.multiedge.reid import Matcher
 from services.broker import MosquittoProcess
 from tests.graphs import write_describer
-from tests.integration.cli.test_following import background
+from tests.integration.cli.conftest import Output, Printed, background, connected
+from tests.integration.gm_world import model
 from tests.simulated import eventually
+from tests.staged import FLAT
+from tests.typed import typed
 from tests.unit.multiedge.reid.scene import finding, looks, matcher, who
-from tests.waiting import patience
 
-Output = pytest.CaptureFixture[str]
 LOBBY = seen.ServiceQuery("default", "lobby")
 A, B = looks(2)
 
@@ -42,7 +41,6 @@ class Gallery:
         self.matcher = matcher
 
     async def start(self) -> None:
-        await self.bus.wait_connected(patience(5))
         await self.bus.subscribe(topics.IDENTITY_QUERY.filter(ns="default", service="lobby"), self._ask)
 
     async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
@@ -57,7 +55,7 @@ class Gallery:
 
 @pytest.fixture
 async def gallery(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[Gallery]:
-    async with MqttBus("lobby-door-edge0", mosquitto.url) as bus:
+    async with connected("lobby-door-edge0", mosquitto) as bus:
         gallery = Gallery(bus, matcher(tmp_path))
         await gallery.start()
         yield gallery
@@ -83,61 +81,41 @@ async def test_what_cannot_be_answered_is_one_clear_line(broker: BrokerAddress, 
         await seen.show_sightings(broker, seen.ServiceQuery("default", "hall"), IdentityQuery(), Format.TABLE)
 
 
-async def test_who_is_seen_now_is_followed(broker: BrokerAddress, gallery: Gallery, capsys: Output) -> None:
-    lines: list[str] = []
+async def test_who_is_seen_now_is_followed(broker: BrokerAddress, gallery: Gallery, printed: Printed) -> None:
+    number = 0
 
-    def shown() -> list[str]:
-        lines.extend(capsys.readouterr().out.splitlines())
-        return lines
+    async def three_lines() -> bool:
+        nonlocal number
+        number += 1
+        await gallery.see(number)
+        return printed.out.count("\n") >= 3
 
     async with background(seen.follow_tracks(broker, LOBBY, "", "door", Format.TABLE)):
-        number = 0
-
-        async def some() -> None:
-            nonlocal number
-            while len(shown()) < 3:
-                number += 1
-                await gallery.see(number)
-                await asyncio.sleep(0.1)
-
-        async with asyncio.timeout(patience(30)):
-            await some()
-    assert "IDENTITY" in lines[0]
-    assert "door" in lines[1]
-    assert "36,36,64,64" in lines[1]
-    await eventually(lambda: number >= 2, 1)
+        await eventually(three_lines, 30, 0.1)
+    header, row, *_ = printed.out.splitlines()
+    assert "IDENTITY" in header
+    assert "door" in row
+    assert "36,36,64,64" in row
 
 
 def test_a_picture_is_described_by_the_services_model(tmp_path: Path) -> None:
     write_describer(tmp_path / "describe.onnx", 16)
     manifest = tmp_path / "model.yaml"
-    manifest.write_text(
-        "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: look}\nspec:\n  url: describe.onnx\n"
-        "  format: onnx\n  preprocess:\n  - {op: grayscale}\n  - {op: resize, width: 4, height: 4}\n"
-        "  - {op: scale, factor: 0.0039}\n  - {op: layout, order: flat}\n  - {op: cast, dtype: float32}\n"
-        "  postprocess: {task: embedding}\n"
-    )
+    processing = {"preprocess": msgspec.to_builtins(FLAT), "postprocess": {"task": "embedding"}}
+    manifest.write_text(json.dumps(model("look", url="describe.onnx", **processing)))
     Image.linear_gradient("L").save(tmp_path / "who.png")
     Image.new("RGB", (20, 30), (200, 120, 40)).save(tmp_path / "blank.png")
     vector = seen.features(str(tmp_path / "who.png"), str(manifest))
     assert len(vector) % 2 == 0
     assert any(vector)
-    with pytest.raises(HalimedeError, match="no features"):
-        seen.features(str(tmp_path / "blank.png"), str(manifest))
-    with pytest.raises(HalimedeError, match="neither JPEG nor PNG"):
-        seen.features(str(manifest), str(manifest))
-    manifest.write_text(manifest.read_text().replace("url: describe.onnx", "url: https://example.com/m.onnx"))
+    for file, error in (("blank.png", "no features"), ("model.yaml", "neither JPEG nor PNG")):
+        with pytest.raises(HalimedeError, match=error):
+            seen.features(str(tmp_path / file), str(manifest))
+    manifest.write_text(manifest.read_text().replace("describe.onnx", "https://example.com/m.onnx"))
     with pytest.raises(InvalidFieldError, match="download the model"):
         seen.features(str(tmp_path / "who.png"), str(manifest))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["lobby", "--picture", "a.png"],
-        ["lobby", "x", "--picture", "a.png", "--model", "m.yaml"],
-        ["lobby", "-f", "--since", "1h"],
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(words: list[str]) -> None:
-    assert CliRunner().invoke(app, ["seen", *words]).exit_code == 2
+@pytest.mark.parametrize("options", ["--picture a.png", "x --picture a.png --model m.yaml", "-f --since 1h"])
+def test_options_that_do_not_go_together_are_refused(options: str) -> None:
+    typed("seen", "lobby", *options.split(), code=2)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.kubernetes.double.errors import ApiError
+from tests.kubernetes.double.errors import ApiError, details_of
 from tests.kubernetes.double.kinds import Kind
 
 
@@ -36,7 +36,6 @@ class Rule:
         )
 
     def allows(self, act: Act) -> bool:
-        """Whether the rule covers the act."""
         if not {act.verb, "*"} & self.verbs:
             return False
         if act.path is not None:
@@ -62,7 +61,6 @@ class Act:
 
     @classmethod
     def on(cls, kind: Kind, verb: str, namespace: str, name: str, subresource: str = "") -> Act:
-        """An act on a resource."""
         resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
         return cls(verb=verb, group=kind.group, resource=resource, namespace=namespace, name=name)
 
@@ -95,19 +93,10 @@ class Access:
         return token
 
     def grant(self, token: str, rule: Rule) -> None:
-        """Give a user one right more."""
         self._users[token][1].append(rule)
 
-    def remove(self, token: str) -> None:
-        """Let nobody in with this token any more."""
-        self._users.pop(token, None)
-
     def user(self, authorization: str | None) -> str:
-        """Return whom a request's header stands for (its name).
-
-        Raises:
-            ApiError: the token is unknown (401).
-        """
+        """Return whom a request's header stands for (its name). Raises ApiError."""
         if not authorization:
             return "system:anonymous"
         found = self._users.get(authorization.removeprefix("Bearer ").strip())
@@ -133,9 +122,5 @@ def _words(user: str, act: Act) -> tuple[str, dict[str, Any]]:
     full = f"{plural}.{act.group}" if act.group else plural
     named = f' "{act.name}"' if act.name else ""
     where = f'in the namespace "{act.namespace}"' if act.namespace else "at the cluster scope"
-    message = (
-        f'{full}{named} is forbidden: User "{user}" cannot {act.verb} resource "{act.resource}" in API group '
-        f'"{act.group}" {where}'
-    )
-    details = {"name": act.name, "group": act.group, "kind": plural}
-    return message, {key: value for key, value in details.items() if value}
+    cannot = f'User "{user}" cannot {act.verb} resource "{act.resource}" in API group "{act.group}" {where}'
+    return f"{full}{named} is forbidden: {cannot}", details_of(act.name, act.group, plural)

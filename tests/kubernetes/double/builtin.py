@@ -13,7 +13,7 @@ from typing import Any
 
 from kubernetes_validate.utils import schema_contents
 
-from tests.kubernetes.double.errors import Cause, bad_request, required
+from tests.kubernetes.double.errors import ApiError, Cause, bad_request, required
 from tests.kubernetes.double.kinds import Kind
 from tests.kubernetes.double.quantities import canonical
 
@@ -28,45 +28,19 @@ _GROUPS = {
     "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
 }
 _GO = {"string": "string", "integer": "int32", "boolean": "bool", "number": "float64", "array": "[]", "object": "map"}
+_JSON = {str: "string", bool: "bool", int: "number", float: "number", dict: "object", list: "array"}
 #: false says something else than nothing here
-_FALSE_KEPT = frozenset(
-    [
-        "automountServiceAccountToken",
-        "enableServiceLinks",
-        "optional",
-        "privileged",
-        "runAsNonRoot",
-        "immutable",
-        "started",
-        "served",
-        "storage",
-        "readOnlyRootFilesystem",
-        "allowPrivilegeEscalation",
-        "controller",
-        "blockOwnerDeletion",
-        "shareProcessNamespace",
-        "hostUsers",
-        "setHostnameAsFQDN",
-        "allocateLoadBalancerNodePorts",
-        "suspend",
-    ]
-)
+_FALSE_KEPT = {
+    "automountServiceAccountToken", "enableServiceLinks", "optional", "privileged", "runAsNonRoot", "immutable",
+    "started", "served", "storage", "readOnlyRootFilesystem", "allowPrivilegeEscalation", "controller",
+    "blockOwnerDeletion", "shareProcessNamespace", "hostUsers", "setHostnameAsFQDN", "allocateLoadBalancerNodePorts",
+    "suspend",
+}  # fmt: skip
 #: zero says nothing here
-_ZERO_DROPPED = frozenset(
-    [
-        "minReadySeconds",
-        "initialDelaySeconds",
-        "hostPort",
-        "nodePort",
-        "observedGeneration",
-        "generation",
-        "readyReplicas",
-        "updatedReplicas",
-        "availableReplicas",
-        "unavailableReplicas",
-        "fullyLabeledReplicas",
-    ]
-)
+_ZERO_DROPPED = {
+    "minReadySeconds", "initialDelaySeconds", "hostPort", "nodePort", "observedGeneration", "generation",
+    "readyReplicas", "updatedReplicas", "availableReplicas", "unavailableReplicas", "fullyLabeledReplicas",
+}  # fmt: skip
 #: an empty text says something else than nothing here
 _EMPTY_KEPT = {"holderIdentity", "storageClassName", "ingressClassName", "key", "namespace", "apiGroup"}
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -85,11 +59,7 @@ def _root(group: str, version: str, kind: str) -> dict[str, Any]:
 
 
 def decode(kind: Kind, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the body as the server understands it, and the unknown fields that it dropped.
-
-    Raises:
-        ApiError: a field has a wrong type (400).
-    """
+    """Return the body as the server understands it, and the unknown fields that it dropped. Raises ApiError (400)."""
     reader = _Reader(kind)
     decoded = reader.object(body, _root(kind.group, kind.version, kind.kind), "")
     decoded["apiVersion"], decoded["kind"] = kind.api_version, kind.kind
@@ -177,15 +147,16 @@ class _Reader:
         types = schema.get("type", [])
         wanted = next((each for each in ([types] if isinstance(types, str) else types) if each != "null"), "")
         if wanted and not _is(value, wanted):
-            self._refuse(value, wanted, path)
+            go = _JSON[type(value)]
+            said = f"json: cannot unmarshal {go} into Go struct field {self._kind.kind}.{path} of type {_GO[wanted]}"
+            raise self._refused(said)
         if isinstance(value, dict):
             read = self.object(value, schema, path)
             is_map = isinstance(schema.get("additionalProperties"), dict)
             return None if is_map and not read and not entry else read
         if isinstance(value, list):
             items = schema.get("items", {})
-            read = [self._value(each, items, f"{path}[{i}]", name, entry=True) for i, each in enumerate(value)]
-            return read or None
+            return [self._value(each, items, f"{path}[{i}]", name, entry=True) for i, each in enumerate(value)] or None
         return None if not (entry or needed) and _nothing(name, value) else value
 
     def _quantity(self, value: Any, path: str) -> str:
@@ -195,7 +166,7 @@ class _Reader:
         text = canonical(value, finest=finest) if number else None
         if text is None:
             said = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-            raise bad_request(f"{self._name()} cannot be handled as a {self._kind.kind}: {said} ({path})")
+            raise self._refused(f"{said} ({path})")
         return text
 
     def _time(self, value: Any, path: str, *, micro: bool) -> str:
@@ -203,17 +174,13 @@ class _Reader:
         if found is None or (micro and len(found[2] or "") != 7):
             form = "2006-01-02T15:04:05.000000Z07:00" if micro else "2006-01-02T15:04:05Z07:00"
             said = f'parsing time "{value}" as "{form}": cannot parse'
-            raise bad_request(f"{self._name()} cannot be handled as a {self._kind.kind}: {said} ({path})")
+            raise self._refused(f"{said} ({path})")
         at = datetime.fromisoformat(value).astimezone(UTC)
         return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
-    def _refuse(self, value: Any, wanted: str, path: str) -> None:
-        go = {str: "string", bool: "bool", int: "number", float: "number", dict: "object", list: "array"}[type(value)]
-        said = f"json: cannot unmarshal {go} into Go struct field {self._kind.kind}.{path} of type {_GO[wanted]}"
-        raise bad_request(f"{self._name()} cannot be handled as a {self._kind.kind}: {said}")
-
-    def _name(self) -> str:
-        return f'{self._kind.kind} in version "{self._kind.version}"'
+    def _refused(self, why: str) -> ApiError:
+        kind = self._kind
+        return bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}')
 
 
 def _nothing(name: str, value: Any) -> bool:

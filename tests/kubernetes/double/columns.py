@@ -9,7 +9,7 @@ from typing import Any
 from tests.kubernetes.double.kinds import Kind
 
 _NAME = {"name": "Name", "type": "string", "format": "name", "priority": 0, "jsonPath": ".metadata.name"}
-_AGE = {"name": "Age", "type": "date", "priority": 0, "jsonPath": ".metadata.creationTimestamp"}
+_AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _STEP = re.compile(
     r"""\.((?:[^.\[\\]|\\.)+)|\[(-?\d+|\*)\]|\[['"]([^'"]+)['"]\]|\[\?\(@\.([\w.]+)\s*==\s*['"]([^'"]*)['"]\)\]"""
 )
@@ -17,14 +17,11 @@ _STEP = re.compile(
 
 def columns_of(kind: Kind) -> list[dict[str, Any]]:
     """Return a kind's columns; the name comes first."""
-    custom = [{"priority": 0, "format": "", "description": "", **column} for column in kind.columns]
-    if not custom:
-        custom = [{"format": "", "description": "", **_AGE}]
+    custom = [{"priority": 0, "format": "", "description": "", **column} for column in kind.columns or (_AGE,)]
     return [{"description": "Name must be unique within a namespace.", **_NAME}, *custom]
 
 
 def row(columns: list[dict[str, Any]], body: dict[str, Any]) -> list[Any]:
-    """Return the cells of one object."""
     return [_cell(column, find(body, column["jsonPath"])) for column in columns]
 
 
@@ -76,12 +73,9 @@ def age(timestamp: str) -> str:
     seconds = int((datetime.now(UTC) - then).total_seconds())
     if seconds < 120:
         return f"{max(0, seconds)}s"
-    minutes = seconds // 60
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
+    minutes, hours = seconds // 60, seconds // 3600
     if minutes < 180:
-        return f"{minutes}m"
-    hours = minutes // 60
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
+        return f"{minutes}m{seconds % 60}s" if minutes < 10 and seconds % 60 else f"{minutes}m"
+    if hours < 48:
+        return f"{hours}h{minutes % 60}m" if hours < 8 and minutes % 60 else f"{hours}h"
+    return f"{hours // 24}d"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,12 +38,12 @@ class Request:
 
     @property
     def writes(self) -> bool:
-        """Whether it asks for a change."""
         return self.verb in WRITES
 
 
 Matches = Callable[[Request], bool]
-#: None: go on as if nothing was; an int: answer with that code; "drop": close the connection
+#: None: go on as if nothing was; an int: answer with that code; "drop": close the connection; "lose": after it is done;
+#: "hang": hold the connection
 Outcome = int | str | None
 
 
@@ -51,7 +51,7 @@ Outcome = int | str | None
 class Fault:
     """What happens to the next requests of a kind."""
 
-    act: Callable[[], Awaitable[Outcome]]
+    outcome: Outcome
     matches: Matches
     left: int
     retry_after: int | None = None
@@ -59,7 +59,6 @@ class Fault:
     struck: int = 0
 
     def end(self) -> None:
-        """Let requests pass again."""
         self.left = 0
 
 
@@ -74,63 +73,35 @@ class Control:
 
     @property
     def access(self) -> Access:
-        """Who may do what."""
         return self._double.access
 
     @property
     def forbidden(self) -> list[Refusal]:
-        """Every act that RBAC refused."""
         return self._double.access.forbidden
 
     def writes(self, resource: str | None = None, *, since: float = 0.0) -> list[Request]:
         """Return the requests for changes (of one plural), whatever the answer was."""
         return [r for r in self.log if r.writes and r.at >= since and resource in {None, r.resource}]
 
-    def requests(self, matches: Matches) -> list[Request]:
-        """Return the requests that match."""
-        return [request for request in self.log if matches(request)]
-
     def fail(
         self, code: int, *, times: int = 1, matches: Matches = lambda _: True, retry_after: int | None = None
     ) -> Fault:
         """Answer the next requests with a code: 409, 410, 429, 500, 503, 504."""
-
-        async def act() -> Outcome:
-            return code
-
-        return self._add(Fault(act=act, matches=matches, left=times, retry_after=retry_after))
+        return self._add(Fault(outcome=code, matches=matches, left=times, retry_after=retry_after))
 
     def drop(self, *, times: int = 1, matches: Matches = lambda _: True) -> Fault:
         """Close the connection of the next requests instead of answering; nothing is done."""
-
-        async def act() -> Outcome:
-            return "drop"
-
-        return self._add(Fault(act=act, matches=matches, left=times))
+        return self._add(Fault(outcome="drop", matches=matches, left=times))
 
     def lose(self, *, times: int = 1, matches: Matches = lambda _: True) -> Fault:
         """Do what the next requests ask for, but close the connection instead of answering."""
-
-        async def act() -> Outcome:
-            return "lose"
-
-        return self._add(Fault(act=act, matches=matches, left=times))
-
-    def delay(self, seconds: float, *, times: int = 1, matches: Matches = lambda _: True) -> Fault:
-        """Let the next requests wait before they are done."""
-
-        async def act() -> Outcome:
-            await asyncio.sleep(seconds)
-            return None
-
-        return self._add(Fault(act=act, matches=matches, left=times))
+        return self._add(Fault(outcome="lose", matches=matches, left=times))
 
     def hang(self, *, times: int = 1, matches: Matches = lambda _: True) -> Fault:
         """Never answer the next requests; they hold their connections."""
-        return self.delay(3600.0, times=times, matches=matches)
+        return self._add(Fault(outcome="hang", matches=matches, left=times))
 
     def calm(self) -> None:
-        """End all faults."""
         self._faults.clear()
 
     def _add(self, fault: Fault) -> Fault:
@@ -147,7 +118,9 @@ class Control:
             return None, None
         fault.left -= 1
         fault.struck += 1
-        return await fault.act(), fault
+        if fault.outcome == "hang":
+            await asyncio.sleep(3600.0)
+        return fault.outcome, fault
 
     def expire(self) -> None:
         """Forget the history of changes: watches and continued lists from before get 410."""

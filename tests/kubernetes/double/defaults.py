@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 from typing import Any
 
@@ -42,13 +43,9 @@ def fill(kind: Kind, body: Body) -> None:
             _service(spec)
         case "horizontalpodautoscalers":
             _autoscaler(spec)
-        case _:
-            pass
 
 
 def _secret(body: Body) -> None:
-    import base64
-
     plain = body.pop("stringData", None) or {}
     if plain:
         data = {name: base64.b64encode(text.encode()).decode() for name, text in plain.items()}
@@ -98,13 +95,9 @@ def _autoscaler(spec: Body) -> None:
     if not spec.get("metrics"):
         target = {"type": "Utilization", "averageUtilization": 80}
         spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
-    behavior = spec.get("behavior")
-    if behavior is None:
+    if (behavior := spec.get("behavior")) is None:
         return
-    pods, percent = (
-        {"type": "Pods", "value": 4, "periodSeconds": 15},
-        {"type": "Percent", "value": 100, "periodSeconds": 15},
-    )
+    pods, percent = ({"type": kind, "value": n, "periodSeconds": 15} for kind, n in (("Pods", 4), ("Percent", 100)))
     up = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [pods, percent]}
     behavior["scaleUp"] = {**up, **(behavior.get("scaleUp") or {})}
     behavior["scaleDown"] = {"selectPolicy": "Max", "policies": [percent], **(behavior.get("scaleDown") or {})}
@@ -146,8 +139,6 @@ def begin(kind: Kind, body: Body) -> None:
             status["nodeInfo"] = {**dict.fromkeys(_NODE_INFO, ""), **status.get("nodeInfo", {})}
         case _ if kind.status and kind is not CRD:
             body["status"] = {}
-        case _:
-            pass
 
 
 def _class(spec: Body) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from tests.kubernetes.double.kinds import BUILT_IN, CRD, Kind
 from tests.kubernetes.double.schema import Schema
 from tests.kubernetes.double.store import Event, Storage, Store
-from tests.kubernetes.double.writing import now
+from tests.kubernetes.podstates import now
 
 
 class Kinds:
@@ -24,12 +24,10 @@ class Kinds:
 
     def of(self, api_version: str, kind: str) -> Kind | None:
         """Return the kind that an owner reference names."""
-        return next(
-            (each for each in self._by_path.values() if (each.api_version, each.kind) == (api_version, kind)), None
-        )
+        named = (each for each in self._by_path.values() if (each.api_version, each.kind) == (api_version, kind))
+        return next(named, None)
 
     def all(self) -> list[Kind]:
-        """Return all of them."""
         return list(self._by_path.values())
 
     def stored(self) -> dict[Storage, Kind]:
@@ -66,19 +64,17 @@ def establish(body: dict[str, Any]) -> None:
     names.setdefault("singular", names["kind"].lower())
     names.setdefault("listKind", f"{names['kind']}List")
     spec.setdefault("conversion", {"strategy": "None"})
-    at = now()
+    conditions = (
+        ("NamesAccepted", "NoConflicts", "no conflicts found"),
+        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+    )
+    fields = ("type", "reason", "message")
+    holds = {"status": "True", "lastTransitionTime": now()}
     body["status"] = {
-        "conditions": [
-            _condition("NamesAccepted", "NoConflicts", "no conflicts found", at),
-            _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", at),
-        ],
+        "conditions": [{**holds, **dict(zip(fields, each, strict=True))} for each in conditions],
         "acceptedNames": names,
         "storedVersions": [version["name"] for version in spec["versions"] if version["storage"]],
     }
-
-
-def _condition(kind: str, reason: str, message: str, at: str) -> dict[str, Any]:
-    return {"type": kind, "status": "True", "lastTransitionTime": at, "reason": reason, "message": message}
 
 
 def _kind(body: dict[str, Any]) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -27,7 +28,6 @@ class ApiError(Exception):
         self.token = token
 
     def status(self) -> dict[str, Any]:
-        """Return the body of the answer."""
         meta = {"continue": self.token} if self.token else {}
         status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": meta, "status": "Failure"}
         status["message"] = self.message
@@ -38,22 +38,19 @@ class ApiError(Exception):
         return {**status, "code": self.code}
 
 
+@dataclass(frozen=True)
 class Cause:
     """What is wrong with one field, as `field.Error` of the real server."""
 
-    __slots__ = ("field", "message", "reason")
-
-    def __init__(self, reason: str, field: str, message: str) -> None:
-        self.reason = reason
-        self.field = field
-        self.message = message
+    reason: str
+    field: str
+    message: str
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
 
 
 def required(field: str, detail: str = "") -> Cause:
-    """Say that the field is missing."""
     return Cause("FieldValueRequired", field, f"Required value{f': {detail}' if detail else ''}")
 
 
@@ -68,7 +65,6 @@ def forbidden(field: str, detail: str) -> Cause:
 
 
 def unsupported(field: str, value: object, values: list[Any]) -> Cause:
-    """Say that the value is none of the possible ones."""
     supported = ", ".join(shown(each) for each in values)
     return Cause("FieldValueNotSupported", field, f"Unsupported value: {shown(value)}: supported values: {supported}")
 
@@ -82,23 +78,23 @@ def shown(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def _details(kind: Any, name: str) -> dict[str, Any]:
-    details: dict[str, Any] = {}
-    if name:
-        details["name"] = name
-    if kind.group:
-        details["group"] = kind.group
-    return {**details, "kind": kind.plural}
+def details_of(name: str, group: str, kind: str) -> dict[str, Any]:
+    """Return what a Status says of its object."""
+    return {key: value for key, value in (("name", name), ("group", group), ("kind", kind)) if value}
+
+
+def duplicate(field: str, name: str) -> Cause:
+    """Say that an item before has the name."""
+    return Cause("FieldValueDuplicate", field, f'Duplicate value: "{name}"')
 
 
 def bad_request(message: str) -> ApiError:
-    """400."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(kind: Any, name: str) -> ApiError:
-    """404 for an object."""
-    return ApiError(404, "NotFound", f'{kind.resource} "{name}" not found', details=_details(kind, name))
+    details = details_of(name, kind.group, kind.plural)
+    return ApiError(404, "NotFound", f'{kind.resource} "{name}" not found', details=details)
 
 
 def no_such_page() -> ApiError:
@@ -107,8 +103,8 @@ def no_such_page() -> ApiError:
 
 
 def already_exists(kind: Any, name: str) -> ApiError:
-    """409 for a second object of one name."""
-    return ApiError(409, "AlreadyExists", f'{kind.resource} "{name}" already exists', details=_details(kind, name))
+    details = details_of(name, kind.group, kind.plural)
+    return ApiError(409, "AlreadyExists", f'{kind.resource} "{name}" already exists', details=details)
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
@@ -117,16 +113,14 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 def conflict(kind: Any, name: str, why: str = MODIFIED) -> ApiError:
     """409 for an object that is not what the caller believes."""
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
-    return ApiError(409, "Conflict", message, details=_details(kind, name))
+    return ApiError(409, "Conflict", message, details=details_of(name, kind.group, kind.plural))
 
 
 def invalid_object(kind: Any, name: str, causes: list[Cause]) -> ApiError:
     """422 with what is wrong, field by field."""
     said = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(map(str, causes)) + "]"
     full = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
-    details: dict[str, Any] = {"name": name, "group": kind.group, "kind": kind.kind}
-    details = {key: value for key, value in details.items() if value}
-    details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
+    details = details_of(name, kind.group, kind.kind) | {"causes": [asdict(cause) for cause in causes]}
     return ApiError(422, "Invalid", f'{full} "{name}" is invalid: {said}', details=details)
 
 

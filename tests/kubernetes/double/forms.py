@@ -18,11 +18,7 @@ _encode = msgspec.json.encode
 
 
 def negotiated(accept: str) -> str:
-    """Return the form that an Accept header asks for first, of those that there are.
-
-    Raises:
-        ApiError: there is none (406).
-    """
+    """Return the form that an Accept header asks for first, of those that there are. Raises ApiError (406)."""
     for part in (accept or "*/*").split(","):
         media, *rest = [piece.strip() for piece in part.split(";")]
         parameters = dict(piece.partition("=")[::2] for piece in rest)
@@ -62,7 +58,6 @@ def _item(kind: Kind, version: Version) -> bytes:
 
 
 def one(kind: Kind, version: Version, form: str) -> bytes:
-    """Return one object."""
     if form == META_LIST:
         raise _refuse(form, f"is not a list (*{kind.kind})")
     if form == META:
@@ -73,7 +68,6 @@ def one(kind: Kind, version: Version, form: str) -> bytes:
 
 
 def many(kind: Kind, versions: list[Version], meta: dict[str, Any], form: str) -> bytes:
-    """Return a list."""
     if form == META:
         raise _refuse(form, f"is a list (*{kind.kind}List)")
     if form == TABLE:
@@ -123,5 +117,4 @@ def bookmark(kind: Kind, rv: int, form: str) -> bytes:
 
 
 def failure(error: ApiError) -> bytes:
-    """Return the line that ends a watch with an error."""
     return b'{"type":"ERROR","object":' + _encode(error.status()) + b"}\n"

@@ -11,6 +11,8 @@ from tests.kubernetes.double.removal import FOREGROUND, ORPHAN, Remover, Wish
 from tests.kubernetes.double.store import Event, Storage, Store, Version
 
 Named = tuple[Storage, tuple[str, str]]
+#: what it lets pass
+DELAY_S = 0.05
 
 
 class Garbage:
@@ -23,9 +25,6 @@ class Garbage:
         self._due: dict[Named, None] = {}
         self._dependents: dict[str, set[Named]] = {}
         self._wake = asyncio.Event()
-        #: seconds that it lets pass
-        self.delay = 0.05
-        self.enabled = True
         store.listeners.append(self._noted)
 
     def _noted(self, storage: Storage, event: Event) -> None:
@@ -61,13 +60,10 @@ class Garbage:
         return [(kind.storage, (version.metadata.get("namespace", "") if kind.namespaced else "", owner["name"]))]
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             await self._wake.wait()
-            await asyncio.sleep(self.delay)
+            await asyncio.sleep(DELAY_S)
             self._wake.clear()
-            if not self.enabled:
-                continue
             due, self._due = self._due, {}
             for storage, name in due:
                 kind = self._kinds.stored().get(storage)

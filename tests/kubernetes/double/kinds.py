@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.kubernetes.double.schema import Schema
@@ -32,21 +32,18 @@ class Kind:
     stored_as: tuple[str, str] | None = None
     schema: Schema | None = None
     columns: tuple[dict[str, Any], ...] = ()
-    fields: tuple[str, ...] = field(default=())
+    fields: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
-        """`v1` or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """`plural` or `plural.group`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def storage(self) -> tuple[str, str]:
-        """Where its objects are kept."""
         return self.stored_as or (self.group, self.plural)
 
     @property
@@ -64,32 +61,19 @@ def _of(group: str, version: str, kind: str, plural: str, *short: str, **more: A
 
 
 _RBAC = "rbac.authorization.k8s.io"
-_WORKLOAD = {"status": True, "generation": True, "categories": ("all",)}
+_STATED = {"status": True, "generation": True}
+_WORKLOAD = {**_STATED, "categories": ("all",)}
 _EVENT_FIELDS = ("involvedObject.kind", "involvedObject.name", "involvedObject.uid", "reason", "type")
 
 CRD = _of(
-    "apiextensions.k8s.io",
-    "v1",
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-    "crd",
-    "crds",
-    namespaced=False,
-    status=True,
-    generation=True,
-    unconditional=False,
-)
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", "crd", "crds",
+    namespaced=False, status=True, generation=True, unconditional=False,
+)  # fmt: skip
 NAMESPACE = _core("Namespace", "namespaces", "ns", namespaced=False, status=True, fields=("status.phase",))
 POD = _core(
-    "Pod",
-    "pods",
-    "po",
-    status=True,
-    generation=True,
-    returns_deleted=True,
-    categories=("all",),
+    "Pod", "pods", "po", **_WORKLOAD, returns_deleted=True,
     fields=("spec.nodeName", "status.phase", "spec.schedulerName", "spec.restartPolicy"),
-)
+)  # fmt: skip
 EVENTS = _of("events.k8s.io", "v1", "Event", "events", "ev", stored_as=("", "events"))
 BUILT_IN: tuple[Kind, ...] = (
     NAMESPACE,
@@ -106,17 +90,8 @@ BUILT_IN: tuple[Kind, ...] = (
     _of("apps", "v1", "ReplicaSet", "replicasets", "rs", **_WORKLOAD),
     _of("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", status=True),
     _of("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False),
-    _of(
-        "policy",
-        "v1",
-        "PodDisruptionBudget",
-        "poddisruptionbudgets",
-        "pdb",
-        status=True,
-        generation=True,
-        unconditional=False,
-    ),
-    _of("networking.k8s.io", "v1", "Ingress", "ingresses", "ing", status=True, generation=True),
+    _of("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", **_STATED, unconditional=False),
+    _of("networking.k8s.io", "v1", "Ingress", "ingresses", "ing", **_STATED),
     _of("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "netpol", generation=True, unconditional=False),
     _of(_RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False),
     _of(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False),

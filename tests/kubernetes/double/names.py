@@ -66,7 +66,6 @@ def segment_problem(text: str) -> str | None:
 
 
 def label_value_problem(text: str) -> str | None:
-    """Say what is wrong with a label's value."""
     return _problem(text, rf"({_QUALIFIED})?", 63, _VALUE_TEXT)
 
 
@@ -82,7 +81,6 @@ def label_key_problem(text: str) -> str | None:
 
 
 def label_causes(labels: object, field: str) -> list[Cause]:
-    """Check a map of labels."""
     causes: list[Cause] = []
     for key, value in (labels if isinstance(labels, dict) else {}).items():
         if problem := label_key_problem(key):
@@ -100,9 +98,8 @@ def metadata_causes(meta: dict[str, Any], field: str = "metadata") -> list[Cause
         if problem := label_key_problem(key.lower()):
             causes.append(invalid(f"{field}.annotations", key, problem))
     if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATIONS:
-        causes.append(
-            Cause("FieldValueTooLong", f"{field}.annotations", f"Too long: may not be more than {ANNOTATIONS} bytes")
-        )
+        said = f"Too long: may not be more than {ANNOTATIONS} bytes"
+        causes.append(Cause("FieldValueTooLong", f"{field}.annotations", said))
     controllers = []
     for owner in meta.get("ownerReferences") or []:
         for each, said in (("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")):
@@ -116,13 +113,8 @@ def metadata_causes(meta: dict[str, Any], field: str = "metadata") -> list[Cause
         if problem := label_key_problem(finalizer):
             causes.append(invalid(f"{field}.finalizers", finalizer, problem))
         elif "/" not in finalizer and finalizer not in {"orphan", "foregroundDeletion", "kubernetes"}:
-            causes.append(
-                invalid(
-                    f"{field}.finalizers",
-                    finalizer,
-                    "name is neither a standard finalizer name nor is it fully qualified",
-                )
-            )
+            said = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid(f"{field}.finalizers", finalizer, said))
     return causes
 
 

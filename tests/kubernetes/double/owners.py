@@ -43,11 +43,9 @@ class Owners:
         try:
             self._access.check(user, act)
         except ApiError as error:
-            full = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-            said = f'{full} "{name}" is forbidden: {what}: {error}'
-            raise ApiError(
-                403, "Forbidden", said, details={"name": name, "group": kind.group, "kind": kind.plural}
-            ) from error
+            said = f'{kind.resource} "{name}" is forbidden: {what}: {error}'
+            details = {"name": name, "group": kind.group, "kind": kind.plural}
+            raise ApiError(403, "Forbidden", said, details=details) from error
 
 
 def _references(body: Body) -> list[Body]:

@@ -23,11 +23,7 @@ _KEYS = {
 
 
 def patched(content_type: str, current: dict[str, Any], patch: Any, *, custom: bool) -> dict[str, Any]:
-    """Return the object after the patch.
-
-    Raises:
-        ApiError: the form of the patch is not supported (415) or it cannot be applied (400, 422).
-    """
+    """Return the object after the patch. Raises ApiError (415, 400, 422)."""
     form = content_type.partition(";")[0].strip()
     if form == JSON:
         return json_patch(current, patch)
@@ -55,7 +51,6 @@ def merge(current: Any, patch: Any) -> Any:
 
 
 def strategic(current: Any, patch: dict[str, Any]) -> dict[str, Any]:
-    """Apply a strategic merge patch."""
     if patch.get("$patch") == "replace":
         return {name: value for name, value in patch.items() if name != "$patch"}
     merged = dict(current) if isinstance(current, dict) else {}

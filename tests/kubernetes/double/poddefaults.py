@@ -6,7 +6,6 @@ from typing import Any
 
 Body = dict[str, Any]
 _PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-_MODED = {"secret": "defaultMode", "configMap": "defaultMode", "projected": "defaultMode", "downwardAPI": "defaultMode"}
 
 
 def pod_alone(spec: Body) -> None:
@@ -16,9 +15,8 @@ def pod_alone(spec: Body) -> None:
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     tolerations = spec.setdefault("tolerations", [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
-        if not any(
-            each.get("key") in {None, key} and each.get("effect") in {None, "NoExecute"} for each in tolerations
-        ):
+        matching = [each for each in tolerations if each.get("key") in {None, key}]
+        if not any(each.get("effect") in {None, "NoExecute"} for each in matching):
             tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
     for container in [*spec.get("containers", []), *spec.get("initContainers", [])]:
         resources = container.get("resources") or {}
@@ -76,9 +74,9 @@ def _handler(handler: Body) -> None:
 
 
 def _volume(volume: Body) -> None:
-    for source, field in _MODED.items():
+    for source in ("secret", "configMap", "projected", "downwardAPI"):
         if source in volume:
-            volume[source].setdefault(field, 0o644)
+            volume[source].setdefault("defaultMode", 0o644)
     if "hostPath" in volume:
         volume["hostPath"].setdefault("type", "")
     if len(volume) == 1:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tests.kubernetes.double import names
-from tests.kubernetes.double.errors import Cause, forbidden, invalid, required, unsupported
+from tests.kubernetes.double.errors import Cause, duplicate, forbidden, invalid, required, unsupported
 from tests.kubernetes.double.quantities import value_of
 
 Body = dict[str, Any]
@@ -16,7 +16,6 @@ _MUTABLE = ("image",)
 
 
 def pod_causes(spec: Body, at: str) -> list[Cause]:
-    """Check a pod's spec."""
     causes: list[Cause] = []
     volumes: set[str] = set()
     for index, volume in enumerate(spec.get("volumes") or []):
@@ -36,10 +35,9 @@ def pod_causes(spec: Body, at: str) -> list[Cause]:
         for index, container in enumerate(spec.get(part) or []):
             causes += _container(container, f"{at}.{part}[{index}]", volumes, seen)
     causes += names.label_causes(spec.get("nodeSelector"), f"{at}.nodeSelector")
-    if (name := spec.get("nodeName")) and (problem := names.subdomain_problem(name)):
-        causes.append(invalid(f"{at}.nodeName", name, problem))
-    if (account := spec.get("serviceAccountName")) and (problem := names.subdomain_problem(account)):
-        causes.append(invalid(f"{at}.serviceAccountName", account, problem))
+    for field in ("nodeName", "serviceAccountName"):
+        if (name := spec.get(field)) and (problem := names.subdomain_problem(name)):
+            causes.append(invalid(f"{at}.{field}", name, problem))
     return causes + _choices(spec, at)
 
 
@@ -58,7 +56,7 @@ def _name(name: str, at: str, seen: set[str]) -> list[Cause]:
     elif problem := names.label_problem(name):
         causes.append(invalid(at, name, problem))
     if name in seen:
-        causes.append(Cause("FieldValueDuplicate", at, f'Duplicate value: "{name}"'))
+        causes.append(duplicate(at, name))
     seen.add(name)
     return causes
 
@@ -70,8 +68,8 @@ def _container(container: Body, at: str, volumes: set[str], seen: set[str]) -> l
         causes.append(required(f"{at}.image"))
     elif image != image.strip():
         causes.append(invalid(f"{at}.image", image, "must not have leading or trailing whitespace"))
-    if container.get("imagePullPolicy") not in {"Always", "IfNotPresent", "Never"}:
-        policies = ["Always", "IfNotPresent", "Never"]
+    policies = ["Always", "IfNotPresent", "Never"]
+    if container.get("imagePullPolicy") not in policies:
         causes.append(unsupported(f"{at}.imagePullPolicy", container.get("imagePullPolicy"), policies))
     for index, env in enumerate(container.get("env") or []):
         where, name = f"{at}.env[{index}]", env.get("name", "")
@@ -94,18 +92,14 @@ def _container(container: Body, at: str, volumes: set[str], seen: set[str]) -> l
 def _container_port(port: Body, at: str, seen: set[str]) -> list[Cause]:
     causes = []
     if not 1 <= port.get("containerPort", 0) <= 65535:
-        causes.append(
-            invalid(f"{at}.containerPort", port.get("containerPort"), "must be between 1 and 65535, inclusive")
-        )
+        said = "must be between 1 and 65535, inclusive"
+        causes.append(invalid(f"{at}.containerPort", port.get("containerPort"), said))
     name = port.get("name", "")
     if name and (len(name) > 15 or not _PORT.match(name) or "--" in name):
-        causes.append(
-            invalid(
-                f"{at}.name", name, "must be no more than 15 characters, with at least one letter or number (a-z, 0-9)"
-            )
-        )
+        said = "must be no more than 15 characters, with at least one letter or number (a-z, 0-9)"
+        causes.append(invalid(f"{at}.name", name, said))
     if name and name in seen:
-        causes.append(Cause("FieldValueDuplicate", f"{at}.name", f'Duplicate value: "{name}"'))
+        causes.append(duplicate(f"{at}.name", name))
     seen.add(name)
     return causes
 
@@ -127,9 +121,8 @@ def _mount(mount: Body, at: str, volumes: set[str], seen: set[str]) -> list[Caus
         if ".." in text.split("/"):
             causes.append(invalid(f"{at}.{field}", text, "must not contain '..'"))
     if mount.get("subPath") and mount.get("subPathExpr"):
-        causes.append(
-            invalid(f"{at}.subPathExpr", mount["subPathExpr"], "subPathExpr and subPath are mutually exclusive")
-        )
+        said = "subPathExpr and subPath are mutually exclusive"
+        causes.append(invalid(f"{at}.subPathExpr", mount["subPathExpr"], said))
     return causes
 
 

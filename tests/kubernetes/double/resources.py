@@ -18,12 +18,12 @@ from tests.kubernetes.double.kinds import CRD, EVENTS, Kind
 from tests.kubernetes.double.owners import Owners
 from tests.kubernetes.double.patches import patched
 from tests.kubernetes.double.removal import Remover, Wish
-from tests.kubernetes.double.selectors import selected
-from tests.kubernetes.double.store import Store, Version
-from tests.kubernetes.double.streams import Streams
+from tests.kubernetes.double.selectors import Matches, selected
+from tests.kubernetes.double.store import Name, Store, Version
 from tests.kubernetes.double.writing import Options, Writer
 
 Body = dict[str, Any]
+_NOT_ALLOWED = (405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 _OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
@@ -35,15 +35,13 @@ _OLD = (
 class Resources:
     """Answers everything but watches."""
 
-    def __init__(self, store: Store, writer: Writer, remover: Remover, streams: Streams, owners: Owners) -> None:
+    def __init__(self, store: Store, writer: Writer, remover: Remover, owners: Owners) -> None:
         self._store = store
         self._writer = writer
         self._remover = remover
-        self._streams = streams
         self._owners = owners
 
     async def answer(self, http: web.Request, request: Request, kind: Kind, form: str) -> web.Response:
-        """Answer a request on a kind."""
         known = {"", "status"} if kind.status else {""}
         if request.subresource not in known:
             raise errors.no_such_page()
@@ -68,11 +66,11 @@ class Resources:
                 return _json(forms.one(kind, version, form))
             case "deletecollection":
                 return await self._delete_all(http, request, kind, form)
-        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise ApiError(*_NOT_ALLOWED)
 
     def _create(self, request: Request, kind: Kind, body: Body, form: str) -> web.Response:
         if request.name:
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            raise ApiError(*_NOT_ALLOWED)
         options = _options(request)
         if kind is CRD and isinstance(body.get("spec"), dict) and "names" in body["spec"]:
             body = msgspec.json.decode(msgspec.json.encode(body))
@@ -107,7 +105,6 @@ class Resources:
         wanted = query.get("resourceVersion", "")
         if wanted and not wanted.isdecimal():
             raise errors.no_version(wanted)
-
         if token := query.get("continue"):
             if wanted and wanted != "0":
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
@@ -126,12 +123,7 @@ class Resources:
             if not token:
                 raise errors.expired(f"The resourceVersion for the provided list is too old: {rv}")
             raise errors.expired(_OLD, token=_token(-1, start))
-        found = [
-            objects[key]
-            for key in sorted(objects)
-            if key > start and (not request.namespace or key[0] == request.namespace)
-            and (matches is None or matches(objects[key].body))
-        ]  # fmt: skip
+        found = [version for version in _chosen(objects, request.namespace, matches) if version.name > start]
         meta: Body = {"resourceVersion": str(rv)}
         limit = int(query.get("limit") or 0)
         if 0 < limit < len(found):
@@ -146,14 +138,15 @@ class Resources:
     async def _delete_all(self, http: web.Request, request: Request, kind: Kind, form: str) -> web.Response:
         wish = Wish.read(await _body(http, empty=True), request.query)
         matches = selected(kind, request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
-        found = [
-            version
-            for key, version in sorted(self._store.table(kind.storage).objects.items())
-            if (not request.namespace or key[0] == request.namespace) and (matches is None or matches(version.body))
-        ]
+        found = _chosen(self._store.table(kind.storage).objects, request.namespace, matches)
         for version in found:
             self._remover.delete(kind, version.name, wish)
         return _json(forms.many(kind, found, {"resourceVersion": str(self._store.rv)}, form))
+
+
+def _chosen(objects: dict[Name, Version], namespace: str, matches: Matches | None) -> list[Version]:
+    here = [objects[name] for name in sorted(objects) if not namespace or name[0] == namespace]
+    return [version for version in here if matches is None or matches(version.body)]
 
 
 async def _body(http: web.Request, *, empty: bool = False) -> Any:
@@ -189,13 +182,8 @@ def _options(request: Request) -> Options:
 
 
 def _success(kind: Kind, version: Version) -> Body:
-    details = {
-        "name": version.metadata["name"],
-        "group": kind.group,
-        "kind": kind.plural,
-        "uid": version.metadata["uid"],
-    }
-    details = {name: value for name, value in details.items() if value}
+    meta = version.metadata
+    details = errors.details_of(meta["name"], kind.group, kind.plural) | {"uid": meta["uid"]}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Route:
     """A request on a resource."""
 
@@ -17,9 +17,9 @@ class Route:
     group: str
     version: str
     plural: str
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
+    namespace: str
+    name: str
+    subresource: str
 
 
 def route(method: str, path: str, query: Mapping[str, str]) -> Route | None:
@@ -41,9 +41,7 @@ def route(method: str, path: str, query: Mapping[str, str]) -> Route | None:
     if verb in {"list", "watch", "deletecollection"} and not name:
         fields = (field.partition("=") for field in query.get("fieldSelector", "").split(","))
         name = next((value.lstrip("=") for key, _, value in fields if key == "metadata.name"), "")
-    return Route(
-        verb=verb, group=group, version=version, plural=plural, namespace=namespace, name=name, subresource=subresource
-    )
+    return Route(verb, group, version, plural, namespace, name, subresource)
 
 
 def _verb(method: str, query: Mapping[str, str], *, named: bool) -> str:

@@ -19,26 +19,10 @@ from tests.kubernetes.double.errors import Cause, invalid, required, shown, unsu
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
-_KEPT = frozenset(
-    [
-        "enum",
-        "pattern",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "minLength",
-        "maxLength",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "minProperties",
-        "maxProperties",
-        "required",
-        "format",
-    ]
-)
+_KEPT = {
+    "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+    "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required", "format",
+}  # fmt: skip
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
 
 
@@ -57,9 +41,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
         plain["additionalProperties"] = _plain(schema["additionalProperties"])
     if "items" in schema:
         plain["items"] = _plain(schema["items"])
-    for word in ("allOf", "anyOf", "oneOf"):
-        if word in schema:
-            plain[word] = [_plain(each) for each in schema[word]]
+    plain |= {word: [_plain(each) for each in schema[word]] for word in ("allOf", "anyOf", "oneOf") if word in schema}
     if "not" in schema:
         plain["not"] = _plain(schema["not"])
     return plain
@@ -93,28 +75,21 @@ class Schema:
         return dropped
 
     def fill(self, body: dict[str, Any]) -> None:
-        """Fill in defaults (in place)."""
         _fill(body, self.openapi)
 
     def causes(self, body: dict[str, Any]) -> list[Cause]:
-        """Say what is wrong with an object."""
         plain = {key: value for key, value in body.items() if key not in {"apiVersion", "kind"}}
-        found = _unique(each for error in self._validator.iter_errors(plain) for each in _causes(error, ""))
-        return found + list(_lists(plain, self.openapi, ""))
+        return _all_causes(self._validator, plain, self.openapi, "")
 
     def status_causes(self, body: dict[str, Any]) -> list[Cause]:
-        """Say what is wrong with its status alone."""
-        status = body.get("status")
-        if status is None:
+        if (status := body.get("status")) is None:
             return []
-        found = _unique(each for error in self._status.iter_errors(status) for each in _causes(error, "status"))
-        return found + list(_lists(status, self.openapi.get("properties", {}).get("status", {}), "status"))
+        return _all_causes(self._status, status, self.openapi.get("properties", {}).get("status", {}), "status")
 
 
 def _prune(value: Any, schema: dict[str, Any], path: str, dropped: list[str], *, top: bool = False) -> None:
-    if isinstance(value, list):
-        items = schema.get("items")
-        for index, each in enumerate(value if items is not None else []):
+    if isinstance(value, list) and (items := schema.get("items")) is not None:
+        for index, each in enumerate(value):
             _prune(each, items, f"{path}[{index}]", dropped)
     if not isinstance(value, dict):
         return
@@ -157,11 +132,9 @@ def _fill(value: Any, schema: dict[str, Any]) -> None:
                 _fill(value[name], rest)
 
 
-def _unique(causes: Iterator[Cause]) -> list[Cause]:
-    found: dict[tuple[str, str], Cause] = {}
-    for cause in causes:
-        found.setdefault((cause.field, cause.message), cause)
-    return list(found.values())
+def _all_causes(validator: Draft4Validator, value: Any, schema: dict[str, Any], start: str) -> list[Cause]:
+    causes = [cause for error in validator.iter_errors(value) for cause in _causes(error, start)]
+    return [*dict.fromkeys(causes), *_lists(value, schema, start)]
 
 
 def _path(parts: Any, start: str) -> str:
@@ -179,8 +152,7 @@ def _causes(error: ValidationError, start: str) -> Iterator[Cause]:
             if name not in value:
                 yield required(f"{path}.{name}" if path else name)
     elif word == "type":
-        wanted = [each for each in limit if each != "null"]
-        said = ",".join(wanted)
+        said = ",".join(each for each in limit if each != "null")
         kind = "null" if value is None else _TYPES[type(value)]
         cause = invalid(path, kind, f'{path} in body must be of type {said}: "{kind}"')
         yield Cause("FieldValueTypeInvalid", cause.field, cause.message)
@@ -191,11 +163,9 @@ def _causes(error: ValidationError, start: str) -> Iterator[Cause]:
     elif word in {"maxItems", "maxProperties"}:
         yield Cause("FieldValueTooMany", path, f"Too many: {len(value)}: must have at most {limit} items")
     else:
-        yield invalid(
-            path,
-            value if not isinstance(value, dict | list) else msgspec.json.encode(value).decode(),
-            f"{path} in body {_SAID.get(str(word), '{message}').format(limit=limit, message=error.message)}",
-        )
+        shown_value = msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
+        said = _SAID.get(str(word), "{message}").format(limit=limit, message=error.message)
+        yield invalid(path, shown_value, f"{path} in body {said}")
 
 
 _SAID = {

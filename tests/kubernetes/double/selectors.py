@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests.kubernetes.double.errors import ApiError, bad_request
+from tests.kubernetes.double.errors import bad_request
 from tests.kubernetes.double.kinds import Kind
 from tests.kubernetes.double.names import label_key_problem, label_value_problem
 
@@ -73,12 +73,8 @@ def _field(kind: Kind, text: str) -> Matches:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
     path, value, same = found["key"], found["value"], found["op"] != "!="
     if path not in {"metadata.name", "metadata.namespace", *kind.fields}:
-        raise ApiError(
-            400,
-            "BadRequest",
-            f'Unable to find "{kind.resource}" that match label selector "", field '
-            f'selector "{text}": field label not supported: {path}',
-        )
+        detail = f'field selector "{text}": field label not supported: {path}'
+        raise bad_request(f'Unable to find "{kind.resource}" that match label selector "", {detail}')
     return lambda body: (_value(body, path) == value) is same
 
 

@@ -24,7 +24,7 @@ from tests.kubernetes.double.owners import Owners
 from tests.kubernetes.double.removal import Remover
 from tests.kubernetes.double.resources import Resources
 from tests.kubernetes.double.routes import route
-from tests.kubernetes.double.store import HISTORY, Store
+from tests.kubernetes.double.store import Store
 from tests.kubernetes.double.streams import Streams
 from tests.kubernetes.double.writing import Options, Writer
 from tests.ports import free_port
@@ -37,10 +37,10 @@ _REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Confli
 class Double:
     """An API server on loopback: ``async with`` starts it, with the namespaces `default` and `kube-system`."""
 
-    def __init__(self, *, port: int | None = None, history: int = HISTORY, tls: ssl.SSLContext | None = None) -> None:
-        self.port = port or free_port()
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        self.port = free_port()
         self._tls = tls
-        self.store = Store(history=history)
+        self.store = Store()
         self.kinds = Kinds(self.store)
         self.access = Access()
         self.streams = Streams(self.store)
@@ -48,16 +48,13 @@ class Double:
         self._writer = Writer(self.store)
         self._remover = Remover(self.store)
         self.garbage = Garbage(self.store, self.kinds, self._remover)
-        self._resources = Resources(
-            self.store, self._writer, self._remover, self.streams, Owners(self.access, self.kinds)
-        )
+        self._resources = Resources(self.store, self._writer, self._remover, Owners(self.access, self.kinds))
         self.admin = self.access.add("system:admin", [ALL])
         self._runner: web.AppRunner | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def user(self, name: str, rules: Iterable[dict[str, Any] | Rule]) -> str:
@@ -76,7 +73,6 @@ class Double:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen (again)."""
         if self._runner is not None:
             return
         app = web.Application(client_max_size=LARGEST)
@@ -101,14 +97,8 @@ class Double:
 
     async def _serve(self, http: web.Request) -> web.StreamResponse:
         found = route(http.method, http.path, http.query)
-        request = Request(
-            verb=found.verb if found else http.method.lower(),
-            method=http.method,
-            path=http.path,
-            user="",
-            query=dict(http.query),
-            agent=http.headers.get("User-Agent", ""),
-        )
+        verb, agent = found.verb if found else http.method.lower(), http.headers.get("User-Agent", "")
+        request = Request(verb=verb, method=http.method, path=http.path, user="", query=dict(http.query), agent=agent)
         if found:
             request.group, request.resource, request.subresource = found.group, found.plural, found.subresource
             request.namespace, request.name = found.namespace, found.name
@@ -124,12 +114,8 @@ class Double:
                 return _abort(http)
         except ApiError as error:
             request.code = error.code
-            return web.Response(
-                status=error.code,
-                body=msgspec.json.encode(error.status()),
-                content_type="application/json",
-                headers=error.headers,
-            )
+            body = msgspec.json.encode(error.status())
+            return web.Response(status=error.code, body=body, content_type="application/json", headers=error.headers)
         request.code = response.status
         return response
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,6 @@ class Version:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata (not to be edited)."""
         return self.body["metadata"]
 
     @property
@@ -40,7 +39,6 @@ class Version:
 
     @cached_property
     def data(self) -> bytes:
-        """The whole object as JSON."""
         return _encode(self.body)
 
     def form(self, key: Any, make: Callable[[Version], Any]) -> bytes:
@@ -77,7 +75,6 @@ class Watch:
         self.ready = asyncio.Event()
 
     def offer(self, event: Event) -> None:
-        """Hand over a change."""
         self.events.append(event)
         self.ready.set()
 
@@ -85,9 +82,9 @@ class Watch:
 class Table:
     """All objects of one resource."""
 
-    def __init__(self, floor: int, history: int) -> None:
+    def __init__(self, floor: int) -> None:
         self.objects: dict[Name, Version] = {}
-        self.history: deque[Event] = deque(maxlen=history)
+        self.history: deque[Event] = deque(maxlen=HISTORY)
         #: changes up to here may be forgotten
         self.floor = floor
         self.watches: set[Watch] = set()
@@ -106,29 +103,21 @@ class Table:
 class Store:
     """Objects by resource, one counter of versions for all of them, and who wants to hear of changes."""
 
-    def __init__(self, *, history: int = HISTORY) -> None:
+    def __init__(self) -> None:
         self.rv = 1
-        self._history = history
         self._tables: dict[Storage, Table] = {}
         self.listeners: list[Callable[[Storage, Event], None]] = []
 
     def table(self, storage: Storage) -> Table:
-        """Return the objects of one resource."""
         table = self._tables.get(storage)
         if table is None:
-            table = self._tables[storage] = Table(self.rv, self._history)
+            table = self._tables[storage] = Table(self.rv)
         return table
 
     def drop(self, storage: Storage) -> None:
-        """Forget a resource."""
         self._tables.pop(storage, None)
 
-    def tables(self) -> Iterator[tuple[Storage, Table]]:
-        """Return every resource that was ever asked for."""
-        yield from list(self._tables.items())
-
     def get(self, storage: Storage, name: Name) -> Version | None:
-        """Return the newest version."""
         return self.table(storage).objects.get(name)
 
     def put(self, storage: Storage, body: dict[str, Any]) -> Version:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -25,16 +26,9 @@ class Streams:
         #: seconds between bookmarks (the real server: about a minute)
         self.bookmarks = 60.0
 
-    @property
-    def count(self) -> int:
-        """How many are open."""
-        return len(self._open)
-
     def end(self, code: int | None) -> int:
-        """End them all, in silence or with an error."""
-        error = (
-            None if code is None else ApiError(code, "Expired" if code == 410 else "InternalError", "ended by the test")
-        )
+        reason = "Expired" if code == 410 else "InternalError"
+        error = ApiError(code, reason, "ended by the test") if code else None
         for stream in self._open:
             stream.end(error)
         return len(self._open)
@@ -52,9 +46,8 @@ class Streams:
             raise errors.no_version(version)
 
         seconds = int(query.get("timeoutSeconds") or 0) or random.uniform(1800, 3600)
-        response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
-        )
+        headers = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        response = web.StreamResponse(headers=headers)
         response.enable_chunked_encoding()
         bookmarks = self.bookmarks if query.get("allowWatchBookmarks") in {"true", "1"} else None
         stream = Stream(self._store, kind, namespace, matches, form)
@@ -99,30 +92,25 @@ class Stream:
         self._at = self._store.rv
         if rv == 0:
             versions = sorted(table.objects.values(), key=lambda version: version.name)
-            return b"".join(
-                forms.added(self._kind, "ADDED", version, self._form) for version in versions if self._wants(version)
-            )
+            versions = list(filter(self._wants, versions))
+            return b"".join(forms.added(self._kind, "ADDED", version, self._form) for version in versions)
         if rv < table.floor:
             return None
         return b"".join(map(self._line, table.since(rv)))
 
     def end(self, error: ApiError | None) -> None:
-        """Stop it."""
         self._ended, self._over = error, True
         self.watch.ready.set()
 
     async def run(self, write: Callable[[bytes], Awaitable[None]], deadline: float, bookmarks: float | None) -> None:
-        """Tell changes until the deadline."""
         mark = time.monotonic() + bookmarks if bookmarks else deadline
         while not self._over:
             left = min(deadline, mark) - time.monotonic()
             if left > 0 and not self.watch.events:
                 self.watch.ready.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await self.watch.ready.wait()
-                except TimeoutError:
-                    pass
             lines = []
             while self.watch.events:
                 event = self.watch.events.popleft()

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.kubernetes.double import names
 from tests.kubernetes.double.builtin import required_causes
-from tests.kubernetes.double.errors import Cause, invalid, required, unsupported
+from tests.kubernetes.double.errors import Cause, duplicate, invalid, required, unsupported
 from tests.kubernetes.double.kinds import CRD, EVENTS, Kind
 from tests.kubernetes.double.podvalidation import pod_causes, pod_changes
 
@@ -15,15 +15,12 @@ _BY_PATH = {"clusterroles", "clusterrolebindings", "roles", "rolebindings"}
 
 
 def causes_of(kind: Kind, body: Body, old: Body | None, *, status_only: bool) -> list[Cause]:
-    """Say what is wrong with an object."""
     if status_only:
         return kind.schema.status_causes(body) if kind.schema else []
     meta = body["metadata"]
     causes = _name(kind, meta) + names.metadata_causes(meta)
     if kind.schema:
-        unchanged = old is not None and all(
-            body.get(each) == old.get(each) for each in body.keys() | old.keys() if each != "metadata"
-        )
+        unchanged = old is not None and {**body, "metadata": 0} == {**old, "metadata": 0}
         return causes + ([] if unchanged else kind.schema.causes(body))
     if old is not None and body.get("spec") == old.get("spec") and kind is not EVENTS:
         return causes
@@ -57,9 +54,8 @@ def _workload(body: Body) -> list[Cause]:
     labels = meta.get("labels") or {}
     wanted = (spec.get("selector") or {}).get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
-        causes.append(
-            invalid("spec.template.metadata.labels", _go_map(labels), "`selector` does not match template `labels`")
-        )
+        said = "`selector` does not match template `labels`"
+        causes.append(invalid("spec.template.metadata.labels", _go_map(labels), said))
     causes += names.metadata_causes(meta, "spec.template")
     causes += pod_causes(template.get("spec") or {}, "spec.template.spec")
     policy = (template.get("spec") or {}).get("restartPolicy")
@@ -85,10 +81,9 @@ def _go_map(labels: Body) -> str:
 def _service(body: Body) -> list[Cause]:
     spec = body.get("spec") or {}
     causes = names.label_causes(spec.get("selector"), "spec.selector")
-    if spec.get("type") not in {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName"}:
-        causes.append(
-            unsupported("spec.type", spec.get("type"), ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"])
-        )
+    types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]
+    if spec.get("type") not in types:
+        causes.append(unsupported("spec.type", spec.get("type"), types))
     ports = spec.get("ports") or []
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         causes.append(required("spec.ports"))
@@ -103,7 +98,7 @@ def _service(body: Body) -> list[Cause]:
         if name and (problem := names.label_problem(name)):
             causes.append(invalid(f"{at}.name", name, problem))
         if name and name in seen:
-            causes.append(Cause("FieldValueDuplicate", f"{at}.name", f'Duplicate value: "{name}"'))
+            causes.append(duplicate(f"{at}.name", name))
         seen.add(name)
         if isinstance(port.get("targetPort"), str) and len(port["targetPort"]) > 15:
             causes.append(invalid(f"{at}.targetPort", port["targetPort"], "must be no more than 15 characters"))
@@ -122,13 +117,10 @@ def _autoscaler(body: Body) -> list[Cause]:
         causes.append(invalid("spec.maxReplicas", spec["maxReplicas"], said))
     for index, metric in enumerate(spec.get("metrics") or []):
         source = metric.get("type", "")
-        if source[:1].lower() + source[1:] not in metric:
-            causes.append(
-                required(
-                    f"spec.metrics[{index}].{source[:1].lower() + source[1:]}",
-                    "must populate information for the given metric source",
-                )
-            )
+        field = source[:1].lower() + source[1:]
+        if field not in metric:
+            said = "must populate information for the given metric source"
+            causes.append(required(f"spec.metrics[{index}].{field}", said))
     return causes
 
 
@@ -149,11 +141,8 @@ def _event(body: Body) -> list[Cause]:
         return [invalid("involvedObject.namespace", where, "does not match event.namespace")]
     if not body.get("eventTime"):
         return []
-    causes = [
-        required(field)
-        for field in ("reportingComponent", "reportingInstance", "action", "reason")
-        if not body.get(field)
-    ]
+    needed = ("reportingComponent", "reportingInstance", "action", "reason")
+    causes = [required(field) for field in needed if not body.get(field)]
     long = [field for field in ("reportingInstance", "action", "reason") if len(body.get(field, "")) > 128]
     causes += [invalid(field, "", "can have at most 128 characters") for field in long]
     if len(body.get("message", "")) > 1024:

@@ -9,7 +9,6 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from tests.kubernetes.double.kinds import CRD, EVENTS, NAMESPACE, Kind
 from tests.kubernetes.double.names import new_finalizers
 from tests.kubernetes.double.store import Store, Version
 from tests.kubernetes.double.validation import causes_of, changes_of
+from tests.kubernetes.podstates import now
 
 Body = dict[str, Any]
 #: the server's own; what clients send of it is ignored on create
@@ -38,11 +38,6 @@ class Options:
     warnings: list[str] = field(default_factory=list)
 
 
-def now() -> str:
-    """Return the time as objects carry it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Writer:
     """Changes objects in a store."""
 
@@ -50,7 +45,6 @@ class Writer:
         self._store = store
 
     def create(self, kind: Kind, namespace: str, sent: Body, options: Options) -> Version:
-        """Keep a new object."""
         body = self._decode(kind, sent, options)
         meta = body["metadata"]
         self._agree(kind, meta, namespace)
@@ -138,11 +132,8 @@ class Writer:
             raise errors.conflict(kind, name, said)
         if not rv or rv == "0":
             if not kind.unconditional:
-                cause = errors.Cause(
-                    "FieldValueInvalid",
-                    "metadata.resourceVersion",
-                    "Invalid value: 0x0: must be specified for an update",
-                )
+                said = "Invalid value: 0x0: must be specified for an update"
+                cause = errors.Cause("FieldValueInvalid", "metadata.resourceVersion", said)
                 raise errors.invalid_object(kind, name, [cause])
         elif not rv.isdecimal():
             raise errors.invalid_object(kind, name, [errors.invalid("metadata.resourceVersion", rv, "invalid syntax")])
@@ -268,7 +259,7 @@ def _same(one: Body, other: Body) -> bool:
 def _managed(kind: Kind, body: Body, options: Options, subresource: str) -> None:
     """Note who wrote, as large a note as the real server makes of it (not as exact)."""
     written = {"status": body.get("status")} if subresource else {k: v for k, v in body.items() if k != "metadata"}
-    entry = {"manager": options.manager, "operation": "Update", "apiVersion": kind.api_version, "time": now()}
+    entry: Body = {"manager": options.manager, "operation": "Update", "apiVersion": kind.api_version, "time": now()}
     entry |= {"fieldsType": "FieldsV1", "fieldsV1": _fields(written)}
     if subresource:
         entry["subresource"] = subresource

@@ -66,8 +66,8 @@ def test_a_brokers_configuration_has_every_limit_once(text: str) -> None:
 def test_a_places_broker_differs_in_what_it_keeps_alone() -> None:
     site = read_site(SITE)
     (bridge,) = site.bridges
-    text = place_configuration(site, bridge, Path("/site"), login=("factory", "secret") if site.passwords else None)
-    lines = text.splitlines()
+    login = ("factory", "secret") if site.passwords else None
+    lines = place_configuration(site, bridge, Path("/site"), login=login).splitlines()
     assert [limit for limit in LIMITS if limit not in lines and not limit.startswith(OF_PLACES)] == []
 
 
@@ -87,34 +87,25 @@ def test_whoever_starts_a_sites_broker_by_hand_is_told_of_its_allocator() -> Non
     assert all(f"{name}={value}" in text for name, value in ENVIRONMENT.items())
 
 
-def emqx_settings() -> Iterator[Any]:
-    """Settings of EMQX: those in the tree, and those of a site in both forms."""
-    for path in (ROOT / "deploy/overlays/emqx/emqx.conf", ROOT / "deploy/emqx.yaml"):
-        yield pytest.param(path.read_text(), id=str(path.relative_to(ROOT)))
-
-
-@pytest.fixture(params=[True, False], ids=["passwords", "certificates"])
-def emqx_of_a_site(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return emqx.configuration(Site(passwords=request.param), tmp_path)
-
-
 def has_emqx_limits(text: str) -> bool:
     lines = [line.strip() for line in text.splitlines()]
     return all(lines.count(limit.strip()) == 1 for limit in emqx.LIMITS.splitlines() if "=" in limit)
 
 
-@pytest.mark.parametrize("text", list(emqx_settings()))
-def test_emqx_of_the_overlay_has_every_limit_once_and_no_nagle(text: str) -> None:
+@pytest.mark.parametrize("path", ["deploy/overlays/emqx/emqx.conf", "deploy/emqx.yaml"])
+def test_emqx_of_the_overlay_has_every_limit_once_and_no_nagle(path: str) -> None:
+    text = (ROOT / path).read_text()
     assert has_emqx_limits(text)
     (listener,) = re.findall(r"^\s*listeners\.\w+\.default\s*\{.*$", text, re.MULTILINE)
     assert "nodelay = true" in listener
 
 
-def test_emqx_of_a_site_has_every_limit_once_and_no_nagle(emqx_of_a_site: str) -> None:
-    assert has_emqx_limits(emqx_of_a_site)
-    assert emqx_of_a_site.count("nodelay = true") == 1
-    assert "no_match = deny" in emqx_of_a_site
-    assert len(re.findall(r"listeners\.\w+\.default.enable = false", emqx_of_a_site)) == 3
+@pytest.mark.parametrize("passwords", [True, False], ids=["passwords", "certificates"])
+def test_emqx_of_a_site_has_every_limit_once_and_no_nagle(tmp_path: Path, passwords: bool) -> None:
+    text = emqx.configuration(Site(passwords=passwords), tmp_path)
+    assert has_emqx_limits(text)
+    assert (text.count("nodelay = true"), text.count("no_match = deny")) == (1, 1)
+    assert len(re.findall(r"listeners\.\w+\.default.enable = false", text)) == 3
 
 
 def test_what_emqx_acknowledges_fits_into_what_clients_announce() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,16 @@ from halimede.access.passwords import hash_password, make_passwords
 from halimede.access.site import Principal, Site
 from halimede.errors import HalimedeError
 from halimede.topic import Role
-from tests.waiting import patience
+from tests.programs import run_program
 
 SITE = Site(nodes=["edge0", "cloud0"], cameras=["cam0"], consumers=["viewer"])
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return the folder with passwords of SITE."""
+    make_passwords(SITE, tmp_path)
+    return tmp_path
 
 
 def content(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -44,50 +50,40 @@ def test_only_their_owner_can_read_them_whatever_the_umask_is(tmp_path: Path) ->
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
-    make_passwords(SITE, tmp_path)
-    before = content(tmp_path)
-    report = make_passwords(SITE, tmp_path)
-    assert not report.changed
-    assert content(tmp_path) == before
-
-
-def test_a_new_node_changes_nobody_elses_password(tmp_path: Path) -> None:
-    make_passwords(SITE, tmp_path)
-    before = content(tmp_path)
+def test_a_second_run_changes_nothing_and_a_new_node_nobody_elses_password(home: Path) -> None:
+    before = content(home)
+    assert not make_passwords(SITE, home).changed
+    assert content(home) == before
     more = Site(nodes=[*SITE.nodes, "edge7"], cameras=SITE.cameras, consumers=SITE.consumers)
-    assert make_passwords(more, tmp_path).created == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
-    after = content(tmp_path)
+    assert make_passwords(more, home).created == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
+    after = content(home)
     assert {name for name in before if before[name] != after[name]} == {"broker/acl", "broker/passwords"}
     old = before["broker/passwords"][1].splitlines()
     assert [line for line in after["broker/passwords"][1].splitlines() if b"edge7" not in line] == old
 
 
-def test_a_user_that_is_gone_has_neither_a_password_nor_rights(tmp_path: Path) -> None:
-    make_passwords(SITE, tmp_path)
-    (tmp_path / "nodes" / "cloud0" / "note.txt").write_text("not ours")
-    report = make_passwords(Site(nodes=["edge0"], cameras=["cam0"], consumers=["viewer"]), tmp_path)
+def test_a_user_that_is_gone_has_neither_a_password_nor_rights(home: Path) -> None:
+    (home / "nodes" / "cloud0" / "note.txt").write_text("not ours")
+    report = make_passwords(Site(nodes=["edge0"], cameras=["cam0"], consumers=["viewer"]), home)
     assert report.removed == ("lc.cloud0", "edge-worker.cloud0", "cloud-worker.cloud0")
-    assert [path.name for path in (tmp_path / "nodes" / "cloud0").iterdir()] == ["note.txt"]
-    assert "cloud0" not in (tmp_path / "broker" / "passwords").read_text() + (tmp_path / "broker" / "acl").read_text()
+    assert [path.name for path in (home / "nodes" / "cloud0").iterdir()] == ["note.txt"]
+    assert "cloud0" not in (home / "broker" / "passwords").read_text() + (home / "broker" / "acl").read_text()
 
 
-def test_rotation_makes_new_ones_for_all(tmp_path: Path) -> None:
-    make_passwords(SITE, tmp_path)
-    own = tmp_path / Principal(Role.GM).folder / "password"
+def test_rotation_makes_new_ones_for_all(home: Path) -> None:
+    own = home / Principal(Role.GM).folder / "password"
     before = own.read_text()
-    assert len(make_passwords(SITE, tmp_path, rotate=True).created) == 10
+    assert len(make_passwords(SITE, home, rotate=True).created) == 10
     assert own.read_text() != before
 
 
-def test_a_broken_line_in_the_brokers_file_is_made_anew(tmp_path: Path) -> None:
-    make_passwords(SITE, tmp_path)
-    passwords, own = tmp_path / "broker" / "passwords", tmp_path / "gm" / "password"
+def test_a_broken_line_in_the_brokers_file_is_made_anew(home: Path) -> None:
+    passwords, own = home / "broker" / "passwords", home / "gm" / "password"
     lines = passwords.read_text().splitlines()
     of_another = "gm:" + lines[1].partition(":")[2]
     for broken in ("gm:", "gm:$7$101$%%%$x", "gm:$6$a$b", "gm:$7$0$$", "nonsense", "", of_another):
         passwords.write_text("\n".join([broken, *lines[1:]]))
-        make_passwords(SITE, tmp_path)
+        make_passwords(SITE, home)
         written = passwords.read_text().splitlines()
         assert written[1:] == lines[1:]
         _, _, rounds, salt, _ = written[0].split("$")
@@ -99,7 +95,7 @@ def test_it_is_the_form_that_mosquittos_own_tool_writes(tmp_path: Path) -> None:
     theirs = tmp_path / "passwords"
     theirs.write_text("gm:secret\n")
     theirs.chmod(0o600)
-    subprocess.run(["mosquitto_passwd", "-U", str(theirs)], check=True, timeout=patience(30))
+    run_program("mosquitto_passwd", "-U", theirs, check=True)
     line = theirs.read_text().strip().partition(":")[2]
     _, kind, rounds, salt, digest = line.split("$")
     assert kind == "7"

@@ -17,7 +17,6 @@ DEFINITIONS = definitions()
 
 
 def schema_of(api_version: str, kind: str) -> dict[str, Any]:
-    """Return the schema of a kind."""
     for body in DEFINITIONS.values():
         spec = body["spec"]
         for version in spec["versions"]:

@@ -28,6 +28,7 @@ SCRIPTED = put(
     "spec.postprocess",
     {"script": {"file": "post.py", "function": "read"}},
 )
+ZONE = TIERS["spec"]["edgeWorker"]["occupancy"]["zones"][0]
 SHARPNESS = {"name": "Sharpness", "parameters": [{"key": "threshold", "value": "9"}], "mode": "mining-then-inference"}
 POD = "spec.edgeWorker.template.spec"
 EDGE = SERVICE["spec"]["edgeWorker"] | {"upload": "regions"}
@@ -99,6 +100,11 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (TIERS, "spec.edgeWorker.committee", [{"name": name} for name in "abc"]),
     (TIERS, "spec.edgeWorker.hardExampleMining.mode", "before"),
     (TIERS, "spec.edgeWorker.keepHardSamples.maxSamples", 0),
+    (TIERS, "spec.edgeWorker.occupancy.minFrames", 0),
+    (TIERS, "spec.edgeWorker.occupancy.holdS", -1),
+    (TIERS, "spec.edgeWorker.occupancy.zones.0.name", "Door 1"),
+    (TIERS, "spec.edgeWorker.occupancy.zones.0.polygon", [[0, 0], [1, 1]]),
+    (TIERS, "spec.edgeWorker.occupancy.zones.0.polygon.0.1", 100),
     (TIERS, "spec.tiers", [GATE] * 9),
     (TIERS, "spec.tiers.0.name", "Gate"),
     (TIERS, "spec.tiers.0.name", "a.b"),
@@ -165,9 +171,10 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "maxAgeMs": 100}, ".maxAgeMs"),
     (sedna_service(), "spec.cloudWorker.hpa", {"minReplicas": 3, "maxReplicas": 2}, ".minReplicas"),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "/code/..", ""),
+    (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "/code/../etc", ""),
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "code", ""),
     (PROPOSAL, "spec.cloudWorker.workerSpec.scriptBootFile", "../x.py", ""),
-    (MODEL, "spec.url", "ftp://x/y", ""),
+    *((MODEL, "spec.url", url, "") for url in ("ftp://x/y", "gopher://x/y", "models/a.onnx", "javascript:1")),
     (MODEL, "spec.url", "", ""),
     (MODEL, "spec.targetVersion", "3", ""),
     (MODEL, "spec.versions", [{"version": "1", "url": "/a"}, {"version": "1", "url": "/b"}], ""),
@@ -185,14 +192,10 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "tiny"}]}, ".committee"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "a"}] * 2}, ".committee"),
+    (TIERS, "spec.edgeWorker.occupancy", {"zones": [ZONE, ZONE]}, ".zones"),
     (SERVICE, "spec", {**SERVICE["spec"], "edgeWorker": EDGE, "tiers": [GATE]}, ".tiers"),
     (SERVICE, "spec.edgeWorker", {**EDGE, "detector": {"name": "finder"}}, ".detector"),
-    (
-        SERVICE,
-        "spec.edgeWorker",
-        {**EDGE, "hardExampleMining": {"name": "Sharpness", "mode": "mining-then-inference"}},
-        ".upload",
-    ),
+    (SERVICE, "spec.edgeWorker", {**EDGE, "hardExampleMining": SHARPNESS}, ".upload"),
     (TIERS, "spec.tiers", [{**GATE, "name": "cloud"}], "[0].name"),
     (TIERS, "spec.tiers", [{**GATE, "name": "joint"}], "[0].name"),
     (TIERS, "spec.tiers", [GATE, GATE], ""),

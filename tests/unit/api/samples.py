@@ -51,13 +51,10 @@ spec:
 SEDNA_SERVICE = """
 apiVersion: sedna.io/v1alpha1
 kind: JointInferenceService
-metadata:
-  name: helmet-detection
-  namespace: default
+metadata: {name: helmet-detection, namespace: default}
 spec:
   edgeWorker:
-    model:
-      name: helmet-small
+    model: {name: helmet-small}
     hardExampleMining:
       name: IBT
       parameters:
@@ -84,16 +81,12 @@ spec:
               - {name: all_examples_inference_output, value: /data/output}
               - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
             livenessProbe: {tcpSocket: {port: 9000}}
-            resources:
-              requests: {memory: 64M, cpu: 100m}
-              limits: {memory: 2Gi, cpu: 2}
+            resources: {requests: {memory: 64M, cpu: 100m}, limits: {memory: 2Gi, cpu: 2}}
             volumeMounts:
               - {name: outputdir, mountPath: /data/, subPath: out}
         volumes:
-          - name: outputdir
-            hostPath: {path: /joint_inference/output, type: Directory}
-          - name: scratch
-            emptyDir: {sizeLimit: 64Mi}
+          - {name: outputdir, hostPath: {path: /joint_inference/output, type: Directory}}
+          - {name: scratch, emptyDir: {sizeLimit: 64Mi}}
     hpa: &hpa
       minReplicas: 1
       maxReplicas: 4
@@ -101,8 +94,7 @@ spec:
         - {type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}
       behavior: {scaleDown: {stabilizationWindowSeconds: 60}}
   cloudWorker:
-    model:
-      name: helmet-big
+    model: {name: helmet-big}
     template:
       spec:
         nodeName: cloud-01
@@ -112,8 +104,7 @@ spec:
             env: [{name: input_shape, value: "544,544"}]
             resources: {requests: {memory: 2Gi}}
     hpa: *hpa
-  dataset:
-    name: helmets
+  dataset: {name: helmets}
 """
 
 SEDNA_MODEL = """
@@ -160,9 +151,7 @@ apiVersion: sedna.io/v1alpha1
 kind: MultiEdgeInferenceService
 metadata: {name: crossing, namespace: default}
 spec:
-  application:
-    name: reid
-    parameters: [{key: ttl, value: "600"}]
+  application: {name: reid, parameters: [{key: ttl, value: "600"}]}
   edgeWorkers:
     - name: north
       model: {name: embedder}
@@ -180,8 +169,7 @@ spec:
 TIERS = """
 apiVersion: sedna.io/v1alpha1
 kind: JointInferenceService
-metadata:
-  name: site
+metadata: {name: site}
 spec:
   edgeWorker:
     model: {name: tiny}
@@ -191,6 +179,12 @@ spec:
       parameters: [{key: threshold_sharpness, value: "3"}]
     targetUploadRatio: 0.3
     keepHardSamples: {maxMegabytes: 64, maxSamples: 1000}
+    occupancy:
+      minFrames: 5
+      holdS: 3.5
+      labels: [person]
+      zones:
+        - {name: door, camera: tiers, polygon: [[0.1, 0.2], [0.5, 0.2], [0.5, 1]]}
     maxBytes: 60000
     deadlineMs: 500
     template: {spec: {nodeName: device0, containers: [{image: halimede/worker}]}}
@@ -244,20 +238,15 @@ AS_STORED = {
 TRAINING = """
 apiVersion: sedna.io/v1alpha1
 kind: TrainingModel
-metadata:
-  name: digits
-  namespace: default
+metadata: {name: digits, namespace: default}
 spec:
   model: {name: digits-small}
   trainer:
     entry: train.py:Digits
     archive: {name: digits-trainer}
-    parameters:
-      - {key: rate, value: "0.1"}
+    parameters: [{key: rate, value: "0.1"}]
   initial: {name: digits-weights}
-  aggregator:
-    template:
-      spec: {nodeName: cloud0, containers: [{name: worker, image: halimede/worker}]}
+  aggregator: {template: {spec: {nodeName: cloud0, containers: [{name: worker, image: halimede/worker}]}}}
   trainers:
     - name: edge0
       dataset: {name: digits-0}
@@ -266,10 +255,7 @@ spec:
     - name: edge1
       hardSamples: {service: digits}
       template: *edge
-  aggregation:
-    name: TrimmedMean
-    parameters:
-      - {key: trim, value: "0.1"}
+  aggregation: {name: TrimmedMean, parameters: [{key: trim, value: "0.1"}]}
   compression: {dtype: float16, topK: 0.125}
   rounds: 30
   clientsPerRound: 2
@@ -283,9 +269,7 @@ spec:
 FEDERATED = """
 apiVersion: sedna.io/v1alpha1
 kind: FederatedLearningJob
-metadata:
-  name: defects
-  namespace: default
+metadata: {name: defects, namespace: default}
 spec:
   pretrainedModel: {name: first-weights}
   transmitter: {ws: {}}
@@ -314,9 +298,7 @@ spec:
 INCREMENTAL = """
 apiVersion: sedna.io/v1alpha1
 kind: IncrementalLearningJob
-metadata:
-  name: helmets
-  namespace: default
+metadata: {name: helmets, namespace: default}
 spec:
   initialModel: {name: first-weights}
   dataset: {name: helmets, trainProb: 0.8}
@@ -331,8 +313,7 @@ spec:
     template: *pod
   deploySpec:
     model: {name: helmets, hotUpdateEnabled: true, pollPeriodSeconds: 60}
-    trigger:
-      condition: {operator: ">", threshold: 0.1, metric: accuracy_delta}
+    trigger: {condition: {operator: ">", threshold: 0.1, metric: accuracy_delta}}
     hardExampleMining: {name: IBT, parameters: [{key: threshold_img, value: "0.9"}]}
     template: *pod
   outputDir: /output
@@ -343,6 +324,10 @@ def read(text: str) -> dict[str, Any]:
     """Return a sample as plain data; an anchor's parts are separate, as they are after JSON."""
     body: dict[str, Any] = json.loads(json.dumps(YAML(typ="safe").load(text)))
     return body
+
+
+def resource(kind: str, spec: dict[str, Any], name: str = "small") -> dict[str, Any]:
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 SAMPLES = {

@@ -17,15 +17,12 @@ DETECTION = {"task": "detection"}
 
 
 def service(*tiers: str, edge: dict[str, Any] = TEMPLATE) -> JointInferenceServiceSpec:
-    body = {
-        "edgeWorker": {"model": {"name": "small"}, "hardExampleMining": {"name": "BoxCount"}, "template": edge},
-        "tiers": [
-            {"name": name, "model": {"name": name}, "hardExampleMining": {"name": "BoxCount"}, "template": TEMPLATE}
-            for name in tiers
-        ],
-        "cloudWorker": {"model": {"name": "big"}, "template": TEMPLATE},
-    }
-    return convert(body, JointInferenceServiceSpec, "spec")
+    def worker(model: str, template: dict[str, Any] = TEMPLATE) -> dict[str, Any]:
+        return {"model": {"name": model}, "hardExampleMining": {"name": "BoxCount"}, "template": template}
+
+    body = {"edgeWorker": worker("small", edge), "tiers": [{"name": name, **worker(name)} for name in tiers]}
+    cloud = {"model": {"name": "big"}, "template": TEMPLATE}
+    return convert({**body, "cloudWorker": cloud}, JointInferenceServiceSpec, "spec")
 
 
 def model(*labels: str, postprocess: dict[str, Any] | None = DETECTION, form: str = "onnx") -> ModelSpec:

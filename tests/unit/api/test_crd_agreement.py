@@ -18,6 +18,7 @@ from halimede import api
 from halimede.api.model import SCHEMES
 from halimede.errors import InvalidFieldError
 from tests.anything import attempt, spoiled, valid
+from tests.properties import examples
 from tests.unit.api.crds import problems, schema_of, with_defaults
 from tests.unit.api.samples import SAMPLES
 
@@ -113,7 +114,7 @@ def _postprocess(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25)  # whole pod templates take their time to make
+@examples(25)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_spec_that_is_read_is_stored(kind: api.Kind, data: st.DataObject) -> None:
     spec = mended(msgspec.to_builtins(data.draw(valid(kind.spec))), data)
@@ -145,7 +146,7 @@ def test_generated_specs_are_read_often_enough(kind: api.Kind) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@settings(max_examples=25)  # whole pod templates take their time to make
+@examples(25)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_spoiled_spec_that_is_still_read_is_stored(name: str, data: st.DataObject) -> None:
     body = {**SAMPLES[name], "spec": data.draw(spoiled(SAMPLES[name]["spec"]))}

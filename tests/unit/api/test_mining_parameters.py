@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from halimede import api, mining
 from halimede.api.mining import AFTER, BEFORE, BUILT_IN, Mode, read_parameters
 from halimede.errors import InvalidFieldError
 from halimede.mining import PreInferenceMiner, create, registry
-from tests.unit.api.samples import SAMPLES
-from tests.unit.api.test_resources import put, sedna_service
+from tests.anything import attempt
+from tests.unit.api.samples import SAMPLES, resource
+from tests.unit.api.test_resources import put, refused, sedna_service
 
 MINING = "spec.edgeWorker.hardExampleMining"
 CONTAINER = "spec.edgeWorker.template.spec.containers.0"
@@ -25,12 +27,6 @@ CONTAINER = "spec.edgeWorker.template.spec.containers.0"
 def mined(name: str, mode: str = AFTER, **parameters: str) -> dict[str, Any]:
     pairs = [{"key": key, "value": value} for key, value in parameters.items()]
     return put(sedna_service(), MINING, {"name": name, "parameters": pairs, "mode": mode})
-
-
-def error_of(body: dict[str, Any]) -> InvalidFieldError:
-    with pytest.raises(InvalidFieldError) as caught:
-        api.admit(body)
-    return caught.value
 
 
 @pytest.mark.parametrize(
@@ -52,7 +48,7 @@ def error_of(body: dict[str, Any]) -> InvalidFieldError:
 def test_a_mistake_in_built_in_mining_is_refused_with_field_value_and_remedy(
     body: dict[str, Any], field: str, value: str, fix: str
 ) -> None:
-    error = error_of(body)
+    error = refused(body, api.admit)
     assert (error.field, error.value) == (f"{MINING}.{field}", value)
     assert fix in str(error)
 
@@ -60,7 +56,7 @@ def test_a_mistake_in_built_in_mining_is_refused_with_field_value_and_remedy(
 def test_a_mistake_in_a_tier_names_the_tier() -> None:
     wrong = {"name": "Energy", "parameters": [{"key": "temperature", "value": "1"}]}
     body = put(SAMPLES["several tiers"], "spec.tiers.1.hardExampleMining", wrong)
-    assert error_of(body).field == "spec.tiers[1].hardExampleMining.parameters.temperature"
+    assert refused(body, api.admit).field == "spec.tiers[1].hardExampleMining.parameters.temperature"
 
 
 def test_learned_takes_the_calibration_of_its_service() -> None:
@@ -89,7 +85,7 @@ def test_a_rule_may_be_named_by_its_module_or_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["votes:", ":FewVotes", "votes.py:few votes", "a:b:C", "my-votes:FewVotes"])
 def test_a_rule_that_is_neither_is_refused_with_how_to_write_it(name: str) -> None:
-    error = error_of(mined(name))
+    error = refused(mined(name), api.admit)
     assert error.field == f"{MINING}.name"
     assert "votes.py:FewVotes" in error.fix
 
@@ -101,12 +97,7 @@ def test_an_installed_plug_in_is_known_by_its_name(tmp_path: Path, monkeypatch: 
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: few-votes\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[halimede.mining]\nFewVotes = not_imported_here\n")
     api.admit(mined("fewvotes", votes="3"))
-    assert "FewVotes" in str(error_of(mined("FewVotez")))
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_what_users_write_is_accepted(sample: str) -> None:
-    api.admit(SAMPLES[sample])
+    assert "FewVotes" in str(refused(mined("FewVotez"), api.admit))
 
 
 def test_a_stored_service_with_such_a_mistake_stays_readable() -> None:
@@ -114,11 +105,8 @@ def test_a_stored_service_with_such_a_mistake_stays_readable() -> None:
 
 
 MODEL = {"url": "/models/small.onnx"}
-SERVED = {
-    "modelName": "small",
-    "deployToLayer": "edge",
-    "manifest": [{"version": "1", "downloadURL": "/models/1.onnx"}],
-}
+MANIFEST = [{"version": "1", "downloadURL": "/models/1.onnx"}]
+SERVED = {"modelName": "small", "deployToLayer": "edge", "manifest": MANIFEST}
 
 
 @pytest.mark.parametrize(
@@ -126,13 +114,8 @@ SERVED = {
 )
 def test_post_processing_that_contradicts_itself_is_refused(kind: str, spec: dict[str, Any], framework: str) -> None:
     output = {"task": "embedding", "activation": "softmax"}
-    body = {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": kind,
-        "metadata": {"name": "small"},
-        "spec": {**spec, framework: "onnx", "postprocess": output},
-    }
-    assert error_of(body).field == "spec.postprocess.activation"
+    body = resource(kind, {**spec, framework: "onnx", "postprocess": output})
+    assert refused(body, api.admit).field == "spec.postprocess.activation"
     api.admit(put(body, f"spec.{framework}", "mine"))  # the user's own code reads it
 
 
@@ -140,11 +123,7 @@ class TestOneDeclaration:
     """Algorithms have no parameters beside those that are checked."""
 
     registry.names()
-    OWN = {
-        name: algorithm
-        for name, algorithm in registry._algorithms.values()
-        if algorithm.__module__.startswith(f"{mining.__name__}.")
-    }
+    OWN = {name: a for name, a in registry._algorithms.values() if a.__module__.startswith(f"{mining.__name__}.")}
 
     def test_every_built_in_algorithm_is_declared(self) -> None:
         assert self.OWN.keys() == BUILT_IN.keys()
@@ -170,15 +149,9 @@ class TestOneDeclaration:
         st.sampled_from([AFTER, BEFORE]),
     )
     def test_the_check_and_a_worker_agree(self, name: str, parameters: dict[str, str], mode: str) -> None:
-        def outcome(make: Any) -> str:
-            try:
-                make()
-            except InvalidFieldError as error:
-                return str(error)
-            return "accepted"
-
-        checked = outcome(lambda: api.admit(mined(name, mode, **parameters)))
-        assert checked == outcome(lambda: create(name, parameters, mode=mode))
+        _, checked = attempt(api.admit, mined(name, mode, **parameters), refusal=InvalidFieldError)
+        _, worker = attempt(partial(create, mode=mode), name, parameters, refusal=InvalidFieldError)
+        assert str(checked) == str(worker)
 
 
 def test_text_becomes_the_arguments_of_the_declaration() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from halimede import api
 from halimede.errors import InvalidFieldError
+from tests.unit.api.samples import resource
+from tests.unit.api.test_resources import fields_of as fields
 
 STEP = {"op": "script", "file": "pre.py"}
 SCRIPT = {"script": {"file": "lib/post.py"}}
@@ -15,26 +17,13 @@ SCRIPT = {"script": {"file": "lib/post.py"}}
 
 def model(**spec: Any) -> dict[str, Any]:
     whole = {"url": "/models/small.tar.gz", "format": "onnx", "preprocess": [STEP], "postprocess": SCRIPT, **spec}
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "small"}, "spec": whole}
+    return resource("Model", whole)
 
 
 def served(**spec: Any) -> dict[str, Any]:
-    whole = {
-        "modelName": "small",
-        "deployToLayer": "edge",
-        "frameworkType": "onnx",
-        "manifest": [{"version": "1", "downloadURL": "https://models.example/small.zip"}],
-        "preprocess": [STEP],
-        "postprocess": SCRIPT,
-        **spec,
-    }
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": "InferenceModel", "metadata": {"name": "small"}, "spec": whole}
-
-
-def fields(body: dict[str, Any]) -> list[str]:
-    with pytest.raises(InvalidFieldError) as caught:
-        api.admit(body)
-    return [caught.value.field, *(error.field for error in caught.value.others)]
+    manifest = [{"version": "1", "downloadURL": "https://models.example/small.zip"}]
+    whole = {"modelName": "small", "deployToLayer": "edge", "frameworkType": "onnx", "manifest": manifest}
+    return resource("InferenceModel", {**whole, "preprocess": [STEP], "postprocess": SCRIPT, **spec})
 
 
 @pytest.mark.parametrize("body", [model(), served()], ids=["Model", "InferenceModel"])
@@ -44,16 +33,10 @@ def test_a_script_in_an_archive_is_accepted_and_has_a_function_of_the_fields_nam
     assert (spec.postprocess.script.file, spec.postprocess.script.function) == ("lib/post.py", "postprocess")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "/models/small.onnx",
-        "https://models.example/small.ONNX?token=1",
-        "file:///m.onnx",
-        "/m.tflite",
-        "/m/saved_model.pb",
-    ],
-)
+FILES = ["/m/small.onnx", "https://m.example/small.ONNX?token=1", "file:///m.onnx", "/m.tflite", "/m/saved_model.pb"]
+
+
+@pytest.mark.parametrize("url", FILES)
 def test_a_bare_model_file_has_no_scripts_with_it(url: str) -> None:
     assert fields(model(url=url)) == ["spec.url"]
     manifest = [{"version": "1", "downloadURL": "/a.zip"}, {"version": "2", "downloadURL": url}]

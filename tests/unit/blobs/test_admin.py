@@ -16,8 +16,9 @@ from halimede.messages import BlobAnswer, BlobOrder
 from halimede.models import Cache
 from services.gm.app import BlobServing
 from services.lc.app import NodeBlobs
-from tests.simulated import simulated
-from tests.unit.blobs.world import World, digest_of, keep, some_bytes, world
+from tests.unit.blobs.world import World, digest_of, keep, some_bytes
+
+pytestmark = pytest.mark.simulated
 
 FILE = some_bytes(1_000_000)
 DIGEST = digest_of(FILE)
@@ -25,8 +26,8 @@ KEEP = BlobOrder(op="keep", digest=DIGEST, size=len(FILE))
 
 
 @contextlib.asynccontextmanager
-async def gm(made: World, most: int = 10**9) -> AsyncIterator[BlobServing]:
-    blobs = BlobServing(MemoryBus("gm-blobs", made.broker), made.folder / "gm", most)
+async def gm(world: World, most: int = 10**9) -> AsyncIterator[BlobServing]:
+    blobs = BlobServing(MemoryBus("gm-blobs", world.broker), world.folder / "gm", most)
     work = asyncio.create_task(blobs.run())
     try:
         await asyncio.sleep(1)
@@ -37,9 +38,9 @@ async def gm(made: World, most: int = 10**9) -> AsyncIterator[BlobServing]:
     assert work.cancelled()
 
 
-async def operator(made: World, file: Path | None = None) -> BlobClient:
+async def operator(world: World, file: Path | None = None) -> BlobClient:
     """Be a command that gives one file."""
-    bus = await made.bus("cli-1")
+    bus = await world.bus("cli-1")
     client = BlobClient(bus, "cli-1")
     await client.start()
 
@@ -54,7 +55,7 @@ async def operator(made: World, file: Path | None = None) -> BlobClient:
         work.cancel()
         await asyncio.wait([work])
 
-    made.stack.push_async_callback(stop)
+    world.stack.push_async_callback(stop)
     return client
 
 
@@ -69,12 +70,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@simulated
-async def test_a_file_is_kept_listed_and_removed(tmp_path: Path, file: Path) -> None:
-    async with world(tmp_path) as made, gm(made):
-        client = await operator(made, file)
+async def test_a_file_is_kept_listed_and_removed(world: World, file: Path) -> None:
+    async with gm(world):
+        client = await operator(world, file)
         assert await done(client, KEEP) == BlobAnswer(outcome="kept", size=len(FILE))
-        assert (tmp_path / "gm" / "sha256" / DIGEST).read_bytes() == FILE
+        assert (world.folder / "gm" / "sha256" / DIGEST).read_bytes() == FILE
         (entry,) = (await done(client, BlobOrder(op="list"))).blobs
         assert (entry.digest, entry.size) == (DIGEST, len(FILE))
         assert (await done(client, BlobOrder(op="list", after=DIGEST))).blobs == []
@@ -84,10 +84,9 @@ async def test_a_file_is_kept_listed_and_removed(tmp_path: Path, file: Path) -> 
             await done(client, BlobOrder(op="remove", digest=DIGEST))
 
 
-@simulated
-async def test_an_order_is_done_once_however_often_it_comes(tmp_path: Path, file: Path) -> None:
-    async with world(tmp_path) as made, gm(made) as blobs:
-        client = await operator(made, file)
+async def test_an_order_is_done_once_however_often_it_comes(world: World, file: Path) -> None:
+    async with gm(world) as blobs:
+        client = await operator(world, file)
         fetched = []
         came = blobs.client.attach
         blobs.client.attach = lambda *its: (fetched.append(its), came(*its))  # type: ignore[method-assign]
@@ -96,13 +95,12 @@ async def test_an_order_is_done_once_however_often_it_comes(tmp_path: Path, file
         assert len(fetched) == 1
 
 
-@simulated
-async def test_a_bus_that_loses_and_repeats_delays_an_order_and_no_more(tmp_path: Path, file: Path) -> None:
-    async with world(tmp_path) as made, gm(made):
-        client = await operator(made, file)
-        made.broker.faults.loss = made.broker.faults.duplicate = 0.2
+async def test_a_bus_that_loses_and_repeats_delays_an_order_and_no_more(world: World, file: Path) -> None:
+    async with gm(world):
+        client = await operator(world, file)
+        world.broker.faults.loss = world.broker.faults.duplicate = 0.2
         assert (await client.order("gm", KEEP, timeout_s=600)).outcome == "kept"
-        assert list((tmp_path / "gm" / "sha256").iterdir()) == [tmp_path / "gm" / "sha256" / DIGEST]
+        assert list((world.folder / "gm" / "sha256").iterdir()) == [world.folder / "gm" / "sha256" / DIGEST]
 
 
 @pytest.mark.parametrize(
@@ -114,38 +112,33 @@ async def test_a_bus_that_loses_and_repeats_delays_an_order_and_no_more(tmp_path
         (BlobOrder(op="keep"), 10**9, "name a digest"),
     ],
 )
-@simulated
 async def test_what_is_not_kept_is_refused_with_its_reason(
-    tmp_path: Path, file: Path, order: BlobOrder, most: int, reason: str
+    world: World, file: Path, order: BlobOrder, most: int, reason: str
 ) -> None:
-    async with world(tmp_path) as made, gm(made, most):
-        client = await operator(made, file)
+    async with gm(world, most):
+        client = await operator(world, file)
         with pytest.raises(HalimedeError, match=reason):
             await done(client, order)
         assert (await done(client, BlobOrder(op="list"))).blobs == []
 
 
-@simulated
-async def test_a_node_keeps_what_it_is_given_and_removes_by_itself_alone(tmp_path: Path, file: Path) -> None:
-    async with world(tmp_path) as made:
-        cache = Cache(tmp_path / "node")
-        secret = some_bytes(100, seed=3)
-        cache.guard(digest_of(secret))
-        keep(cache, secret)
-        work = asyncio.create_task(NodeBlobs("edge0", MemoryBus("lc.edge0-blobs", made.broker), cache).run())
-        await asyncio.sleep(1)
-        client = await operator(made, file)
-        assert (await done(client, KEEP, "lc.edge0")).outcome == "kept"
-        listed = (await done(client, BlobOrder(op="list"), "lc.edge0")).blobs
-        assert [entry.digest for entry in listed] == [DIGEST], "what is guarded is not shown"
-        with pytest.raises(HalimedeError, match="unused files itself"):
-            await done(client, BlobOrder(op="remove", digest=DIGEST), "lc.edge0")
-        work.cancel()
-        await asyncio.wait([work])
+async def test_a_node_keeps_what_it_is_given_and_removes_by_itself_alone(world: World, file: Path) -> None:
+    cache = Cache(world.folder / "node")
+    secret = some_bytes(100, seed=3)
+    cache.guard(digest_of(secret))
+    keep(cache, secret)
+    work = asyncio.create_task(NodeBlobs("edge0", MemoryBus("lc.edge0-blobs", world.broker), cache).run())
+    await asyncio.sleep(1)
+    client = await operator(world, file)
+    assert (await done(client, KEEP, "lc.edge0")).outcome == "kept"
+    listed = (await done(client, BlobOrder(op="list"), "lc.edge0")).blobs
+    assert [entry.digest for entry in listed] == [DIGEST], "what is guarded is not shown"
+    with pytest.raises(HalimedeError, match="unused files itself"):
+        await done(client, BlobOrder(op="remove", digest=DIGEST), "lc.edge0")
+    work.cancel()
+    await asyncio.wait([work])
 
 
-@simulated
-async def test_who_is_not_there_does_not_keep_anybody_waiting(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        with pytest.raises(NoSubscriberError, match="edge9 is not on the bus"):
-            await done(await operator(made), BlobOrder(op="list"), "lc.edge9")
+async def test_who_is_not_there_does_not_keep_anybody_waiting(world: World) -> None:
+    with pytest.raises(NoSubscriberError, match="edge9 is not on the bus"):
+        await done(await operator(world), BlobOrder(op="list"), "lc.edge9")

@@ -17,16 +17,18 @@ from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from halimede.models.external_data import DataFilesError
 from halimede.models.source_types import TransferLimits
-from tests.simulated import simulated
-from tests.unit.blobs.world import World, digest_of, keep, read, some_bytes, world
+from tests.unit.blobs.world import World, digest_of, keep, read, some_bytes
+from tests.unit.models.archives import refusal
+
+pytestmark = pytest.mark.simulated
 
 FILE = some_bytes(3_000_000)
 DIGEST = digest_of(FILE)
 
 
-async def liar(made: World, name: str, file: bytes, *, says: str = DIGEST, size: int | None = None) -> MemoryBus:
+async def liar(world: World, name: str, file: bytes, *, says: str = DIGEST, size: int | None = None) -> MemoryBus:
     """Give something else under a digest."""
-    bus = await made.bus(f"{name}-liar")
+    bus = await world.bus(f"{name}-liar")
     whole = len(file) if size is None else size
 
     async def asked(delivery: Delivery[BlobRequest]) -> None:
@@ -52,28 +54,22 @@ async def fetched(client: BlobClient, cache: Cache, source: str, limits: Transfe
 
 
 @pytest.mark.parametrize("offset", [0, 1, 1_234_567, len(FILE) - 1, len(FILE)])
-@simulated
-async def test_a_file_is_read_from_any_offset(tmp_path: Path, offset: int) -> None:
-    async with world(tmp_path) as made:
-        await made.source("lc.edge0", FILE)
-        assert await read(await made.client(), url("edge0", DIGEST), offset) == FILE[offset:]
+async def test_a_file_is_read_from_any_offset(world: World, offset: int) -> None:
+    await world.source("lc.edge0", FILE)
+    assert await read(await world.client(), url("edge0", DIGEST), offset) == FILE[offset:]
 
 
-@simulated
-async def test_a_part_that_is_longer_than_the_file_is_begun_anew(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        await made.source("gm", FILE)
-        opener = BusOpener(await made.client())
-        async with opener(url("gm", DIGEST), "", TransferLimits(), len(FILE) + 1) as stream:
-            assert (stream.offset, stream.size) == (0, len(FILE))
+async def test_a_part_that_is_longer_than_the_file_is_begun_anew(world: World) -> None:
+    await world.source("gm", FILE)
+    opener = BusOpener(await world.client())
+    async with opener(url("gm", DIGEST), "", TransferLimits(), len(FILE) + 1) as stream:
+        assert (stream.offset, stream.size) == (0, len(FILE))
 
 
-@simulated
-async def test_what_is_known_already_is_not_sent(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        opener = BusOpener(await made.client())
-        async with opener(url("gm", DIGEST), DIGEST, TransferLimits(), 0) as stream:
-            assert stream.blocks is None
+async def test_what_is_known_already_is_not_sent(world: World) -> None:
+    opener = BusOpener(await world.client())
+    async with opener(url("gm", DIGEST), DIGEST, TransferLimits(), 0) as stream:
+        assert stream.blocks is None
 
 
 async def test_a_model_that_lacks_its_data_files_discredits_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,175 +78,137 @@ async def test_a_model_that_lacks_its_data_files_discredits_no_source(monkeypatc
         raise DataFilesError(Fetched(Path("/m"), DIGEST, 1), error)
 
     monkeypatch.setattr(BusOpener, "distrust", lambda *_: "edge0")
+    openers = {"bus": BusOpener(cast("Any", None))}
     with pytest.raises(DataFilesError):
-        await with_fallback(
-            fetch_model, url("edge0", DIGEST), "", Cache(Path("/c")), openers={"bus": BusOpener(cast("Any", None))}
-        )
+        await with_fallback(fetch_model, url("edge0", DIGEST), "", Cache(Path("/c")), openers=openers)
 
 
 @pytest.mark.parametrize("seed", range(5))
-@simulated
-async def test_a_bus_that_loses_and_reorders_gives_the_whole_file(tmp_path: Path, seed: int) -> None:
-    async with world(tmp_path) as made:
-        giver, client = await made.source("lc.edge0", FILE), await made.client()
-        made.broker.chance.seed(seed)
-        faults = made.broker.faults
-        faults.loss, faults.reorder, faults.delay_s = 0.2, 0.3, (0.001, 0.05)
-        assert await read(client, url("edge0", DIGEST)) == FILE
-        assert giver.source.stats.bytes > len(FILE), "something was lost and sent again"
+async def test_a_bus_that_loses_and_reorders_gives_the_whole_file(world: World, seed: int) -> None:
+    giver, client = await world.source("lc.edge0", FILE), await world.client()
+    world.broker.chance.seed(seed)
+    faults = world.broker.faults
+    faults.loss, faults.reorder, faults.delay_s = 0.2, 0.3, (0.001, 0.05)
+    assert await read(client, url("edge0", DIGEST)) == FILE
+    assert giver.source.stats.bytes > len(FILE), "something was lost and sent again"
 
 
-@simulated
-async def test_a_source_that_falls_silent_is_left_for_another(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        first, second = await made.source("lc.edge0", FILE), await made.source("lc.edge1", FILE)
-        client, got = await made.client(), b""
-        async with BusOpener(client)(url("edge0", DIGEST), "", TransferLimits(), 0) as stream:
-            assert stream.blocks is not None
-            async for block in stream.blocks:
-                got += block
-                if len(got) > 500_000:
-                    await first.stop()
-        assert got == FILE
-        assert 0 < second.source.stats.bytes < len(FILE), "it went on where the first ended"
+async def test_a_source_that_falls_silent_is_left_for_another(world: World) -> None:
+    first, second = await world.source("lc.edge0", FILE), await world.source("lc.edge1", FILE)
+    client, got = await world.client(), b""
+    async with BusOpener(client)(url("edge0", DIGEST), "", TransferLimits(), 0) as stream:
+        assert stream.blocks is not None
+        async for block in stream.blocks:
+            got += block
+            if len(got) > 500_000:
+                await first.stop()
+    assert got == FILE
+    assert 0 < second.source.stats.bytes < len(FILE), "it went on where the first ended"
 
 
-@simulated
-async def test_without_another_source_the_reader_waits_for_it_to_come_back_and_no_longer(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        giver, client = await made.source("lc.edge0", FILE), await made.client()
-        asyncio.get_running_loop().call_later(0.4, giver.work.cancel)
-        made.broker.faults.delay_s = (0.01, 0.02)
-        with pytest.raises(FetchError) as caught:
-            await read(client, url("edge0", DIGEST), limits=TransferLimits(inactivity_s=30))
-        assert giver.source.stats.bytes > 100_000
-        assert (caught.value.reason, caught.value.temporary) == (FetchReason.INTERRUPTED, True)
-        assert asyncio.get_running_loop().time() < 120
+async def test_without_another_source_the_reader_waits_for_it_to_come_back_and_no_longer(world: World) -> None:
+    giver, client = await world.source("lc.edge0", FILE), await world.client()
+    asyncio.get_running_loop().call_later(0.4, giver.work.cancel)
+    world.broker.faults.delay_s = (0.01, 0.02)
+    reading = read(client, url("edge0", DIGEST), limits=TransferLimits(inactivity_s=30))
+    assert await refusal(reading) == (FetchReason.INTERRUPTED, True)
+    assert giver.source.stats.bytes > 100_000
+    assert asyncio.get_running_loop().time() < 120
 
 
-@simulated
-async def test_a_source_that_is_cut_off_and_comes_back_goes_on(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        giver, client = await made.source("lc.edge0", FILE), await made.client()
-        got, cut = b"", False
-        async with BusOpener(client)(url("edge0", DIGEST), "", TransferLimits(inactivity_s=60), 0) as stream:
-            assert stream.blocks is not None
-            async for block in stream.blocks:
-                got += block
-                if not cut:
-                    cut = True
-                    giver.bus.cut()
-                    asyncio.get_running_loop().call_later(20, giver.bus.heal)
-        assert got == FILE
+async def test_a_source_that_is_cut_off_and_comes_back_goes_on(world: World) -> None:
+    giver, client = await world.source("lc.edge0", FILE), await world.client()
+    got, cut = b"", False
+    async with BusOpener(client)(url("edge0", DIGEST), "", TransferLimits(inactivity_s=60), 0) as stream:
+        assert stream.blocks is not None
+        async for block in stream.blocks:
+            got += block
+            if not cut:
+                cut = True
+                giver.bus.cut()
+                asyncio.get_running_loop().call_later(20, giver.bus.heal)
+    assert got == FILE
 
 
-@simulated
-async def test_wrong_bytes_are_found_out_and_their_source_is_left_alone(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        wrong = await liar(made, "lc.wrong", some_bytes(len(FILE), seed=1))
-        client, cache = await made.client(), made.cache("own")
-        with pytest.raises(FetchError, match="wrong sent other content") as caught:
-            await fetched(client, cache, "any")
-        assert (caught.value.reason, caught.value.temporary) == (FetchReason.DIGEST_MISMATCH, True)
-        await made.source("lc.right", FILE)
-        assert await fetched(client, cache, "wrong") == FILE, "although the wrong one is named"
-        assert wrong.connected
+async def test_wrong_bytes_are_found_out_and_their_source_is_left_alone(world: World) -> None:
+    wrong = await liar(world, "lc.wrong", some_bytes(len(FILE), seed=1))
+    client, cache = await world.client(), world.cache("own")
+    with pytest.raises(FetchError, match="wrong sent other content") as caught:
+        await fetched(client, cache, "any")
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.DIGEST_MISMATCH, True)
+    await world.source("lc.right", FILE)
+    assert await fetched(client, cache, "wrong") == FILE, "although the wrong one is named"
+    assert wrong.connected
 
 
-@simulated
-async def test_when_all_who_have_it_lie_somebody_has_to_act(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        await liar(made, "lc.wrong", some_bytes(len(FILE), seed=1))
-        client, cache = await made.client(), made.cache("own")
-        found = []
-        for _ in range(2):
-            with pytest.raises(FetchError) as caught:
-                await fetched(client, cache, "any")
-            found.append((caught.value.reason, caught.value.temporary))
-        assert found == [(FetchReason.DIGEST_MISMATCH, True), (FetchReason.DIGEST_MISMATCH, False)]
+async def test_when_all_who_have_it_lie_somebody_has_to_act(world: World) -> None:
+    await liar(world, "lc.wrong", some_bytes(len(FILE), seed=1))
+    client, cache = await world.client(), world.cache("own")
+    found = [await refusal(fetched(client, cache, "any")) for _ in range(2)]
+    assert found == [(FetchReason.DIGEST_MISMATCH, True), (FetchReason.DIGEST_MISMATCH, False)]
 
 
-@simulated
-async def test_a_source_that_claims_endless_size_is_refused_by_the_limit(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        await liar(made, "lc.endless", FILE, size=2**62)
-        with pytest.raises(FetchError) as caught:
-            await fetched(await made.client(), made.cache("own"), "endless", TransferLimits(max_bytes=10**7))
-        assert caught.value.reason is FetchReason.TOO_LARGE
+async def test_a_source_that_claims_endless_size_is_refused_by_the_limit(world: World) -> None:
+    await liar(world, "lc.endless", FILE, size=2**62)
+    reading = fetched(await world.client(), world.cache("own"), "endless", TransferLimits(max_bytes=10**7))
+    assert (await refusal(reading))[0] is FetchReason.TOO_LARGE
 
 
-@simulated
-async def test_what_nobody_has_and_who_is_not_there_are_two_things(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        await made.source("lc.edge0", b"something else")
-        client = await made.client()
-        for source, reason, temporary in (
-            ("any", FetchReason.NOT_FOUND, False),
-            ("edge0", FetchReason.NOT_FOUND, False),
-            ("edge9", FetchReason.UNREACHABLE, True),
-        ):
-            with pytest.raises(FetchError) as caught:
-                await read(client, url(source, DIGEST), limits=TransferLimits(connect_s=5))
-            assert (caught.value.reason, caught.value.temporary) == (reason, temporary), source
+async def test_what_nobody_has_and_who_is_not_there_are_two_things(world: World) -> None:
+    await world.source("lc.edge0", b"something else")
+    client = await world.client()
+    nobody, absent = (FetchReason.NOT_FOUND, False), (FetchReason.UNREACHABLE, True)
+    limits = TransferLimits(connect_s=5)
+    for source, refused in (("any", nobody), ("edge0", nobody), ("edge9", absent)):
+        assert await refusal(read(client, url(source, DIGEST), limits=limits)) == refused, source
 
 
-@simulated
-async def test_without_a_broker_the_reader_says_so_in_time(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        client = await made.client()
-        made.broker.stop()
-        with pytest.raises(FetchError) as caught:
-            await read(client, url("any", DIGEST), limits=TransferLimits(connect_s=5))
-        assert (caught.value.reason, caught.value.temporary) == (FetchReason.UNREACHABLE, True)
-        assert asyncio.get_running_loop().time() < 30
+async def test_without_a_broker_the_reader_says_so_in_time(world: World) -> None:
+    client = await world.client()
+    world.broker.stop()
+    reading = read(client, url("any", DIGEST), limits=TransferLimits(connect_s=5))
+    assert await refusal(reading) == (FetchReason.UNREACHABLE, True)
+    assert asyncio.get_running_loop().time() < 30
 
 
-@simulated
-async def test_a_download_that_ended_goes_on_where_it_was_from_whoever_has_it(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        await made.source("lc.edge0", FILE)
-        client, cache = await made.client(), made.cache("own")
-        here: list[int] = []
+async def test_a_download_that_ended_goes_on_where_it_was_from_whoever_has_it(world: World) -> None:
+    await world.source("lc.edge0", FILE)
+    client, cache = await world.client(), world.cache("own")
+    here: list[int] = []
 
-        def progress(done: int, _: int | None) -> None:
-            here.append(done)
-            if done > 1_000_000 and len(here) < 100:
-                raise KeyboardInterrupt("killed")
+    def progress(done: int, _: int | None) -> None:
+        here.append(done)
+        if done > 1_000_000 and len(here) < 100:
+            raise KeyboardInterrupt("killed")
 
-        with pytest.raises(KeyboardInterrupt):
-            await fetch(url("edge0", DIGEST), DIGEST, cache, progress, openers={"bus": BusOpener(client)})
-        other = await made.source("gm", FILE)
-        found = await fetch(url("gm", DIGEST), DIGEST, cache, openers={"bus": BusOpener(client)})
-        assert found.path.read_bytes() == FILE
-        assert other.source.stats.bytes < len(FILE) - 900_000
+    with pytest.raises(KeyboardInterrupt):
+        await fetch(url("edge0", DIGEST), DIGEST, cache, progress, openers={"bus": BusOpener(client)})
+    other = await world.source("gm", FILE)
+    found = await fetch(url("gm", DIGEST), DIGEST, cache, openers={"bus": BusOpener(client)})
+    assert found.path.read_bytes() == FILE
+    assert other.source.stats.bytes < len(FILE) - 900_000
 
 
-@simulated
-async def test_pieces_for_somebody_else_or_of_an_earlier_question_change_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        await made.source("lc.edge0", FILE)
-        client, forger = await made.client(), await made.bus("forger")
-        to = topics.BLOB_CHUNK.at(asker="lc.asker", source="lc.edge0")
-        forged = BlobChunk(digest=DIGEST, size=len(FILE), data=memoryview(bytes(60_000)))
+async def test_pieces_for_somebody_else_or_of_an_earlier_question_change_nothing(world: World) -> None:
+    await world.source("lc.edge0", FILE)
+    client, forger = await world.client(), await world.bus("forger")
+    to = topics.BLOB_CHUNK.at(asker="lc.asker", source="lc.edge0")
+    forged = BlobChunk(digest=DIGEST, size=len(FILE), data=memoryview(bytes(60_000)))
 
-        async def forge() -> None:
-            while True:
-                await forger.publish(to, forged, correlation=b"0123456789abcdef")
-                await asyncio.sleep(0.001)
+    async def forge() -> None:
+        while True:
+            await forger.publish(to, forged, correlation=b"0123456789abcdef")
+            await asyncio.sleep(0.001)
 
-        work = asyncio.create_task(forge())
-        made.broker.faults.delay_s = (0.01, 0.01)
-        assert await read(client, url("edge0", DIGEST)) == FILE
-        work.cancel()
-        assert client.late > 0
+    work = asyncio.create_task(forge())
+    world.broker.faults.delay_s = (0.01, 0.01)
+    assert await read(client, url("edge0", DIGEST)) == FILE
+    work.cancel()
+    assert client.late > 0
 
 
-@simulated
-async def test_a_file_that_is_in_the_cache_is_given_under_its_own_digest_alone(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        giver = await made.source("lc.edge0")
-        keep(giver.cache, FILE)
-        giver.cache.path(DIGEST).write_bytes(b"tampered")
-        with pytest.raises(FetchError) as caught:
-            await read(await made.client(), url("edge0", DIGEST))
-        assert caught.value.reason is FetchReason.NOT_FOUND
+async def test_a_file_that_is_in_the_cache_is_given_under_its_own_digest_alone(world: World) -> None:
+    giver = await world.source("lc.edge0")
+    keep(giver.cache, FILE)
+    giver.cache.path(DIGEST).write_bytes(b"tampered")
+    assert (await refusal(read(await world.client(), url("edge0", DIGEST))))[0] is FetchReason.NOT_FOUND

@@ -11,7 +11,8 @@ import pytest
 from halimede.blobs import with_fallback
 from halimede.blobs.uris import url
 from halimede.models import Cache, Fetched, FetchError, FetchReason
-from tests.simulated import simulated
+
+pytestmark = pytest.mark.simulated
 
 DIGEST = "0" * 64
 AWAY = FetchError(FetchReason.UNREACHABLE, "away", temporary=True)
@@ -42,7 +43,6 @@ async def fetched(origin: Origin, url_: str, sha256: str, openers: dict[str, Any
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "s3"])
-@simulated
 async def test_an_origin_that_is_away_is_replaced_by_the_bus(scheme: str) -> None:
     origin = Origin(AWAY)
     assert (await fetched(origin, f"{scheme}://host/m.onnx", DIGEST)).digest == DIGEST
@@ -60,10 +60,7 @@ async def test_an_origin_that_is_away_is_replaced_by_the_bus(scheme: str) -> Non
         (AWAY, "/data/m", DIGEST, OPENERS),
     ],
 )
-@simulated
-async def test_the_bus_is_no_way_out_of_anything_else(
-    error: FetchError, url_: str, sha256: str, openers: dict[str, Any]
-) -> None:
+async def test_the_bus_is_for_nothing_else(error: FetchError, url_: str, sha256: str, openers: dict[str, Any]) -> None:
     origin = Origin(error)
     with pytest.raises(FetchError) as caught:
         await fetched(origin, url_, sha256, openers)
@@ -71,7 +68,6 @@ async def test_the_bus_is_no_way_out_of_anything_else(
     assert len(origin.asked) == 1
 
 
-@simulated
 async def test_when_the_bus_does_not_help_the_origins_reason_stands() -> None:
     origin = Origin(AWAY, FetchError(FetchReason.NOT_FOUND, "nobody has it"))
     with pytest.raises(FetchError) as caught:
@@ -79,7 +75,6 @@ async def test_when_the_bus_does_not_help_the_origins_reason_stands() -> None:
     assert caught.value is AWAY
 
 
-@simulated
 async def test_a_bus_url_is_its_own_digest() -> None:
     origin = Origin(AWAY)
     await fetched(origin, url("edge0", DIGEST), "")

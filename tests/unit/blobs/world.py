@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +24,6 @@ def digest_of(data: bytes) -> str:
 
 
 def keep(cache: Cache, data: bytes) -> str:
-    """Put a file into a cache; return its digest."""
     digest = digest_of(data)
     path = cache.path(digest)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +48,6 @@ class World:
         return bus
 
     async def source(self, name: str, *files: bytes) -> Giver:
-        """Let somebody give files."""
         cache = self.cache(name)
         for data in files:
             keep(cache, data)
@@ -69,8 +66,6 @@ class World:
 
 @dataclass
 class Giver:
-    """A source at work."""
-
     source: BlobServer
     bus: MemoryBus
     cache: Cache
@@ -82,15 +77,7 @@ class Giver:
         await asyncio.wait([self.work])
 
 
-@contextlib.asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
-    made = World(folder)
-    async with made.stack:
-        yield made
-
-
 async def read(client: BlobClient, url: str, offset: int = 0, limits: TransferLimits | None = None) -> bytes:
-    """Return what a URL gives from an offset on."""
     async with BusOpener(client)(url, "", limits or TransferLimits(), offset) as stream:
         assert stream.blocks is not None
         assert stream.offset == offset

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,12 +10,23 @@ from structlog.testing import capture_logs
 
 from halimede import topics
 from halimede.bus.connection import RIVAL
-from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
 from halimede.errors import RefusedError
 from halimede.topic import Filter
-from tests.scripted import CONNECT, HOST, PATIENCE, PUBLISH, SUBSCRIBE, Peer, Scripted, connack, packet, puback
+from tests.inbox import Inbox
+from tests.scripted import (
+    CONNECT,
+    HOST,
+    PATIENCE,
+    SUBSCRIBE,
+    Peer,
+    Scripted,
+    accepted,
+    connack,
+    dialled,
+    packet,
+)
 
 NO_WILDCARDS, NO_SHARED = b"\x28\0", b"\x2a\0"
 PLAIN = topics.PRESENCE.filter(node="edge0")
@@ -28,38 +37,20 @@ UNOFFERED = [
 ]
 
 
-async def nothing(_: Delivery[Any]) -> None: ...
-
-
-@asynccontextmanager
-async def welcomed(client: Client, offer: bytes, *before: Filter[Any]) -> AsyncIterator[tuple[MqttBus, Peer]]:
-    """A bus that subscribed before its connection was there, and the broker's end of that."""
-    async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client=client)) as bus:
-        for filter_ in before:
-            await bus.subscribe(filter_, nothing)
-        peer = await broker.peer()
-        await peer.takes(CONNECT)
-        peer.say(connack(properties=offer))
-        yield bus, peer
-        peer.writer.close()
-
-
 async def granted(peer: Peer, filter_: Filter[Any]) -> None:
     body = await peer.takes(SUBSCRIBE)
     assert filter_.text.encode() in body
     peer.say(packet(0x90, body[:2] + b"\0\1"))
 
 
-@pytest.mark.parametrize("client", ["lean", "paho"])
 @pytest.mark.parametrize(("offer", "filter_", "reason"), UNOFFERED)
 async def test_a_subscription_that_the_broker_does_not_offer_is_refused_without_asking(
     client: Client, offer: bytes, filter_: Filter[Any], reason: str
 ) -> None:
-    async with welcomed(client, offer) as (bus, peer):
-        await bus.wait_connected(PATIENCE)
+    async with accepted(client, offer) as (bus, peer):
         with pytest.raises(RefusedError, match=reason):
-            await bus.subscribe(filter_, nothing)
-        subscribing = asyncio.create_task(bus.subscribe(PLAIN, nothing))
+            await bus.subscribe(filter_, Inbox[Any]())
+        subscribing = asyncio.create_task(bus.subscribe(PLAIN, Inbox[Any]()))
         await granted(peer, PLAIN)  # the first that it hears of
         await subscribing
 
@@ -68,17 +59,16 @@ async def test_a_subscription_that_the_broker_does_not_offer_is_refused_without_
 async def test_one_made_before_the_broker_said_so_is_named_where_the_operator_looks(
     offer: bytes, filter_: Filter[Any], reason: str
 ) -> None:
-    async with welcomed("lean", offer, filter_, PLAIN) as (bus, peer):
+    async with dialled("lean") as (bus, peer, _):
+        await bus.subscribe(filter_, Inbox[Any]())
+        await bus.subscribe(PLAIN, Inbox[Any]())
+        peer.say(connack(properties=offer))
         await granted(peer, PLAIN)
-        body = await peer.takes(PUBLISH)
-        assert reason.encode() in body
-        at = 2 + int.from_bytes(body[:2])
-        peer.say(puback(int.from_bytes(body[at : at + 2])))
+        assert reason.encode() in await peer.takes_message()
         assert list(bus.refused) == [filter_.text]
         assert reason in bus.refused[filter_.text]
 
 
-@pytest.mark.parametrize("client", ["lean", "paho"])
 async def test_a_broker_that_says_why_it_ends_connections_makes_nobody_a_rival(client: Client) -> None:
     with capture_logs() as lines:
         async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client=client)) as bus:

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
@@ -16,8 +16,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from halimede.bus.message import Packet
-from halimede.bus.mqtt5 import encoder
-from halimede.bus.mqtt5.decoder import varint
+from halimede.bus.mqtt5 import decoder, encoder
 from halimede.bus.paho.connection import no_properties
 from halimede.bus.topic_filter import packet_size
 from tests.fuzz import targets
@@ -59,6 +58,7 @@ def section(data: bytes, at: int, kind: int) -> tuple[bytes, Any, bytes]:
 
 
 @given(packets, st.integers(1, 65_535))
+@example(Packet("t" * 300, b"x", 1, False, "r" * 400, b"c" * 500, 1 << 24, (("n" * 600, "v" * 700), ("", ""))), 0x1234)
 def test_a_message_is_written_as_paho_writes_it_and_read_back(packet: Packet, identifier: int) -> None:
     ours = encoder.publish(packet, identifier, len(packet.payload)) + packet.payload
     assert len(ours) == packet_size(packet)
@@ -71,13 +71,14 @@ def test_a_message_is_written_as_paho_writes_it_and_read_back(packet: Packet, id
         packet.retain,
         properties=v5_properties(packet, PacketTypes.PUBLISH),
     )
-    at = len(encoder.varint(varint(ours, 1)[0])) + 3 + len(packet.topic.encode()) + 2 * packet.qos
+    at = len(encoder.varint(decoder.varint(ours, 1)[0])) + 3 + len(packet.topic.encode()) + 2 * packet.qos
     assert section(ours, at, PacketTypes.PUBLISH) == section(paho.written, at, PacketTypes.PUBLISH)
     assert targets.packets_of_any_size(ours) == [targets.Message(packet, identifier if packet.qos else 0)]
 
 
 @pytest.mark.parametrize(
-    "will", [None, Packet("a/b", b"gone", 1, retain=True, expiry_s=7, properties=(("epoch", "1"),))]
+    "will",
+    [None, Packet("a/b", b"gone", 1, retain=True, expiry_s=7, properties=(("epoch", "1"),)), Packet("a/b", b"gone", 0)],
 )
 @pytest.mark.parametrize("login", [(None, None), ("someone", None), ("someone", "s3cret"), ("", "")])
 @pytest.mark.parametrize("session_s", [0, 60])
@@ -124,11 +125,16 @@ def test_the_short_ones_are_written_as_paho_writes_them(end_session: bool) -> No
     assert encoder.disconnect(4, end_session=end_session) == paho.written
 
 
-@given(st.integers(0, 268_435_455))
+@pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455])
 def test_lengths_are_written_in_as_few_bytes_as_they_take_and_read_back(value: int) -> None:
     written = encoder.varint(value)
-    assert varint(written, 0) == (value, len(written))
+    assert decoder.varint(written, 0) == (value, len(written))
     assert len(written) == (1 if value < 128 else 2 if value < 16_384 else 3 if value < 2_097_152 else 4)
+
+
+@pytest.mark.parametrize("cached", [encoder.varint, encoder._topic])
+def test_what_is_cached_is_bounded(cached: Any) -> None:
+    assert cached.cache_info().maxsize == 1024
 
 
 def test_text_that_has_no_room_is_refused_before_anything_is_sent() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
+from halimede.bus.ordering import SequenceNumber, check_epoch
 from halimede.errors import InvalidFieldError
+
+#: stated here again, so that a change in the product is noticed
+MAX_INTEGER = 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -15,14 +18,14 @@ def test_what_is_later_overtakes_what_is_earlier_and_never_the_other_way(
     earlier: tuple[int, int], later: tuple[int, int]
 ) -> None:
     one, other = SequenceNumber(*earlier), SequenceNumber(*later)
-    assert one.overtaken_by(other)
-    assert not other.overtaken_by(one)
-    assert not one.overtaken_by(one)
+    assert one.is_overtaken_by(other)
+    assert not other.is_overtaken_by(one)
+    assert not one.is_overtaken_by(one)
 
 
 def test_one_without_a_number_makes_no_claim() -> None:
-    assert not SequenceNumber(1, 0).overtaken_by(SequenceNumber(2, 5))
-    assert not SequenceNumber(1, 5).overtaken_by(SequenceNumber(2, 0))
+    assert not SequenceNumber(1, 0).is_overtaken_by(SequenceNumber(2, 5))
+    assert not SequenceNumber(1, 5).is_overtaken_by(SequenceNumber(2, 0))
 
 
 @pytest.mark.parametrize("number", [SequenceNumber(), SequenceNumber(3, 4), SequenceNumber(MAX_INTEGER, MAX_INTEGER)])
@@ -39,3 +42,13 @@ def test_properties_without_it_are_no_claim() -> None:
 def test_what_is_no_number_or_too_large_for_a_store_is_refused(field: str, text: str) -> None:
     with pytest.raises(InvalidFieldError, match=field):
         SequenceNumber.read({field: text})
+
+
+@pytest.mark.parametrize(("clock", "latest"), [(0, 2_082_585_600), (1_900_000_000, 2_215_360_000)])
+def test_an_epoch_may_be_ten_years_ahead_of_a_clock_which_counts_as_2026_if_it_is_not_set(
+    monkeypatch: pytest.MonkeyPatch, clock: int, latest: int
+) -> None:
+    monkeypatch.setattr("halimede.bus.ordering.time.time", lambda: clock)
+    assert check_epoch(latest) == latest
+    with pytest.raises(InvalidFieldError, match=f"epoch: {latest + 1}"):
+        check_epoch(latest + 1)

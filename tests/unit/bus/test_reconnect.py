@@ -7,102 +7,100 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.bus.connection import ReconnectingBus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import NO_SHARED, Packet
-from halimede.bus.reconnect import (
-    BRIEF,
-    FIRST_BACKOFF,
-    INCUMBENT,
-    LAST_BACKOFF,
-    LONGEST,
-    MOST_UNREADY,
-    NEWCOMER,
-    PAUSE,
-    RETURNED,
-    SETTLED,
-    SPREAD,
-    STABLE_AFTER,
-    UNPROVEN,
-    BrokerReadiness,
-    ClientIdConflict,
-    ReconnectBackoff,
-)
+from halimede.bus.reconnect import BrokerReadiness, ClientIdConflict, ReconnectBackoff
 from halimede.bus.transport import Deliver, Transport
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+from tests.worlds import connected
+
+pytestmark = pytest.mark.simulated
+
+#: stated here again, so that a change in the product is noticed
+FIRST_BACKOFF, LAST_BACKOFF, SPREAD, STABLE_AFTER = 0.2, 5.0, 1.0, 5.0
+PAUSE, PROVEN_MULTIPLE, UNPROVEN_MULTIPLE, BRIEF = (20.0, 40.0), 4, 2, 2.0
+SETTLED, RETURNED, NEWCOMER, INCUMBENT = 5.0, 2, 3, 6
+MOST_UNREADY = 6
 
 CHANCE = random.Random(1)
+
+
+class Least(random.Random):
+    """Draws the least of a range."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+class Most(random.Random):
+    """Draws the most of a range."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
 SHORT = BRIEF / 2
 
 
 def until_it_gives_way(rivalry: ClientIdConflict, *, takeover: bool = False) -> int:
     """End brief connections until it gives way; return how many that took."""
     for count in range(1, 100):
-        if rivalry.ended(SHORT, takeover=takeover, chance=CHANCE):
+        if rivalry.pause_after(SHORT, takeover=takeover, chance=CHANCE):
             return count
     raise AssertionError("it never gives way")
 
 
 def settled() -> ClientIdConflict:
     rivalry = ClientIdConflict()
-    assert rivalry.ended(SETTLED, takeover=False, chance=CHANCE) == 0
+    assert rivalry.pause_after(SETTLED, takeover=False, chance=CHANCE) == 0
     return rivalry
 
 
-def test_the_newcomer_gives_way_before_the_one_that_was_there() -> None:
-    assert until_it_gives_way(ClientIdConflict()) == NEWCOMER
-    assert until_it_gives_way(settled()) == INCUMBENT > 2 * NEWCOMER - 1
-
-
-def test_with_the_brokers_word_a_newcomer_gives_way_at_once_and_the_other_still_does_not() -> None:
-    assert until_it_gives_way(ClientIdConflict(), takeover=True) == 1
-    assert until_it_gives_way(settled(), takeover=True) == INCUMBENT
+@pytest.mark.parametrize(("takeover", "newcomer"), [(False, NEWCOMER), (True, 1)], ids=["silence", "the broker's word"])
+def test_the_newcomer_gives_way_before_the_one_that_was_there(takeover: bool, newcomer: int) -> None:
+    assert until_it_gives_way(ClientIdConflict(), takeover=takeover) == newcomer
+    assert until_it_gives_way(settled(), takeover=takeover) == INCUMBENT > 2 * newcomer - 1
 
 
 def test_a_proof_sends_a_newcomer_away_and_no_settled_client() -> None:
     newcomer, incumbent = ClientIdConflict(), settled()
-    assert newcomer.proven()
-    assert newcomer.ended(SHORT, takeover=False, chance=CHANCE) >= PAUSE[0]
-    assert not incumbent.proven()
-    assert incumbent.ended(SHORT, takeover=False, chance=CHANCE) == 0
+    assert newcomer.must_disconnect()
+    assert newcomer.pause_after(SHORT, takeover=False, chance=CHANCE) >= PAUSE[0]
+    assert not incumbent.must_disconnect()
+    assert incumbent.pause_after(SHORT, takeover=False, chance=CHANCE) == 0
 
 
-def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> None:
-    rivalry = ClientIdConflict()
-    until_it_gives_way(rivalry)
-    for factor in (UNPROVEN, UNPROVEN, UNPROVEN):
-        for _ in range(RETURNED - 1):
-            assert rivalry.ended(SHORT, takeover=False, chance=CHANCE) == 0
-        pause = rivalry.ended(SHORT, takeover=False, chance=CHANCE)
-        assert factor * PAUSE[0] <= pause <= factor * PAUSE[1]
-    assert rivalry.suspected
-    rivalry.ended(SETTLED, takeover=False, chance=CHANCE)
-    assert until_it_gives_way(rivalry) == INCUMBENT
-
-
-def test_with_the_brokers_word_it_gives_way_longer() -> None:
-    rivalry = ClientIdConflict()
-    for factor in (1, 2, LONGEST, LONGEST):
-        assert factor * PAUSE[0] <= rivalry.ended(SHORT, takeover=True, chance=CHANCE) <= factor * PAUSE[1]
-
-
-def test_connections_that_we_end_ourselves_say_nothing_of_a_rival() -> None:
-    rivalry = ClientIdConflict()
-    for _ in range(50):
-        assert rivalry.ended(SHORT, takeover=False, explained=True, chance=CHANCE) == 0
+@pytest.mark.parametrize(
+    ("share", "explained", "away"),
+    [(True, False, False), (False, True, False), (False, False, True)],
+    ids=["a session goes round", "we end them ourselves", "the broker is away"],
+)
+def test_connections_that_end_for_another_reason_say_nothing_of_a_rival(
+    share: bool, explained: bool, away: bool
+) -> None:
+    rivalry = ClientIdConflict(share=share)
+    for number in range(50):
+        takeover = share and number % 2 == 0
+        assert rivalry.pause_after(SHORT, takeover=takeover, explained=explained, chance=CHANCE) == 0
+        if away:
+            rivalry.refused()
     assert not rivalry.suspected
 
 
-def test_a_broker_that_is_away_is_no_rival() -> None:
-    rivalry = ClientIdConflict()
-    for _ in range(50):
-        rivalry.ended(SHORT, takeover=False, chance=CHANCE)
-        rivalry.refused()
-    assert not rivalry.suspected
+def test_only_connections_of_less_than_two_seconds_are_brief_and_those_of_five_settle_a_client() -> None:
+    for lasted, brief in ((1.99, True), (2.0, False), (4.99, False)):
+        rivalry = ClientIdConflict()
+        pauses = [rivalry.pause_after(lasted, takeover=False, chance=CHANCE) for _ in range(10)]
+        assert any(pauses) is brief
+        if not brief:
+            assert until_it_gives_way(rivalry) == NEWCOMER
 
 
 @given(st.integers(0, 2**32), st.booleans(), st.tuples(st.booleans(), st.booleans()))
@@ -122,18 +120,11 @@ def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
         connects[number] += 1
         comes[number] = float("inf")
         if holder == 1 - number:
-            pause = clients[holder].ended(now - since, takeover=takeover, chance=chance)
+            pause = clients[holder].pause_after(now - since, takeover=takeover, chance=chance)
             comes[holder] = now + (pause or chance.uniform(0.01, 0.4))
         holder, since = number, now
     # one change now and then: the one that gave way has to find out whether the other is still there
     assert sum(connects) < 3600 / PAUSE[0] * 2 + 40
-
-
-def test_a_session_that_goes_round_makes_no_rivals() -> None:
-    rivalry = ClientIdConflict(share=True)
-    for takeover in (True, False) * 20:
-        assert rivalry.ended(SHORT, takeover=takeover, chance=CHANCE) == 0
-    assert not rivalry.suspected
 
 
 CLIENTS, AWAY_S = 1000, 0.3
@@ -143,7 +134,9 @@ class Waiting(ReconnectingBus):
     """A client of a broker that takes no connection before a time of the loop."""
 
     def __init__(self, number: int, until: float) -> None:
-        super().__init__(f"lc.n{number}", None, where="here", chance=random.Random(number))
+        super().__init__(
+            f"lc.n{number}", None, where="here", chance=random.Random(number), durable=False, receive_maximum=1
+        )
         self.until = until
         self.came_at = 0.0
 
@@ -155,32 +148,79 @@ class Waiting(ReconnectingBus):
         raise ConnectionRefusedError("nobody listens")
 
 
-def widest(back_off: ReconnectBackoff) -> float:
-    return max(back_off.pause() for _ in range(1000))
+def pause_range(*events: Callable[[ReconnectBackoff], None]) -> tuple[float, float]:
+    """Return the least and the most seconds of the pause after these events."""
+    pauses = []
+    for chance in (Least(), Most()):
+        back_off = ReconnectBackoff(chance)
+        for event in events:
+            event(back_off)
+        pauses.append(round(back_off.pause(), 3))
+    return pauses[0], pauses[1]
 
 
-def test_pauses_widen_to_a_limit_and_start_small_again_after_a_connection_that_held() -> None:
-    back_off, seen = ReconnectBackoff(random.Random(1)), []
-    for _ in range(10_000):
-        back_off.ended(STABLE_AFTER / 2)
-        if len(seen) < 8:
-            seen.append(widest(back_off))
-    expected = [min(LAST_BACKOFF, FIRST_BACKOFF * 2**number) for number in range(8)]
-    assert all(0.95 * most < found <= most for most, found in zip(expected, seen, strict=True))
-    assert widest(back_off) <= LAST_BACKOFF
-    back_off.ended(STABLE_AFTER)
-    assert widest(back_off) <= FIRST_BACKOFF
-
-
-def test_a_broker_that_takes_no_connection_is_given_a_second_at_least_and_one_that_did_is_not() -> None:
-    back_off = ReconnectBackoff(random.Random(1))
+def refused(back_off: ReconnectBackoff) -> None:
     back_off.refused()
-    assert 0.95 * SPREAD < widest(back_off) <= SPREAD
-    back_off.ended(STABLE_AFTER)
-    assert widest(back_off) <= FIRST_BACKOFF
 
 
-@simulated
+def ended(lasted: float) -> Callable[[ReconnectBackoff], None]:
+    return lambda back_off: back_off.ended(lasted)
+
+
+def unready(times: int) -> Callable[[ReconnectBackoff], None]:
+    return lambda back_off: back_off.unready(times)
+
+
+BRIEF_END, STABLE_END = ended(STABLE_AFTER - 0.01), ended(STABLE_AFTER)
+
+
+@pytest.mark.parametrize(
+    ("events", "least", "most"),
+    [
+        ([], 0, 0),
+        ([STABLE_END], 0, FIRST_BACKOFF),
+        ([BRIEF_END], 0, FIRST_BACKOFF),
+        ([BRIEF_END] * 2, 0, 0.4),
+        ([BRIEF_END] * 5, 0, 3.2),
+        ([BRIEF_END] * 6, 0, LAST_BACKOFF),
+        ([BRIEF_END] * 10_000, 0, LAST_BACKOFF),
+        ([BRIEF_END] * 6 + [STABLE_END], 0, FIRST_BACKOFF),
+        ([refused], 0, SPREAD),
+        ([refused] * 3, 0, SPREAD),
+        ([refused] * 4, 0, 1.6),
+        ([refused, BRIEF_END], 0, 0.4),
+        ([refused, STABLE_END], 0, FIRST_BACKOFF),
+        ([refused] * 6 + [unready(1)], 0.1, 0.2),
+        ([unready(6)], 2.5, LAST_BACKOFF),
+        ([unready(3), STABLE_END], 0, FIRST_BACKOFF),
+        ([unready(3), refused], 0, 1.6),
+    ],
+)
+def test_pauses_widen_and_depend_on_how_connections_ended(
+    events: list[Callable[[ReconnectBackoff], None]], least: float, most: float
+) -> None:
+    assert pause_range(*events) == (least, most)
+
+
+@pytest.mark.parametrize(
+    ("takeover", "ends", "multiples"), [(True, 1, (1, 2, 4, 4)), (False, RETURNED, (1, 2, 2, 2))], ids=["proof", "none"]
+)
+def test_a_client_that_gives_way_again_pauses_longer_up_to_a_bound(
+    takeover: bool, ends: int, multiples: tuple[int, ...]
+) -> None:
+    for chance, seconds in ((Least(), PAUSE[0]), (Most(), PAUSE[1])):
+        rivalry, pauses = ClientIdConflict(), list[float]()
+        for _ in range(20):
+            pauses.append(rivalry.pause_after(SHORT, takeover=takeover, chance=chance))
+        assert [pause for pause in pauses if pause][:4] == [multiple * seconds for multiple in multiples]
+        assert pauses[-ends:].count(0) == ends - 1
+        assert rivalry.suspected
+        assert rivalry.pause_after(SETTLED, takeover=takeover, chance=chance) == 0
+        for _ in range(INCUMBENT - 1 - takeover):
+            assert rivalry.pause_after(SHORT, takeover=takeover, chance=chance) == 0
+        assert rivalry.pause_after(SHORT, takeover=takeover, chance=chance) == seconds
+
+
 async def test_clients_of_a_broker_that_was_away_come_back_spread_over_a_second() -> None:
     clients = [Waiting(number, until=AWAY_S) for number in range(CLIENTS)]
     for client in clients:
@@ -195,18 +235,16 @@ async def test_clients_of_a_broker_that_was_away_come_back_spread_over_a_second(
         await client.__aexit__(None, None, None)
 
 
-@simulated
 async def test_one_that_lost_its_connection_alone_is_back_at_once() -> None:
-    broker = MemoryBroker()
-    async with MemoryBus("edge", broker) as bus:
-        await bus.wait_connected(10)
-        for round_ in range(10):
+    async with connected(MemoryBus("edge", MemoryBroker())) as bus:
+        for connects in range(2, 12):
             await asyncio.sleep(60)
             bus.renew()
-            await eventually(lambda before=round_: bus.stats.connects == before + 2, FIRST_BACKOFF + 0.05)  # type: ignore[misc]
+            await eventually(lambda count=connects: bus.stats.connects == count, FIRST_BACKOFF + 0.05)  # type: ignore[misc]
 
 
-DENIED = 0x87
+#: the least reason code of a refusal
+DENIED = 0x80
 
 
 def refusals(readiness: BrokerReadiness, answers: dict[str, int]) -> int:

@@ -9,19 +9,19 @@ import pytest
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.reconnect import LAST_BACKOFF
 from halimede.errors import DisconnectedError
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+from tests.worlds import connected
+
+pytestmark = pytest.mark.simulated
 
 
-@simulated
 async def test_one_that_lost_its_connection_and_may_not_connect_leaves_the_id_to_another() -> None:
     broker, may = MemoryBroker(), True
-    old, new = MemoryBus("gm", broker), MemoryBus("gm", broker)
+    old = MemoryBus("gm", broker)
     old.obstacle = lambda: "" if may else "another one leads"
-    async with old:
-        await old.wait_connected(10)
+    async with connected(old):
         may = False
-        async with new:
-            await new.wait_connected(10)
+        async with connected(MemoryBus("gm", broker)) as new:
             await asyncio.sleep(60)
             assert (old.connected, new.connected, new.stats.connects) == (False, True, 1)
             with pytest.raises(DisconnectedError, match="another one leads"):

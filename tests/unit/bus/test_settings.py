@@ -7,13 +7,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.access.certificate_authority import new_authority, new_client
 from halimede.bus.credentials import Credentials
-from halimede.bus.mqtt import MqttSettings
-from halimede.bus.settings import Endpoint
-from halimede.errors import InvalidFieldError
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.settings import Endpoint, MqttSettings
+from halimede.bus.transport import end_of_certificate
+from halimede.errors import DisconnectedError, InvalidFieldError
+from halimede.observe.metrics import buses
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,7 @@ from halimede.errors import InvalidFieldError
         ("mqtt://broker.site.example", "broker.site.example", 1883),
         ("mqtt://broker:9/", "broker", 9),
         ("[::1]:1883", "::1", 1883),
+        (f"{'b' * 63}.example:65535", f"{'b' * 63}.example", 65_535),
         ("mqtts://broker", "broker", 8883),
         ("mqtts://broker:443", "broker", 443),
     ],
@@ -34,20 +39,14 @@ def test_an_address_gives_host_and_port(url: str, host: str, port: int) -> None:
     assert (settings.username, settings.password, settings.prefix) == (None, None, "")
 
 
-def test_mqtts_checks_the_brokers_certificate_and_mqtt_has_none() -> None:
-    secure = MqttSettings.from_url("mqtts://broker").context()
-    assert secure is not None
-    assert secure.verify_mode is ssl.CERT_REQUIRED
-    assert secure.check_hostname
-    assert MqttSettings.from_url("mqtt://broker").context() is None
-
-
-def test_tls_is_of_version_1_2_at_least(tmp_path: Path) -> None:
+def test_mqtts_checks_the_brokers_certificate_with_tls_1_2_at_least_and_mqtt_has_none(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret")
     for credentials in ("", tmp_path):
         context = MqttSettings.from_url("mqtts://broker", credentials=credentials).context()
         assert context is not None
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert MqttSettings.from_url("mqtt://broker").context() is None
 
 
 def test_credentials_are_unquoted_and_the_password_never_shows() -> None:
@@ -57,16 +56,13 @@ def test_credentials_are_unquoted_and_the_password_never_shows() -> None:
     assert "cret" not in settings.where
 
 
-def test_a_path_is_the_prefix_of_all_topics() -> None:
-    assert MqttSettings.from_url("mqtt://broker/site-1/line.2").prefix == "site-1/line.2/"
-
-
 @pytest.mark.parametrize(
     ("url", "endpoints"),
     [
         ("a,b", [("a", 1883), ("b", 1883)]),
         ("a:1,b:2,c", [("a", 1), ("b", 2), ("c", 1883)]),
         ("mqtts://a,b:9", [("a", 8883), ("b", 9)]),
+        ("mqtts://a,b:9/site-1/x", [("a", 8883), ("b", 9)]),
         ("mqtt://[::1]:7,[::2],c", [("::1", 7), ("::2", 1883), ("c", 1883)]),
     ],
 )
@@ -78,8 +74,8 @@ def test_an_address_may_have_several_brokers(url: str, endpoints: list[tuple[str
 
 
 def test_the_brokers_of_a_list_have_user_and_prefix_in_common() -> None:
-    settings = MqttSettings.from_url("mqtt://node,1:s,ecret@a:1,b:2/site-1/x")
-    assert (settings.username, settings.password, settings.prefix) == ("node,1", "s,ecret", "site-1/x/")
+    settings = MqttSettings.from_url("mqtt://node,1:s,ecret@a:1,b:2/site-1/line.2")
+    assert (settings.username, settings.password, settings.prefix) == ("node,1", "s,ecret", "site-1/line.2/")
     assert settings.where == "a:1,b:2"
     assert settings.at(Endpoint("b", 2)).password == "s,ecret"
 
@@ -144,6 +140,45 @@ def test_a_password_file_that_mqtt_has_no_room_for_is_refused(tmp_path: Path) ->
         Credentials(tmp_path).login()
 
 
+@pytest.mark.parametrize(
+    ("files", "secure", "problem"),
+    [
+        (None, False, "there is no such folder"),
+        ({}, False, "it holds no credentials"),
+        ({"username": b"me"}, False, "it holds no credentials"),
+        ({"password": b"s"}, False, ""),
+        ({"password": b"s", "username": b"me"}, True, ""),
+        ({"password": b"\xff"}, False, "password' is not accepted: make it a readable text"),
+        ({"tls.crt": b""}, True, "tls.crt and tls.key go together"),
+        ({"tls.key": b""}, True, "tls.crt and tls.key go together"),
+        ({"ca.crt": b""}, False, "it is for TLS"),
+        ({"tls.crt": b"", "tls.key": b""}, False, "it is for TLS"),
+        ({"ca.crt": b"x"}, True, r"its files do not fit \([A-Z_]+\)"),
+        ({"tls.crt": b"x", "tls.key": b"x"}, True, r"its files do not fit \([^N]"),
+    ],
+)
+def test_a_folder_of_credentials_is_checked_before_it_is_used(
+    tmp_path: Path, files: dict[str, bytes] | None, secure: bool, problem: str
+) -> None:
+    folder = tmp_path / "user"
+    if files is not None:
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    url = "mqtts://broker" if secure else "broker"
+    if problem:
+        with pytest.raises(InvalidFieldError, match=rf"HALIMEDE_CREDENTIALS: .*{problem}"):
+            MqttSettings.from_url(url, credentials=folder)
+        return
+    settings = MqttSettings.from_url(url, credentials=folder)
+    context, login = settings.tls_and_login()
+    assert (context is not None) == secure
+    assert login == ("me" if files and "username" in files else None, "s")
+    (folder / "password").write_bytes(b"\xff")
+    with pytest.raises(DisconnectedError, match="readable text"):
+        settings.tls_and_login()
+
+
 @given(st.text(max_size=80))
 def test_any_text_gives_settings_or_a_refusal(text: str) -> None:
     try:
@@ -181,3 +216,40 @@ def test_paho_is_the_client_of_connections_without_samples_unless_the_environmen
         monkeypatch.setenv("HALIMEDE_MQTT_CLIENT", variable)
     settings = MqttSettings.from_url("broker")
     assert (settings.client, settings.for_control().client) == (samples, control)
+
+
+def test_an_unknown_client_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_MQTT_CLIENT", "fast")
+    with pytest.raises(InvalidFieldError, match=r"HALIMEDE_MQTT_CLIENT.*fast.*lean, paho"):
+        MqttSettings.from_url("broker")
+
+
+def test_the_usual_options_of_a_connection_are_these() -> None:
+    usual = MqttSettings(
+        "broker", 1883, keepalive_s=15, receive_maximum=256, window=256, max_packet=16_842_752, session_s=0,
+        connect_timeout_s=5.0,
+    )  # fmt: skip
+    assert MqttSettings.from_url("broker") == usual
+
+
+@pytest.mark.parametrize("days", [1, 365, 365 * 30])
+def test_the_end_of_a_clients_certificate_is_known(tmp_path: Path, days: int) -> None:
+    # from 2050 on, certificates write times in another form
+    pair = new_client(new_authority(days), "lc.edge0", days)
+    (tmp_path / "tls.crt").write_bytes(b"subject: lc.edge0\n" + pair.certificate.public_bytes(Encoding.PEM))
+    end = pair.certificate.not_valid_after_utc.timestamp()
+    settings = MqttSettings("broker", 8883, secure=True, credentials=Credentials(tmp_path))
+    assert settings.certificate_end(None) == end
+    assert settings.certificate_end(end_of_certificate({"notAfter": "Jan  5 09:34:43 2018 GMT"})) == 1515144883
+    (tmp_path / "tls.crt").write_text("nonsense")
+    assert settings.certificate_end(None) is None
+
+
+def test_the_metric_has_the_end_of_a_new_certificate_before_the_next_connection(tmp_path: Path) -> None:
+    authority = new_authority(365)
+    bus = MqttBus("lc.edge0", MqttSettings("broker", 8883, secure=True, credentials=Credentials(tmp_path)))
+    for days in (1, 365):
+        certificate = new_client(authority, "lc.edge0", days).certificate
+        (tmp_path / "tls.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+        samples = [sample for metric in buses([bus]) for sample in metric.samples if "certificate" in sample.name]
+        assert [sample.value for sample in samples] == [certificate.not_valid_after_utc.timestamp()]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from halimede import topics
-from halimede.bus.port import LONGEST, REMEMBERED, AddressCache
+from halimede.bus.port import AddressCache
 from halimede.errors import DecodeError
+
+#: stated here again, so that a change in the product is noticed
+MOST_CACHED, LONGEST_CACHED = 4096, 512
 
 AT = topics.REPLY.at(ns="n", service="s", worker="w")
 
@@ -30,7 +33,16 @@ def test_a_name_that_is_not_valid_is_refused_each_time_and_not_remembered() -> N
 
 def test_what_is_remembered_is_bounded() -> None:
     addresses = AddressCache(topics.REPLY)
-    for number in range(2 * REMEMBERED):
+    for number in range(MOST_CACHED):
         addresses[topics.REPLY.at(ns="n", service="s", worker=f"w{number}").text]
-        assert len(addresses) <= REMEMBERED
-    assert all(len(text) <= LONGEST for text in addresses)
+    assert len(addresses) == MOST_CACHED
+    assert addresses[AT.text]
+    assert list(addresses) == [AT.text]
+
+
+@pytest.mark.parametrize("length", [LONGEST_CACHED, LONGEST_CACHED + 1])
+def test_a_long_topic_is_not_remembered(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses, text = AddressCache(topics.REPLY), "t" * length
+    monkeypatch.setattr(type(topics.REPLY), "parse", lambda *_: {"ns": "n"})
+    assert addresses[text][1] == {"ns": "n"}
+    assert (text in addresses) == (length == LONGEST_CACHED)

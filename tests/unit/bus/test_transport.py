@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from halimede.bus.transport import disable_socket_delays, within_machine
+from halimede.bus.transport import (
+    Ended,
+    disable_socket_delays,
+    is_within_machine,
+    refusal_error,
+    tls_error,
+)
+from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError
 
 KNOWN = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 paced = pytest.mark.skipif(
@@ -30,23 +39,19 @@ def test_small_packets_leave_at_once() -> None:
 
 
 @paced
-def test_what_stays_within_a_machine_is_not_paced() -> None:
+@pytest.mark.parametrize(("is_within", "control"), [(True, b"cubic"), (False, b"reno")])
+def test_what_stays_within_a_machine_is_not_paced_and_the_rest_is_sent_as_the_machine_says(
+    monkeypatch: pytest.MonkeyPatch, is_within: bool, control: bytes
+) -> None:
     ours, theirs = pair()
     with ours, theirs:
         ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        assert within_machine(ours)
+        if is_within:
+            assert is_within_machine(ours)
+        else:
+            monkeypatch.setattr("halimede.bus.transport.is_within_machine", lambda _: False)
         disable_socket_delays(ours)
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"cubic"
-
-
-@paced
-def test_what_leaves_the_machine_is_sent_as_the_machine_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = pair()
-    with ours, theirs:
-        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        monkeypatch.setattr("halimede.bus.transport.within_machine", lambda _: False)
-        disable_socket_delays(ours)
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == control
 
 
 def test_a_connection_that_ended_at_once_is_no_error_here() -> None:
@@ -55,4 +60,48 @@ def test_a_connection_that_ended_at_once_is_no_error_here() -> None:
         ours.shutdown(socket.SHUT_RDWR)
         theirs.shutdown(socket.SHUT_RDWR)
         disable_socket_delays(ours)
-        assert not within_machine(ours)
+        assert not is_within_machine(ours)
+
+
+@pytest.mark.parametrize(
+    ("ended", "secure", "kind", "text"),
+    [
+        (Ended("refused: Banned", barred=True), False, NotAllowedError, "refused: Banned"),
+        (Ended("refused: Banned", barred=True), True, NotAllowedError, "refused: Banned"),
+        (Ended("it broke"), True, NotAllowedError, "it broke: with TLS, a broker closes"),
+        (Ended("broke"), False, DisconnectedError, "broke before the broker answered; a broker that requires TLS"),
+    ],
+)
+def test_a_refused_client_is_told_what_to_do(
+    ended: Ended, secure: bool, kind: type[DisconnectedError], text: str
+) -> None:
+    error = refusal_error(ended, secure=secure)
+    assert type(error) is kind
+    assert str(error).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (62, BrokerNameError, "broker.example"),
+        (64, BrokerNameError, "broker.example"),
+        (20, NotAllowedError, "the broker's certificate is not accepted: no such authority"),
+        (None, NotAllowedError, "the TLS handshake with the broker failed"),
+    ],
+)
+def test_a_failed_handshake_says_whose_fault_it_is(code: int | None, kind: type[NotAllowedError], text: str) -> None:
+    error: OSError = ssl.SSLError("handshake")
+    if code is not None:
+        error = ssl.SSLCertVerificationError("not verified")
+        error.verify_code, error.verify_message = code, "no such authority"
+    refusal = tls_error(error, "broker.example")
+    assert type(refusal) is kind
+    assert text in str(refusal)
+
+
+@pytest.mark.parametrize(("reason", "text"), [("WRONG_VERSION_NUMBER", "WRONG_VERSION_NUMBER"), (None, "reset")])
+def test_a_handshake_that_failed_without_a_certificate_says_what_happened(reason: str | None, text: str) -> None:
+    error: Any = ssl.SSLError(1, "handshake") if reason else ConnectionResetError(104, "reset")
+    if reason:
+        error.reason = reason
+    assert f"the broker failed ({text}): it may not use TLS" in str(tls_error(error, "broker.example"))

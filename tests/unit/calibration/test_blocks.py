@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from halimede.calibration.blocks import block_length, shuffled_blocks
-from halimede.calibration.calibrate import LEAST_BLOCKS, Calibrated, Goal, fit
+from halimede.calibration.calibrate import LEAST_BLOCKS, CalibrationResult, Goal, fit
 from halimede.calibration.measurement import bootstrap, share
-from tests.unit.calibration.samples import LABELS, pair
+from tests.unit.calibration.samples import LABELS, pair, samples_of
 
 
 def film(chance: np.random.Generator, scenes: int, frames: int) -> np.ndarray:
@@ -18,15 +16,15 @@ def film(chance: np.random.Generator, scenes: int, frames: int) -> np.ndarray:
     return np.repeat(chance.random(scenes) < 0.7, frames).astype(float)
 
 
-def fit_film(scenes: int, frames: int, goal: Goal | None = None) -> Calibrated:
+def fit_film(scenes: int, frames: int, goal: Goal | None = None) -> CalibrationResult:
     """Calibrate on scenes, each of which stands still for some frames."""
-    edge, cloud, data = pair(scenes)
-    numbers = np.repeat(np.arange(scenes), frames)
-    data = replace(
-        data, **{name: [getattr(data, name)[i] for i in numbers] for name in ("images", "names", "sizes", "truths")}
-    )
+    return fit_chosen(*pair(scenes), np.repeat(np.arange(scenes), frames), goal or Goal(target_upload=0.2))
+
+
+def fit_chosen(edge, cloud, data, numbers: np.ndarray, goal: Goal) -> CalibrationResult:
+    data = samples_of(len(numbers), truths=[data.truths[i] for i in numbers])
     edge, cloud = ([answers[i] for i in numbers] for answers in (edge, cloud))
-    return fit(edge, cloud, data, goal=goal or Goal(target_upload=0.2), rule="Margin", labels=LABELS)
+    return fit(edge, cloud, data, goal=goal, rule="Margin", labels=LABELS)
 
 
 def coverage(interval: object, scenes: int, frames: int) -> tuple[float, float]:
@@ -77,9 +75,8 @@ def test_a_class_with_more_errors_than_others_is_no_dependence() -> None:
 def test_whole_blocks_are_shuffled() -> None:
     indices, blocks = shuffled_blocks(10, 4, seed=0)
     assert sorted(indices) == list(range(10))
-    assert [blocks.tolist().count(block) for block in range(3)] == [
-        2 if 8 in indices[blocks == block] else 4 for block in range(3)
-    ]
+    sizes = [2 if 8 in indices[blocks == block] else 4 for block in range(3)]
+    assert [blocks.tolist().count(block) for block in range(3)] == sizes
     assert all((np.diff(indices[blocks == block]) == 1).all() for block in range(3))
     alone, numbers = shuffled_blocks(50, 1, seed=3)
     assert (alone.tolist(), numbers.tolist()) == (np.random.default_rng(3).permutation(50).tolist(), list(range(50)))
@@ -91,6 +88,7 @@ def test_the_interval_of_a_share_holds_for_the_frames_of_a_film() -> None:
     assert by_samples < 0.6
 
 
+@pytest.mark.slow
 def test_the_bootstrap_holds_for_the_frames_of_a_film(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halimede.calibration.measurement.RESAMPLES", 200)
     by_blocks, by_samples = coverage(
@@ -115,9 +113,9 @@ def test_samples_of_a_film_are_held_out_in_blocks_and_a_note_has_their_length() 
     assert found.held_out % found.block_length == 0 or found.held_out > 200
     (note,) = (note for note in found.notes if "frames of a film" in note)
     assert f"blocks of {found.block_length} neighbours" in note
-    figures, same = found.artefact.figures, fit_film(scenes=800, frames=1)
+    figures, same = found.artefact.metrics, fit_film(scenes=800, frames=1)
     assert same.block_length == 1
-    width, usual = (each["edge_only.high"] - each["edge_only.low"] for each in (figures, same.artefact.figures))
+    width, usual = (each["edge_only.high"] - each["edge_only.low"] for each in (figures, same.artefact.metrics))
     assert width > 2 * usual
 
 
@@ -135,6 +133,4 @@ def test_a_limit_on_the_risk_is_noted_to_need_independent_samples() -> None:
 def test_class_folders_which_are_sorted_by_class_have_independent_samples() -> None:
     edge, cloud, data = pair(600)
     order = np.argsort(data.truths, kind="stable")
-    data = replace(data, truths=[data.truths[i] for i in order])
-    edge, cloud = ([answers[i] for i in order] for answers in (edge, cloud))
-    assert fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule="Margin", labels=LABELS).block_length == 1
+    assert fit_chosen(edge, cloud, data, order, Goal(target_upload=0.2)).block_length == 1

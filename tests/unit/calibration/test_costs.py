@@ -13,12 +13,13 @@ from halimede.calibration.costs import cost_bound, least_cost_thresholds
 from halimede.calibration.thresholds import cut_for_costs
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.costs import check_positive, error_costs
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.messages import Box, Prediction
 from halimede.mining import create
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.mining.mixture import mix
 from halimede.pipeline.inference import Inference, PlainSample
+from tests.unit.calibration.samples import samples_of
 from tests.unit.frames.clouds import Brightness, frame
 
 CLASSES = ["no", "yes"]
@@ -32,20 +33,13 @@ def answers(logits: np.ndarray) -> list[Prediction]:
     ]
 
 
-def data_of(truths: list[str]) -> LabelledPicture:
-    number = len(truths)
-    return LabelledPicture(
-        images=[np.zeros(1)] * number, names=[str(i) for i in range(number)], sizes=[100] * number, truths=truths
-    )
-
-
-def pair(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledPicture]:
+def pair(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledSamples]:
     """Edge, cloud and data of a two-class service: 30 % are positive, and the edge does not know."""
     chance = np.random.default_rng(seed)
     truth = (chance.random(samples) < 0.3).astype(int)
     edge = chance.normal(0, 1.5, samples) + 1.5 * (truth * 2 - 1)
     cloud = chance.normal(0, 1, samples) + 5 * (truth * 2 - 1)
-    return answers(edge), answers(cloud), data_of([CLASSES[i] for i in truth])
+    return answers(edge), answers(cloud), samples_of(samples, truths=[CLASSES[i] for i in truth])
 
 
 def calibrated(samples: int = 600, costs: Costs = COSTS, *, seed: int = 0, **options):
@@ -72,7 +66,7 @@ def test_thresholds_have_the_least_cost_of_all_pairs():
 
 def test_a_dear_miss_moves_both_thresholds_down_and_costs_less_than_one_threshold():
     result = calibrated(2000, Costs(miss=10, false_alarm=1, upload=0.6, positive="yes"))
-    parameters, metrics = result.artefact.parameters, result.artefact.figures
+    parameters, metrics = result.artefact.parameters, result.artefact.metrics
     assert result.artefact.rule == "TwoThresholds"
     assert (parameters["positive"], parameters["negative"]) == ("yes", "no")
     assert float(parameters["low"]) < 0.2
@@ -84,16 +78,15 @@ def test_a_dear_miss_moves_both_thresholds_down_and_costs_less_than_one_threshol
 
 def test_an_upload_that_is_dearer_than_any_error_is_never_made():
     result = calibrated(costs=Costs(miss=10, false_alarm=1, upload=30, positive="yes"))
-    assert result.artefact.figures["upload_ratio"] == 0
+    assert result.artefact.metrics["upload_ratio"] == 0
     assert result.notes[-1] == "an upload costs 30, more than it saves for any sample: none goes up"
-    single = calibrated(costs=Costs(miss=1, upload=2))
-    assert single.artefact.figures["upload_ratio"] == 0
+    assert calibrated(costs=Costs(miss=1, upload=2)).artefact.metrics["upload_ratio"] == 0
 
 
 def test_an_upload_that_costs_nothing_is_made_where_the_edge_errs():
-    result = calibrated(costs=Costs(miss=1, false_alarm=1, upload=0, positive="yes"))
-    assert result.artefact.figures["cost"] <= result.artefact.figures["cost_edge_only"]
-    assert result.artefact.figures["upload_ratio"] > 0.1
+    metrics = calibrated(costs=Costs(miss=1, false_alarm=1, upload=0, positive="yes")).artefact.metrics
+    assert metrics["cost"] <= metrics["cost_edge_only"]
+    assert metrics["upload_ratio"] > 0.1
 
 
 def test_the_bound_holds_as_often_as_promised():
@@ -121,57 +114,49 @@ def test_the_cut_with_the_least_cost_keeps_equal_samples_together():
 
 
 def test_without_a_class_to_find_each_wrong_class_costs_a_miss():
-    data = data_of(["a", "b", "c"])
+    data = samples_of(3, truths=["a", "b", "c"])
     predictions = [Prediction(label="a"), Prediction(label="c"), Prediction(label="c")]
     assert error_costs(data, predictions, Costs(miss=3, upload=1)).tolist() == [0, 3, 0]
-    result = Costs(miss=3, false_alarm=2, upload=1, positive="c")
-    assert error_costs(data, predictions, result).tolist() == [0, 2, 0]
-    assert error_costs(data, predictions[::-1], result).tolist() == [2, 2, 3]
+    costs = Costs(miss=3, false_alarm=2, upload=1, positive="c")
+    answers = predictions, predictions[::-1]
+    assert [error_costs(data, labels, costs).tolist() for labels in answers] == [[0, 2, 0], [2, 2, 3]]
 
 
 def test_a_picture_costs_a_miss_and_a_false_alarm_at_most():
     near, far = Box(0, 0, 10, 10, 1.0, "cat"), Box(50, 50, 60, 60, 1.0, "cat")
     dog = Box(0, 0, 10, 10, 0.9, "dog")
-    data = LabelledPicture(
-        images=[np.zeros(1)] * 3, names=["a", "b", "c"], sizes=[1] * 3, boxes=[[near, far], [near], []]
-    )
+    data = samples_of(3, boxes=[[near, far], [near], []])
     predictions = [Prediction(boxes=[]), Prediction(boxes=[dog]), Prediction(boxes=[Box(0, 0, 9, 9, 0.4, "cat")])]
     assert error_costs(data, predictions, Costs(miss=5, false_alarm=1, upload=1)).tolist() == [5, 6, 0]
     assert error_costs(data, predictions, Costs(miss=5, false_alarm=1, upload=1, positive="cat")).tolist() == [5, 5, 0]
 
 
 @pytest.mark.parametrize(
-    ("costs", "field", "fix"),
+    ("costs", "options", "field", "fix"),
     [
-        (Costs(miss=1, upload=1, positive="maybe"), "--costs.positive", "use one of the classes, such as no, yes"),
-        (Costs(miss=1, false_alarm=2, upload=1), "--costs.falseAlarm", "name the class to find in positive"),
+        (Costs(miss=1, upload=1, positive="maybe"), {}, "--costs.positive", "use one of the classes, such as no, yes"),
+        (Costs(miss=1, false_alarm=2, upload=1), {}, "--costs.falseAlarm", "name the class to find in positive"),
+        (Costs(miss=1, upload=0.1), {"rule": "TwoThresholds"}, "--rule", "it is for two-class models"),
     ],
 )
-def test_costs_that_do_not_fit_the_data_are_refused(costs, field, fix):
-    with pytest.raises(InvalidFieldError) as refused:
-        calibrated(costs=costs)
-    assert refused.value.field == field
-    assert fix in refused.value.fix
-    with pytest.raises(InvalidFieldError):
-        check_positive("spec.edgeWorker.costs", costs, data_of(CLASSES), ())
-
-
-def test_two_thresholds_need_a_class_to_find():
-    with pytest.raises(InvalidFieldError, match="it is for two-class models") as refused:
-        calibrated(costs=Costs(miss=1, upload=0.1), rule="TwoThresholds")
-    assert refused.value.field == "--rule"
+def test_costs_that_do_not_fit_the_data_are_refused(costs, options, field, fix):
+    with pytest.raises(InvalidFieldError, match=rf"^{field}: .*{fix}"):
+        calibrated(costs=costs, **options)
+    if not options:
+        with pytest.raises(InvalidFieldError):
+            check_positive("spec.edgeWorker.costs", costs, samples_of(2, truths=CLASSES), ())
 
 
 def test_thresholds_decide_the_class_of_what_they_keep():
     miner = create("TwoThresholds", {"positive": "yes", "negative": "no", "low": "0.1", "high": "0.3", "answer": "0.2"})
-    labels = [miner.final_answer(answer).label for answer in answers(np.log([0.05 / 0.95, 0.25 / 0.75, 0.4 / 0.6, 9]))]
+    labels = [miner.final_answer(answer).label for answer in answers(np.log([0.05 / 0.95, 0.25 / 0.75, 0.4 / 0.6, 9]))]  # type: ignore[attr-defined]
     assert labels == ["no", "yes", "yes", "yes"]
     odd = Prediction(label="other", probabilities=[0.5, 0.5])
-    assert miner.final_answer(odd) is odd
-    decided = miner.final_answer(answers(np.log([0.25 / 0.75]))[0])
+    assert miner.final_answer(odd) is odd  # type: ignore[attr-defined]
+    decided = miner.final_answer(answers(np.log([0.25 / 0.75]))[0])  # type: ignore[attr-defined]
     assert decided.score == pytest.approx(0.25)
-    assert miner.final_answer(decided) == decided
-    assert miner.probability(decided) == pytest.approx(0.25)
+    assert miner.final_answer(decided) == decided  # type: ignore[attr-defined]
+    assert miner.probability(decided) == pytest.approx(0.25)  # type: ignore[attr-defined]
 
 
 def test_a_worker_gives_the_class_of_the_thresholds():
@@ -181,16 +166,14 @@ def test_a_worker_gives_the_class_of_the_thresholds():
 
     miner = create("TwoThresholds", {"positive": "yes", "negative": "no", "low": "0.1", "high": "0.1"})
     (outcome,) = Inference(4, miner)(Certain(), [PlainSample(frame(20), mined=True)])
-    assert outcome.prediction.label == "yes"
-    assert not outcome.verdict.hard
+    assert (outcome.prediction.label, outcome.verdict.hard) == ("yes", False)
 
 
 def test_an_answer_of_the_thresholds_is_mixed_as_that_of_the_model():
-    artefact = CalibrationFile(
-        service="s", labels=CLASSES, rule="TwoThresholds", mixture=MixtureRule(edge=0.5, cloud=0.5)
-    )
+    mixture = MixtureRule(edge=0.5, cloud=0.5)
+    artefact = CalibrationFile(service="s", labels=CLASSES, rule="TwoThresholds", mixture=mixture)
     miner = create("TwoThresholds", {"positive": "yes", "negative": "no", "low": "0.1", "high": "0.3"})
     edge, cloud = answers(np.log([0.25 / 0.75]))[0], answers(np.log([4.0]))[0]
-    decided = miner.final_answer(edge)
+    decided = miner.final_answer(edge)  # type: ignore[attr-defined]
     assert decided.label != edge.label
     assert mix(artefact, decided, cloud) == mix(artefact, edge, cloud) != cloud

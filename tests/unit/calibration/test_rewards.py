@@ -7,30 +7,25 @@ import numpy as np
 import pytest
 
 from halimede.api.model import ModelSpec
-from halimede.calibration.calibrate import Calibrated, Goal, fit
+from halimede.calibration.calibrate import CalibrationResult, Goal, fit
 from halimede.calibration.candidates import Candidate
 from halimede.calibration.rewards import fit_reward, rewards_by
-from halimede.calibration.service import about
+from halimede.calibration.service import describe_calibration
 from halimede.errors import InvalidFieldError
 from halimede.evaluation import rules
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.detection import Detection
 from halimede.evaluation.service import EvaluatedTier
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of, judge
-from halimede.mining.calibration_file import CalibrationFile, write_artefact
+from halimede.mining.calibration_file import CalibrationFile
 from halimede.mining.mixture import mix
+from tests.unit.calibration.samples import samples_of, saved
 
 GOAL = Goal(target_upload=0.2)
 
 
-def pictures(samples: int) -> LabelledPicture:
-    return LabelledPicture(
-        images=[np.zeros(1)] * samples, names=[str(i) for i in range(samples)], sizes=[100] * samples
-    )
-
-
-def frames(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledPicture]:
+def frames(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledSamples]:
     """Answers to frames with cats and, where a bird is, more cats, which only the big model finds.
 
     The scores of all boxes are drawn alike, so that no rule that looks at scores or counts alone tells them.
@@ -39,22 +34,18 @@ def frames(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Predicti
     truths, edge, cloud = [], [], []
     for _ in range(samples):
         count, hidden = int(chance.integers(1, 4)), bool(chance.random() < 0.25)
-        objects = [Box(20 * i, 0, 20 * i + 10, 10, 1.0, "cat") for i in range(count)]
-        missed = [Box(20 * i, 40, 20 * i + 10, 50, 1.0, "cat") for i in range(3 if hidden else 0)]
         kinds = ["bird" if hidden and i == 0 else "cat" for i in range(count)]
+        objects = [Box(20 * i, 0, 20 * i + 10, 10, 1.0, kind) for i, kind in enumerate(kinds)]
+        missed = [Box(20 * i, 40, 20 * i + 10, 50, 1.0, "cat") for i in range(3 if hidden else 0)]
         scores = chance.uniform(0.2, 1, count).tolist()
-        truths.append([replace_label(box, kind) for box, kind in zip(objects, kinds, strict=True)] + missed)
-        edge_boxes = [Box(b.x1, b.y1, b.x2, b.y2, s, b.label) for b, s in zip(truths[-1][:count], scores, strict=True)]
+        truths.append(objects + missed)
+        edge_boxes = [Box(b.x1, b.y1, b.x2, b.y2, s, b.label) for b, s in zip(objects, scores, strict=True)]
         edge.append(Prediction(boxes=edge_boxes))
         cloud.append(Prediction(boxes=truths[-1]))
-    return edge, cloud, replace(pictures(samples), boxes=truths)
+    return edge, cloud, samples_of(samples, boxes=truths)
 
 
-def replace_label(box: Box, label: str) -> Box:
-    return Box(box.x1, box.y1, box.x2, box.y2, box.score, label)
-
-
-def texts(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledPicture]:
+def texts(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledSamples]:
     """Answers to words: the small model errs in long ones, as sure as it is of short ones."""
     chance = np.random.default_rng(seed)
     truths, edge, cloud = [], [], []
@@ -64,10 +55,10 @@ def texts(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Predictio
         truths.append(text)
         edge.append(Prediction(label=text[:-1] + "?" if is_wrong else text, score=float(chance.uniform(0.6, 1))))
         cloud.append(Prediction(label=text, score=0.9))
-    return edge, cloud, replace(pictures(samples), truths=truths, is_text=True)
+    return edge, cloud, samples_of(samples, truths=truths, is_text=True)
 
 
-def learnable(data: LabelledPicture, edge: list[Prediction], cloud: list[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+def learnable(data: LabelledSamples, edge: list[Prediction], cloud: list[Prediction]) -> tuple[np.ndarray, np.ndarray]:
     measured = Detection(data.boxes, edge, cloud)
     return measured.rewards(), measured.gain() > 0
 
@@ -81,10 +72,9 @@ def share_closed(hardness: np.ndarray, ratio: float, measured: Detection) -> flo
     return (joint - low) / (high - low)
 
 
-def learned_of(calibrated: Calibrated, tmp_path):
-    path = tmp_path / "zoo.calibration"
-    path.write_bytes(write_artefact(calibrated.artefact))
-    return create(calibrated.artefact.rule, calibrated.artefact.parameters, path)
+def learned_of(calibrated: CalibrationResult, tmp_path):
+    artefact = calibrated.artefact
+    return create(artefact.rule, artefact.parameters, saved(artefact, tmp_path))
 
 
 def tier_of(calibration: Path) -> EvaluatedTier:
@@ -108,15 +98,13 @@ class TestBoxes:
     def test_a_worker_judges_one_frame_as_calibration_judges_all(self, tmp_path):
         edge, cloud, data = frames(300)
         calibrated = fit(edge, cloud, data, goal=GOAL)
-        assert calibrated.artefact.rule == "Learned"
-        assert calibrated.artefact.learned is None
+        assert (calibrated.artefact.rule, calibrated.artefact.learned) == ("Learned", None)
         verdicts = [judge(learned_of(calibrated, tmp_path), answer) for answer in edge]
         assert [verdict.hardness for verdict in verdicts] == rewards_by(calibrated.artefact.reward, edge).tolist()
         assert {verdict.error for verdict in verdicts} == {None}
         assert np.mean([verdict.hard for verdict in verdicts]) == pytest.approx(0.2, abs=0.06)
-        assert any(
-            f"rule: Learned (cut {calibrated.artefact.reward.cut:.4g})" in line for line in about(calibrated, "a", "b")
-        )
+        cut = f"rule: Learned (cut {calibrated.artefact.reward.cut:.4g})"
+        assert cut in "\n".join(describe_calibration(calibrated, "a", "b"))
 
     def test_the_hardness_of_the_fitted_frames_is_out_of_fold(self):
         edge, _, _ = frames(400)
@@ -125,10 +113,8 @@ class TestBoxes:
         assert abs(np.corrcoef(hardness, noise)[0, 1]) < 0.15
 
     def test_a_search_tries_it_and_takes_it_where_it_is_the_best(self):
-        edge, cloud, data = frames(500)
-        calibrated = fit(edge, cloud, data, goal=GOAL, rule="", configured=Candidate("UncertainBoxes", {}))
-        assert calibrated.artefact.rule == "Learned"
-        assert calibrated.is_above_chance
+        calibrated = fit(*frames(500), goal=GOAL, rule="", configured=Candidate("UncertainBoxes", {}))
+        assert (calibrated.artefact.rule, calibrated.is_above_chance) == ("Learned", True)
 
     def test_a_search_takes_a_fixed_rule_where_learning_is_no_better(self):
         edge, _, data = frames(500)
@@ -136,9 +122,9 @@ class TestBoxes:
         truths = [[Box(0, 0, 10, 10, 1.0, "cat")] for _ in edge]
         low = [Prediction(boxes=[] if i % 5 == 0 else boxes) for i, boxes in enumerate(truths)]
         high = [Prediction(boxes=boxes) for boxes in truths]
-        calibrated = fit(low, high, replace(data, boxes=truths), goal=GOAL, rule="")
-        fixed = fit(low, high, replace(data, boxes=truths), goal=GOAL, rule="Threshold")
-        assert calibrated.artefact.figures["joint"] == pytest.approx(fixed.artefact.figures["joint"], abs=0.02)
+        fits = [fit(low, high, replace(data, boxes=truths), goal=GOAL, rule=rule) for rule in ("", "Threshold")]
+        searched, fixed = (fitted.artefact.metrics["joint"] for fitted in fits)
+        assert searched == pytest.approx(fixed, abs=0.02)
 
     def test_without_labels_it_learns_from_the_big_model(self, tmp_path):
         edge, cloud, data = frames(400)
@@ -149,8 +135,7 @@ class TestBoxes:
         assert hardness[hidden].mean() > hardness[~hidden].mean() + 0.1
 
     def test_a_limit_on_the_risk_is_kept_on_frames_that_nobody_has_seen(self):
-        edge, cloud, data = frames(1200)
-        measured = fit(edge, cloud, data, goal=Goal(max_risk=0.1)).artefact.figures
+        measured = fit(*frames(1200), goal=Goal(max_risk=0.1)).artefact.metrics
         assert measured["risk.low"] <= 0.1
         assert measured["upload_ratio"] < 0.5
 
@@ -200,38 +185,30 @@ class TestBoxes:
 class TestEvaluation:
     def test_it_has_a_curve_together_with_the_fixed_rules(self, tmp_path):
         edge, cloud, data = frames(300)
-        path = tmp_path / "zoo.calibration"
-        path.write_bytes(write_artefact(fit(edge, cloud, data, goal=GOAL).artefact))
-        orders, _ = rules.orders(tier_of(path), data, edge, ["Learned", "Threshold"])
+        tier = tier_of(saved(fit(edge, cloud, data, goal=GOAL).artefact, tmp_path))
+        by_rule, _ = rules.hardness_by_rule(tier, data, edge, ["Learned", "Threshold"])
         measured = Detection(data.boxes, edge, cloud)
-        learned, fixed = (measured.curve(orders[rule])[8]["accuracy"] for rule in ("Learned", "Threshold"))
+        learned, fixed = (measured.curve(by_rule[rule])[8]["accuracy"] for rule in ("Learned", "Threshold"))
         assert learned > fixed
 
     def test_one_of_another_kind_of_answers_has_no_curve_but_a_reason(self, tmp_path):
-        edge, cloud, data = texts(300)
-        path = tmp_path / "zoo.calibration"
-        path.write_bytes(write_artefact(fit(edge, cloud, data, goal=GOAL, is_text=True).artefact))
+        tier = tier_of(saved(fit(*texts(300), goal=GOAL, is_text=True).artefact, tmp_path))
         edge, _, data = frames(20)
-        orders, left_out = rules.orders(tier_of(path), data, edge, ["Learned"])
-        assert not orders
+        by_rule, left_out = rules.hardness_by_rule(tier, data, edge, ["Learned"])
+        assert not by_rule
         assert "about texts: calibrate again" in left_out["Learned"]
 
 
 class TestTexts:
-    def test_it_learns_which_texts_are_misread(self, tmp_path):
-        edge, cloud, data = texts(500)
-        calibrated = fit(edge, cloud, data, goal=GOAL, is_text=True)
+    def test_it_learns_which_texts_are_misread_and_a_search_is_no_worse_than_a_rule_of_scores(self, tmp_path):
+        data = texts(500)
+        calibrated = fit(*data, goal=GOAL, is_text=True)
+        searched, by_score = (fit(*data, goal=GOAL, is_text=True, rule=rule) for rule in ("", "MaxProbability"))
+        joint, at_best, fixed = (fitted.artefact.metrics["joint"] for fitted in (calibrated, searched, by_score))
         assert calibrated.artefact.reward.answers == "texts"
-        by_score = fit(edge, cloud, data, goal=GOAL, is_text=True, rule="MaxProbability")
-        assert calibrated.artefact.figures["joint"] > by_score.artefact.figures["joint"] + 0.05
-        long = judge(learned_of(calibrated, tmp_path), Prediction(label="abcdefghab?", score=0.8))
-        assert long.hard
-
-    def test_a_search_is_no_worse_than_a_rule_of_scores(self):
-        edge, cloud, data = texts(500)
-        calibrated = fit(edge, cloud, data, goal=GOAL, is_text=True, rule="")
-        by_score = fit(edge, cloud, data, goal=GOAL, is_text=True, rule="MaxProbability")
-        assert calibrated.artefact.figures["joint"] >= by_score.artefact.figures["joint"]
+        assert joint > fixed + 0.05
+        assert at_best >= fixed
+        assert judge(learned_of(calibrated, tmp_path), Prediction(label="abcdefghab?", score=0.8)).hard
 
     def test_texts_without_a_score_are_refused_with_what_to_do(self):
         edge, cloud, data = texts(100)

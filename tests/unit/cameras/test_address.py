@@ -43,9 +43,9 @@ def test_what_it_cannot_be(text: str) -> None:
 
 
 def test_a_user_is_put_into_an_address_that_has_none() -> None:
-    assert parse("rtsp://cam/x", username="me", password=SECRET).target == f"rtsp://me:{quote(SECRET, safe='')}@cam/x"
-    assert parse("rtsp://a:b@cam/x", username="me", password=SECRET).target == "rtsp://a:b@cam/x"
-    assert parse("/data", username="me", password=SECRET).target == "/data"
+    targets = {"rtsp://cam/x": f"rtsp://me:{quote(SECRET, safe='')}@cam/x"}
+    for text in ("rtsp://cam/x", "rtsp://a:b@cam/x", "/data"):
+        assert parse(text, username="me", password=SECRET).target == targets.get(text, text)
 
 
 def test_a_path_of_a_node_stays_below_its_prefix() -> None:

@@ -16,13 +16,12 @@ from halimede.bus.subscriber_return import FRAME_RETURN_S
 from halimede.cameras import camera_group
 from halimede.cameras.address import parse
 from halimede.cameras.camera import CameraBackoff
-from halimede.cameras.ipc_messages import CapturedPicture, ReaderCounts
 from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings, ProcessSettings
 from halimede.errors import RefusedError
-from tests.cameras import jpeg, video
+from tests.cameras import captured, jpeg, video
 from tests.inbox import Inbox
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 
 PATIENCE_S = 30.0
 
@@ -51,26 +50,25 @@ class Forbidding(MemoryBus):
 
 
 async def test_every_frame_that_reached_nobody_is_counted(memory_broker: MemoryBroker) -> None:
-    picture = CapturedPicture(
-        taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=ReaderCounts(), data=jpeg(1)
-    )  # fmt: skip
     async with Slow("camera", memory_broker) as bus:
         await bus.wait_connected(PATIENCE_S)
         publisher = CameraPublisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=asyncio.Event())
-        await asyncio.gather(*(publisher.take(picture, number) for number in range(20)))
+        await asyncio.gather(*(publisher.take(captured(jpeg(1)), number) for number in range(20)))
     assert publisher.unheard == 20
+
+
+def films(folder: Path, *names: str) -> ProcessSettings:
+    """Return settings of cameras that play a film of five frames."""
+    address = parse(str(video(folder / "a.avi", 5, codec="mjpeg")))
+    cameras = [CameraSettings(name=name, address=address, pace=0.0, start_ns=1) for name in names]
+    return ProcessSettings(namespace="default", cameras=cameras, broker="")
 
 
 @pytest.mark.timeout(90)
 async def test_a_camera_that_the_broker_refuses_is_tried_again_and_the_others_go_on(
     memory_broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    address = parse(str(video(tmp_path / "a.avi", 5, codec="mjpeg")))
-    settings = ProcessSettings(
-        namespace="default",
-        cameras=[CameraSettings(name=name, address=address, pace=0.0, start_ns=1) for name in ("bad", "good")],
-        broker="",
-    )
+    settings = films(tmp_path, "bad", "good")
     made: dict[str, MemoryBus] = {}
 
     def connect(id_: str, name: str) -> MemoryBus:
@@ -102,19 +100,12 @@ class ReturningWorker:
         self.stop = asyncio.Event()
         self.publisher = CameraPublisher(bus, "default", "a", qos=1, bare=True, patient=patient, stop=self.stop)
 
+    async def leave(self) -> None:
+        self.worker.cut()
+        await asyncio.sleep(5)
+
     async def publish(self, number: int) -> bool:
-        return await self.publisher.take(
-            CapturedPicture(
-                taken_ns=1,
-                encoding="jpeg",
-                codec="mjpeg",
-                width=64,
-                height=48,
-                counts=ReaderCounts(),
-                data=b"%d" % number,
-            ),
-            number,
-        )
+        return await self.publisher.take(captured(b"%d" % number), number)
 
     def numbers(self) -> list[int]:
         return sorted(int(delivery.body) for delivery in self.inbox.deliveries)
@@ -122,22 +113,20 @@ class ReturningWorker:
 
 @contextlib.asynccontextmanager
 async def returning_worker(*, patient: bool) -> AsyncIterator[ReturningWorker]:
-    """Publish one picture that the worker gets."""
+    """Publish one picture that the worker gets; it goes away then."""
     broker = MemoryBroker()
     async with MemoryBus("camera", broker) as bus, MemoryBus("worker", broker) as worker:
-        await bus.wait_connected(1)
-        await worker.wait_connected(1)
+        await asyncio.gather(bus.wait_connected(1), worker.wait_connected(1))
         world = ReturningWorker(bus, worker, patient=patient)
         await worker.subscribe(topics.CAMERA_FRAME.filter(), world.inbox)
         assert await world.publish(0)
+        await world.leave()
         yield world
 
 
-@simulated
+@pytest.mark.simulated
 async def test_pictures_of_a_file_wait_for_the_return_of_their_worker() -> None:
     async with returning_worker(patient=True) as world:
-        world.worker.cut()
-        await asyncio.sleep(5)
         waiting = [asyncio.create_task(world.publish(number)) for number in (1, 2)]
         await asyncio.sleep(FRAME_RETURN_S * 0.8)
         assert not any(task.done() for task in waiting)
@@ -147,11 +136,9 @@ async def test_pictures_of_a_file_wait_for_the_return_of_their_worker() -> None:
         assert world.publisher.unheard == 0
 
 
-@simulated
+@pytest.mark.simulated
 async def test_pictures_wait_no_longer_than_that_and_each_one_that_reached_nobody_is_counted() -> None:
     async with returning_worker(patient=True) as world:
-        world.worker.cut()
-        await asyncio.sleep(5)
         async with asyncio.timeout(FRAME_RETURN_S + 1):
             assert await world.publish(1)
         async with asyncio.timeout(0.1):  # the time has passed for the next one, too
@@ -160,8 +147,7 @@ async def test_pictures_wait_no_longer_than_that_and_each_one_that_reached_nobod
         world.worker.heal()
         await eventually(lambda: world.worker.connected)
         assert await world.publish(3)
-        world.worker.cut()
-        await asyncio.sleep(5)
+        await world.leave()
         waiting = asyncio.create_task(world.publish(4))
         await asyncio.sleep(FRAME_RETURN_S * 0.8)
         assert not waiting.done(), "a worker that has returned is waited for again"
@@ -170,11 +156,9 @@ async def test_pictures_wait_no_longer_than_that_and_each_one_that_reached_nobod
         assert world.publisher.unheard == 3
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_live_camera_drops_its_oldest_pictures_until_its_worker_returns() -> None:
     async with returning_worker(patient=False) as world:
-        world.worker.cut()
-        await asyncio.sleep(5)
         async with asyncio.timeout(1):
             assert [await world.publish(number) for number in (1, 2)] == [False, False]
         world.worker.heal()
@@ -185,15 +169,10 @@ async def test_a_live_camera_drops_its_oldest_pictures_until_its_worker_returns(
 
 
 @pytest.mark.timeout(90)
-async def test_a_camera_process_names_the_frames_that_reached_nobody(
-    memory_broker: MemoryBroker, tmp_path: Path
-) -> None:
-    address = parse(str(video(tmp_path / "a.avi", 5, codec="mjpeg")))
-    cameras = [CameraSettings(name=name, address=address, pace=0.0, start_ns=1) for name in ("read", "unread")]
-    settings = ProcessSettings(namespace="default", cameras=cameras, broker="")
+async def test_a_camera_process_names_frames_that_reached_nobody(memory_broker: MemoryBroker, tmp_path: Path) -> None:
+    settings = films(tmp_path, "read", "unread")
     inbox: Inbox[bytes] = Inbox()
     async with MemoryBus("worker", memory_broker) as worker:
         await worker.subscribe(topics.CAMERA_FRAME.filter(camera="read"), inbox)
         unheard = await camera_group.run(settings, lambda id_, _: MemoryBus(id_, memory_broker), asyncio.Event())
-    assert unheard == {"unread": 5}
-    assert len(inbox.deliveries) == 5
+    assert (unheard, len(inbox.deliveries)) == ({"unread": 5}, 5)

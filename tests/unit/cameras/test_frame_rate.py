@@ -13,11 +13,7 @@ from halimede.cameras.camera import CameraBackoff
 from halimede.cameras.frame_rate import JITTER_S, MOST_FPS, Brake, FrameThinner, Timeline
 
 
-@given(
-    source=st.floats(1, 240),
-    wanted=st.floats(0.5, 120),
-    jitter=st.lists(st.floats(-0.3, 0.3), min_size=64, max_size=64),
-)
+@given(st.floats(1, 240), st.floats(0.5, 120), st.lists(st.floats(-0.3, 0.3), min_size=64, max_size=64))
 def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wanted: float, jitter: list[float]) -> None:
     thinner, seconds = FrameThinner(wanted), 20.0
     count = int(source * seconds)
@@ -44,9 +40,7 @@ def arrivals(rate: float, delays: list[float]) -> list[float]:
     share=st.floats(0.05, 1.0),
     delays=st.lists(st.one_of(st.floats(0, JITTER_S - 1e-6), st.just(0.0)), min_size=1, max_size=200),
 )
-def test_a_regular_camera_below_the_limit_loses_no_frame_to_jitter(
-    limit: float, share: float, delays: list[float]
-) -> None:
+def test_a_regular_camera_below_the_limit_loses_none_to_jitter(limit: float, share: float, delays: list[float]) -> None:
     thinner = FrameThinner(limit, JITTER_S)
     assert all(thinner.accepts(at_s) for at_s in arrivals(limit * share, delays))
 

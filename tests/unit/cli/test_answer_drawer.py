@@ -11,16 +11,13 @@ import pytest
 from halimede import codec, topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Delivery
-from halimede.cameras.ipc_messages import CapturedPicture, ReaderCounts
 from halimede.cameras.publisher import CameraPublisher
 from halimede.cli import answer_drawer
 from halimede.cli.answer_drawer import AnswerDrawer
 from halimede.errors import TooLargeError
 from halimede.messages import Prediction, Result
-from tests.cameras import jpeg
+from tests.cameras import captured, jpeg
 from tests.waiting import patience
-
-PATIENCE_S = patience(20.0)
 
 
 class Refusing(MemoryBus):
@@ -35,16 +32,11 @@ class Refusing(MemoryBus):
 
 
 async def test_a_frame_that_is_not_sent_is_no_frame_without_an_answer(
-    memory_broker: MemoryBroker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(answer_drawer, "QUIET_S", patience(0.5))
     monkeypatch.setattr(answer_drawer, "MAX_DRAWINGS", 5)
-    picture = CapturedPicture(
-        taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=ReaderCounts(), data=jpeg(1)
-    )  # fmt: skip
+
     async with MemoryBus("edge", memory_broker) as worker, Refusing("camera", memory_broker) as bus:
 
         async def answer(delivery: Delivery[bytes]) -> None:
@@ -55,8 +47,8 @@ async def test_a_frame_that_is_not_sent_is_no_frame_without_an_answer(
             if frame.sequence != 3:
                 await worker.publish(topics.RESULT.at(ns="default", service="a"), result)
 
-        await worker.wait_connected(PATIENCE_S)
-        await bus.wait_connected(PATIENCE_S)
+        for connecting in (worker, bus):
+            await connecting.wait_connected(patience(20.0))
         await worker.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), answer)
         drawer = AnswerDrawer(tmp_path / "drawn", "default")
         await drawer.start(bus)
@@ -64,7 +56,7 @@ async def test_a_frame_that_is_not_sent_is_no_frame_without_an_answer(
             bus, "default", "cam0", qos=1, bare=False, patient=False, stop=asyncio.Event(),
             on_frame=drawer.add_frame, on_drop=drawer.drop,
         )  # fmt: skip
-        assert [await publisher.take(picture, number) for number in range(9)].count(True) == 6
+        assert [await publisher.take(captured(jpeg(1)), number) for number in range(9)].count(True) == 6
         assert await drawer.finish() == 1
     printed = capsys.readouterr()
     assert "4 answers drawn in" in printed.out

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,9 +25,8 @@ yaml_texts = st.lists(st.sampled_from([*MARKS.split("|"), *MORE.split("|"), "|\n
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as path:
-        yield Path(path)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("manifests")
 
 
 def read(folder: Path, content: bytes, name: str = "m.yaml") -> list[Manifest] | None:
@@ -55,25 +51,23 @@ def test_a_spoiled_manifest_is_read_or_refused(folder: Path, name: str, data: st
 
 @pytest.mark.parametrize("name", list(RESOURCES))
 def test_what_is_shown_as_yaml_is_read_as_it_was(folder: Path, name: str) -> None:
-    first = read(folder, json.dumps(RESOURCES[name]).encode())
-    assert first
-    again = read(folder, to_yaml(first[0].resource.body).encode())
-    assert again
-    assert again[0].resource == first[0].resource
+    (first,) = read(folder, json.dumps(RESOURCES[name]).encode()) or ()
+    (again,) = read(folder, to_yaml(first.resource.body).encode()) or ()
+    assert again.resource == first.resource
 
 
-@given(content=st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_any_run_file_names_a_broker_or_is_refused(folder: Path, content: bytes) -> None:
-    _find(folder, content)
+RUN = {"broker": "127.0.0.1:1883", "pid": 1, "nodes": ["edge0"], "started": "2026-01-01T00:00:00Z",
+       "credentials": "/site/operators/admin"}  # fmt: skip
+json_texts = json_values.map(lambda value: json.dumps(value).encode())
+spoiled_runs = spoiled(RUN).map(lambda run: json.dumps(run).encode())
 
 
-@given(run=spoiled({"broker": "127.0.0.1:1883", "pid": 1, "nodes": ["edge0"], "started": "2026-01-01T00:00:00Z",
-                    "credentials": "/site/operators/admin"}))  # fmt: skip
-def test_a_spoiled_run_file_names_a_broker_or_is_refused(folder: Path, run: Any) -> None:
-    _find(folder, json.dumps(run).encode())
-
-
-def _find(folder: Path, content: bytes) -> None:
+@pytest.mark.parametrize("contents", [st.binary(max_size=60) | json_texts, spoiled_runs], ids=["any", "a spoiled"])
+@given(data=st.data())
+def test_any_run_file_names_a_broker_or_is_refused(
+    folder: Path, contents: st.SearchStrategy[bytes], data: st.DataObject
+) -> None:
+    content = data.draw(contents)
     (folder / "run.json").write_bytes(content)
     try:
         found = find("", {"HALIMEDE_HOME": str(folder)})
@@ -84,9 +78,8 @@ def _find(folder: Path, content: bytes) -> None:
 
 def test_json_escapes_of_one_character_in_two_halves_are_read(folder: Path) -> None:
     body = {**RESOURCES["model"], "metadata": {"name": "small", "labels": {"face": "\N{GRINNING FACE}"}}}
-    found = read(folder, json.dumps(body).encode(), "m.json")
-    assert found
-    assert found[0].resource.body["metadata"]["labels"] == {"face": "\N{GRINNING FACE}"}
+    (found,) = read(folder, json.dumps(body).encode(), "m.json") or ()
+    assert found.resource.body["metadata"]["labels"] == {"face": "\N{GRINNING FACE}"}
     assert read(folder, json.dumps(body).replace("\\ud83d", "").encode(), "m.json") is None
 
 

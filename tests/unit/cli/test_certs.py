@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from halimede.access.site import Site
 from halimede.cli.app import app
-from halimede.cli.commands.certs import certs
 from tests.unit.access.test_passwords import content
 
-COMMANDS = [command.name or command.callback.__name__ for command in certs.registered_commands if command.callback]
+GIVEN = ("--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com")
 
 
 def run(*words: str | Path, code: int = 0) -> str:
@@ -26,15 +25,8 @@ def run(*words: str | Path, code: int = 0) -> str:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     folder = tmp_path / "site"
-    run("init", "--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com", folder)
+    run("init", *GIVEN, folder)
     return folder
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_examples(command: str) -> None:
-    shown = run(command, "--help")
-    assert "Examples:" in shown
-    assert f"halimede certs {command}" in shown
 
 
 def test_init_makes_a_whole_site_and_says_what_to_do_next(tmp_path: Path) -> None:
@@ -50,9 +42,8 @@ def test_init_makes_a_whole_site_and_says_what_to_do_next(tmp_path: Path) -> Non
         assert part in shown
     assert "certfile /etc/mosquitto/h/tls.crt" in (folder / "broker" / "mosquitto.conf").read_text()
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert {"site.yaml", "ca.crt", "ca.key", "broker/acl", "broker/mosquitto.conf"} <= names
-    assert {"emqx/acl.conf", "emqx/emqx.conf"} <= names
-    assert {"gm/tls.key", "nodes/edge0/lc/tls.crt", "operators/admin/ca.crt"} <= names
+    assert {"site.yaml", "ca.crt", "ca.key", "broker/acl", "broker/mosquitto.conf", "emqx/acl.conf"} <= names
+    assert {"emqx/emqx.conf", "gm/tls.key", "nodes/edge0/lc/tls.crt", "operators/admin/ca.crt"} <= names
 
 
 def test_install_may_be_given_again_and_leaves_all_users_as_they_are(site: Path) -> None:
@@ -60,9 +51,8 @@ def test_install_may_be_given_again_and_leaves_all_users_as_they_are(site: Path)
     for where in ("/etc/mosquitto/h", "/srv/h"):
         assert "made" not in run("init", "--install", where, site)
         assert f"acl_file {where}/acl" in (site / "broker" / "mosquitto.conf").read_text()
-    given = ("--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com")
-    assert "made" not in run("init", *given, "--install", "/etc/mosquitto/h", site)
-    assert "made" not in run("init", *given, site)
+    assert "made" not in run("init", *GIVEN, "--install", "/etc/mosquitto/h", site)
+    assert "made" not in run("init", *GIVEN, site)
     assert "acl_file /etc/mosquitto/h/acl" in (site / "broker" / "mosquitto.conf").read_text()
     assert "it has another site" in run("init", "--node", "edge1", "--install", "/srv/h", site, code=1)
     assert (site / "gm" / "tls.crt").read_bytes() == before
@@ -71,8 +61,7 @@ def test_install_may_be_given_again_and_leaves_all_users_as_they_are(site: Path)
 def test_the_same_command_again_changes_nothing(site: Path) -> None:
     before = content(site)
     assert "made" not in run("init", site)
-    again = ("init", "--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com", site)
-    assert "next:" not in run(*again)
+    assert "next:" not in run("init", *GIVEN, site)
     assert content(site) == before
 
 
@@ -101,7 +90,8 @@ def test_a_prefix_is_before_every_topic(tmp_path: Path) -> None:
 
 
 def test_show_lists_everybody_and_fails_when_one_does_not_serve(site: Path) -> None:
-    rows = [json.loads(line) for line in _lines(site)]
+    listed = CliRunner().invoke(app, ["certs", "show", str(site), "-o", "json"]).output
+    rows = [json.loads(line) for line in listed.splitlines()]
     assert [row["user"] for row in rows][:3] == ["ca", "broker", "gm"]
     assert {row["days"] for row in rows[1:]} == {364}
     assert "lc.edge0 lc 364 days" in run("show", site)
@@ -166,10 +156,6 @@ def test_a_site_of_hundreds_of_nodes_is_made_and_its_steps_are_not_all_shown(tmp
     shown = run("init", tmp_path)
     assert "... (604)" in shown
     assert len(list(Site(nodes=nodes).principals())) == 602
-
-
-def _lines(site: Path) -> list[str]:
-    return CliRunner().invoke(app, ["certs", "show", str(site), "-o", "json"]).output.splitlines()
 
 
 def test_init_with_pools_names_the_command_for_kubernetes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -20,9 +21,12 @@ from halimede.api import plurals
 from halimede.cli.app import COMMANDS, GROUPS, SUBCOMMANDS, app, load
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
+from tests.programs import run_python
+from tests.typed import typed
 from tests.waiting import patience
 
 NOWHERE = ["--broker", "127.0.0.1:9"]
+MAIN = "from halimede.cli import main\n"
 
 
 @pytest.fixture(autouse=True)
@@ -35,23 +39,8 @@ def _permissions_as_they_were() -> Iterator[None]:
 
 
 def halimede(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from halimede.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=patience(30),
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "200", **environment},
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {"certs", *SUBCOMMANDS}])
-def test_the_help_of_every_command_has_examples(command: str) -> None:
-    shown = CliRunner().invoke(app, [command, "--help"])
-    assert shown.exit_code == 0
-    assert "Examples:" in shown.output
-    assert f"halimede {command}" in shown.output
+    shown_in = {**os.environ, "COLUMNS": "200", **environment}
+    return run_python("-c", f"{MAIN}main()", *arguments, stdin=subprocess.DEVNULL, env=shown_in)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -59,17 +48,13 @@ def test_the_list_of_commands_has_the_first_paragraph_of_their_help(command: str
     assert " ".join(load(command).help.split("\n\n")[0].split()) == COMMANDS[command]
 
 
-def test_every_command_is_in_one_group_of_the_list() -> None:
-    grouped = [name for names in GROUPS.values() for name in names.split()]
-    assert sorted(grouped) == sorted(COMMANDS)
-
-
-def test_the_list_of_commands_shows_each_group_with_its_commands() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], []], ids=["help", "no arguments"])
+def test_the_list_of_commands_shows_each_command_once_in_its_group(arguments: list[str]) -> None:
     titles = "|".join(map(re.escape, GROUPS))
-    _, *parts = re.split(rf" ({titles}) ", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "160"}).output)
-    assert parts[::2] == list(GROUPS)
-    for title, shown in zip(parts[::2], parts[1::2], strict=True):
-        assert re.findall(r"^│ (\w+) ", shown, re.MULTILINE) == GROUPS[title].split()
+    _, *parts = re.split(rf" ({titles}) ", CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}).output)
+    shown = [re.findall(r"^│ (\w+) ", part, re.MULTILINE) for part in parts[1::2]]
+    assert [*zip(parts[::2], shown, strict=True)] == [(title, names.split()) for title, names in GROUPS.items()]
+    assert sorted(itertools.chain(*shown)) == sorted(COMMANDS)
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
@@ -93,8 +78,7 @@ def test_a_letter_means_the_same_in_every_command() -> None:
 
 
 def test_the_version_is_shown_without_a_system() -> None:
-    shown = CliRunner().invoke(app, ["--version"])
-    assert (shown.exit_code, shown.output) == (0, f"halimede {package.__version__}\n")
+    assert typed("--version").output == f"halimede {package.__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["get", "describe"])
@@ -110,44 +94,36 @@ def test_every_command_of_a_group_takes_the_broker_of_the_whole_command(group: s
 
 
 def test_get_alone_lists_the_kinds_without_a_broker() -> None:
-    shown = CliRunner().invoke(app, ["get"])
-    assert shown.exit_code == 0
-    rows = {row.split()[0]: row.split()[1:] for row in shown.stdout.splitlines()[1:]}
-    assert rows["jointinferenceservices"] == [
-        "ji",
-        "JointInferenceService",
-        "sedna.io/v1alpha1,",
-        "neptune.io/v1alpha1",
-    ]
+    rows = {row.split()[0]: row.split()[1:] for row in typed("get").stdout.splitlines()[1:]}
+    ours = ["ji", "JointInferenceService", "sedna.io/v1alpha1,", "neptune.io/v1alpha1"]
+    assert rows["jointinferenceservices"] == ours
     assert rows.keys() == {*(kind.plural for kind in plurals()), "nodes", "cameras", "events"}
     for name, (short, *_) in rows.items():
         for word in (name, short):  # what it lists, it takes
-            assert "no MQTT broker answers" in CliRunner().invoke(app, ["get", word, *NOWHERE]).stderr
-    assert CliRunner().invoke(app, ["get", "-o", "name"]).stdout.split() == list(rows)
+            assert "no MQTT broker answers" in typed("get", word, *NOWHERE, code=1).stderr
+    assert typed("get", "-o", "name").stdout.split() == list(rows)
 
 
 @pytest.mark.parametrize("command", ["", *(name for name, _ in every_command())])
-def test_no_help_names_a_path_of_the_repository(command: str) -> None:
-    shown = CliRunner().invoke(app, [*command.split(), "--help"]).output
+def test_every_help_has_examples_and_names_no_path_of_the_repository(command: str) -> None:
+    shown = typed(*command.split(), "--help").output
+    assert not command or "Examples:" in shown
+    assert f"halimede {command}".strip() in shown
     assert "examples/" not in shown
     assert "\\b" not in shown
 
 
-def test_the_list_of_commands_imports_none_of_them() -> None:
-    script = (
-        "import sys\nfrom halimede.cli.app import start\nsys.argv = ['halimede', '--help']\nstart()\n"
-        "print([name for name in sys.modules if name.startswith(('halimede.cli.commands', 'halimede.bus'))])"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=True
-    )
-    assert ended.stdout.splitlines()[-1] == "[]"
-
-
-def test_without_arguments_it_lists_the_commands() -> None:
-    shown = CliRunner().invoke(app, [])
-    for command in COMMANDS:
-        assert command in shown.output
+@pytest.mark.parametrize(
+    ("words", "imported"),
+    [
+        (["--help"], "[name for name in sys.modules if name.startswith(('halimede.cli.commands', 'halimede.bus'))]"),
+        (["version", *NOWHERE], "[*{'numpy', 'PIL', 'onnxruntime', 'ruamel.yaml', 'aiomqtt'} & set(sys.modules)]"),
+    ],
+    ids=["no command for the list of them", "nothing heavy for a command that does not need it"],
+)
+def test_what_is_not_needed_is_not_imported(words: list[str], imported: str) -> None:
+    script = f"import sys\nfrom halimede.cli.app import start\nsys.argv = {['halimede', *words]}\nstart()\n"
+    assert run_python("-c", f"{script}print({imported})", check=True).stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +146,7 @@ def test_without_arguments_it_lists_the_commands() -> None:
     ],
 )
 def test_wrong_usage_is_explained_with_exit_code_2(arguments: list[str], part: str) -> None:
-    shown = CliRunner().invoke(app, arguments)
-    assert shown.exit_code == 2
-    assert part in " ".join(shown.output.split())
+    assert part in " ".join(typed(*arguments, code=2).output.split())
 
 
 MISTAKES = [
@@ -194,15 +168,15 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("arguments", "part"), MISTAKES)
 def test_a_mistake_is_one_line_on_standard_error_with_exit_code_1(arguments: list[str], part: str) -> None:
-    shown = CliRunner().invoke(app, arguments)
+    shown = typed(*arguments, code=1)
     is_one_error(part, shown.exit_code, shown.stdout, shown.stderr)
 
 
 def test_apply_shows_each_mistake_of_a_manifest_on_a_line_of_its_own(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     manifest.write_text("apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: A}\nspec: {fromat: onnx}\n")
-    shown = CliRunner().invoke(app, ["apply", "-f", str(manifest), *NOWHERE])
-    assert (shown.exit_code, shown.stdout) == (1, "")
+    shown = typed("apply", "-f", str(manifest), *NOWHERE, code=1)
+    assert shown.stdout == ""
     at = f"Error: {manifest}"
     assert [line.partition(" is not accepted: ")[0] for line in shown.stderr.splitlines()] == [
         f"{at}:3: document 1: metadata.name: 'A'",
@@ -220,8 +194,7 @@ def test_a_dry_run_is_gms_unless_it_is_the_clients(options: list[str], dry_run: 
 
 def test_a_dry_run_of_the_client_needs_no_broker() -> None:
     digits = str(Path(__file__).parents[3] / "examples" / "digits")
-    shown = CliRunner().invoke(app, ["apply", "--dry-run=client", "-f", digits, *NOWHERE])
-    assert shown.exit_code == 0
+    shown = typed("apply", "--dry-run=client", "-f", digits, *NOWHERE)
     assert shown.stdout.splitlines()[0] == "model/digits-small valid (dry run)"
 
 
@@ -245,25 +218,10 @@ def test_the_run_file_is_read_from_halimede_home(tmp_path: Path) -> None:
     assert f"127.0.0.1:9 (from {tmp_path}/run.json)" in ended.stderr
 
 
-def test_a_command_imports_nothing_heavy_that_it_does_not_need() -> None:
-    script = (
-        "import sys\nfrom halimede.cli.app import start\n"
-        "sys.argv = ['halimede', 'version', '--broker', '127.0.0.1:9']\nstart()\n"
-        "print({'numpy', 'PIL', 'onnxruntime', 'ruamel.yaml', 'aiomqtt'} & set(sys.modules))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=True
-    )
-    assert ended.stdout.splitlines()[-1] == "set()"
-
-
 def test_without_its_packages_it_says_what_to_install() -> None:
-    script = "import sys\nsys.modules['typer'] = None\nfrom halimede.cli import main\nmain()"
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=False
-    )
-    assert ended.returncode == 2
-    assert ended.stderr == "halimede: not installed: typer: pip install 'halimede[cli]'\n"
+    ended = run_python("-c", f"import sys\nsys.modules['typer'] = None\n{MAIN}main()")
+    expected = "halimede: not installed: typer: pip install 'halimede[cli]'\n"
+    assert (ended.returncode, ended.stderr) == (2, expected)
 
 
 @pytest.mark.parametrize(
@@ -274,12 +232,8 @@ def test_without_its_packages_it_says_what_to_install() -> None:
         ("aiohttp", ["upload", __file__, "http://127.0.0.1:9/x"], "cli,worker"),
     ],
 )
-def test_a_package_that_only_one_command_needs_is_one_line_with_its_extra(
-    package: str, words: list[str], extras: str
-) -> None:
-    script = f"import sys\nsys.modules[{package!r}] = None\nfrom halimede.cli import main\nmain()"
-    command = [sys.executable, "-c", script, *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=False)
+def test_a_package_that_only_one_command_needs_is_named_by_extra(package: str, words: list[str], extras: str) -> None:
+    ended = run_python("-c", f"import sys\nsys.modules[{package!r}] = None\n{MAIN}main()", *words)
     assert ended.returncode in {1, 2}, ended.stderr
     assert ended.stderr.endswith(f": not installed: {package}: pip install 'halimede[{extras}]'\n"), ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -288,7 +242,7 @@ def test_a_package_that_only_one_command_needs_is_one_line_with_its_extra(
 def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
     import socket
 
-    command = [sys.executable, "-c", "from halimede.cli import main\nmain()", "nodes", "--broker"]
+    command = [sys.executable, "-c", f"{MAIN}main()", "nodes", "--broker"]
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and never answers
         address = f"127.0.0.1:{server.getsockname()[1]}"
         process = subprocess.Popen([*command, address], stderr=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from halimede.cli import completion
-from tests.waiting import patience
+from tests.programs import run_python
 
 MAIN = "from halimede.cli import main; main()"
 
@@ -18,14 +17,7 @@ def completed(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     line = "halimede " + " ".join(words)
     asked = {"_HALIMEDE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
     script = f"import sys; sys.argv[0] = 'halimede'; {MAIN}"
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "HALIMEDE_HOME": "/nowhere", **asked, **environment},
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
-        check=False,
-    )
+    return run_python("-c", script, env={**os.environ, "HALIMEDE_HOME": "/nowhere", **asked, **environment})
 
 
 def test_kinds_come_without_a_system() -> None:
@@ -47,7 +39,5 @@ def test_ctrl_c_while_packages_are_imported_prints_no_traceback() -> None:
         "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupts())\n" + MAIN
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=False
-    )
+    ended = run_python("-c", script)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

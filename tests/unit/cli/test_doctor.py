@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from halimede.cli.doctor.broker import V5, V311
 from halimede.cli.system_facts import listen
 from halimede.health_checks.check import Check
 from halimede.messages import CameraStatus
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def levels(checks: list[Check]) -> list[str]:
@@ -49,13 +46,23 @@ def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, p
     assert bool(check.do) == (level != "ok")
 
 
-async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroker) -> None:
-    said = CameraStatus(camera="door", state="stalled", reason="Stalled")
-    async with MemoryBus("camera", memory_broker) as camera, MemoryBus("doctor", memory_broker) as bus:
-        await camera.wait_connected(5.0)
+@pytest.fixture
+async def doctor_bus(memory_broker: MemoryBroker) -> AsyncIterator[MemoryBus]:
+    async with MemoryBus("doctor", memory_broker) as bus:
         await bus.wait_connected(5.0)
+        yield bus
+
+
+async def say(broker_: MemoryBroker, said: CameraStatus) -> None:
+    async with MemoryBus("camera", broker_) as camera:
+        await camera.wait_connected(5.0)
         await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
-        assert await statuses(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
+
+
+async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroker, doctor_bus: MemoryBus) -> None:
+    said = CameraStatus(camera="door", state="stalled", reason="Stalled")
+    await say(memory_broker, said)
+    assert await statuses(doctor_bus, 0.2) == [("default/sedna/cameras/door/status", said)]
 
 
 #: of blakeblackshear/frigate issues 5798 and 6684, and an @ in the password as in 4974
@@ -67,15 +74,10 @@ LEAKS = (
 
 
 @pytest.mark.parametrize("text", LEAKS)
-async def test_what_a_foreign_camera_says_shows_no_secret(memory_broker: MemoryBroker, text: str) -> None:
-    said = CameraStatus(camera="door", state="failed", source=text, reason=text, error=text)
-    async with MemoryBus("camera", memory_broker) as camera, MemoryBus("doctor", memory_broker) as bus:
-        await camera.wait_connected(5.0)
-        await bus.wait_connected(5.0)
-        await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
-        reports = await statuses(bus, 0.2)
-        facts = await listen(bus, 0.2)
-    assert facts.cameras == reports
+async def test_a_foreign_camera_shows_no_secret(memory_broker: MemoryBroker, doctor_bus: MemoryBus, text: str) -> None:
+    await say(memory_broker, CameraStatus(camera="door", state="failed", source=text, reason=text, error=text))
+    reports = await statuses(doctor_bus, 0.2)
+    assert (await listen(doctor_bus, 0.2)).cameras == reports
     for row in rows(reports, []):
         assert "Welcome123" not in str(row)
         assert "JX" not in str(row)
@@ -155,6 +157,16 @@ class Line:
         return [self.small + self.large * len(body) / broker.LARGE] * count
 
 
+@pytest.fixture
+def speed(doctor_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> Callable[[Line, str], Any]:
+    async def checks(line: Line, host: str) -> list[Check]:
+        monkeypatch.setattr(broker, "_distance_ms", line.distance_ms)
+        monkeypatch.setattr("halimede.cli.doctor.latency.round_trips", line.round_trips)
+        return [check async for check in broker.speed(doctor_bus, MqttSettings(host))]
+
+    return checks
+
+
 @pytest.mark.parametrize(
     ("line", "small", "large", "do"),
     [
@@ -167,25 +179,22 @@ class Line:
     ],
     ids=["a loopback", "Nagle", "far", "far, and Nagle", "narrow", "very narrow"],
 )
-async def test_what_takes_long_is_named(
-    line: Line, small: str, large: str, do: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker, "_distance_ms", line.distance_ms)
-    monkeypatch.setattr("halimede.cli.doctor.latency.round_trips", line.round_trips)
-    async with MemoryBus("doctor", MemoryBroker()) as bus:
-        await bus.wait_connected(1)
-        checks = [check async for check in broker.speed(bus, MqttSettings("broker.example.com"))]
-    found = {check.name: check for check in checks}
+async def test_what_takes_long_is_named(line: Line, small: str, large: str, do: str, speed: Any) -> None:
+    found = {check.name: check for check in await speed(line, "broker.example.com")}
     assert (found["round trip"].level, found["large frames"].level) == (small, large)
     assert do in found["round trip"].do + found["large frames"].do
     # a line on which a tenth takes long already is not filled for minutes
     assert (broker.LARGE in line.sizes) is (line.large < 100_000)
 
 
+def open_port(proc: Path) -> None:
+    (proc / "net").mkdir()
+    (proc / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
+
+
 def test_an_allocator_that_cannot_be_seen_is_no_finding(tmp_path: Path) -> None:
     assert machine.check_allocator(1883, tmp_path) is None
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
+    open_port(tmp_path)
     assert machine.check_allocator(1883, tmp_path) is None
 
 
@@ -201,8 +210,7 @@ def test_an_allocator_that_cannot_be_seen_is_no_finding(tmp_path: Path) -> None:
 def test_the_brokers_environment_says_whether_its_allocator_is_pinned(
     tmp_path: Path, environ: dict[str, str], maps: str, level: str | None
 ) -> None:
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
+    open_port(tmp_path)
     process = tmp_path / "42"
     (process / "fd").mkdir(parents=True)
     (process / "fd/3").symlink_to("socket:[4711]")
@@ -232,15 +240,10 @@ def test_a_congestion_control_that_paces_is_told_and_without_one_nothing_is_said
 
 @pytest.mark.parametrize(("host", "said"), [("127.0.0.1", True), ("localhost", True), ("broker.example.com", False)])
 async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
-    host: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: str, said: bool, speed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, line = tmp_path / "tcp_congestion_control", Line(0.1, 0.4, 2.0)
+    file, check = tmp_path / "tcp_congestion_control", machine.check_congestion
     file.write_text("bbr\n")
-    monkeypatch.setattr(broker, "_distance_ms", line.distance_ms)
-    monkeypatch.setattr("halimede.cli.doctor.latency.round_trips", line.round_trips)
-    check = machine.check_congestion
     monkeypatch.setattr(machine, "check_congestion", lambda: check(file))
-    async with MemoryBus("doctor", MemoryBroker()) as bus:
-        await bus.wait_connected(1)
-        checks = [check async for check in broker.speed(bus, MqttSettings(host))]
+    checks = await speed(Line(0.1, 0.4, 2.0), host)
     assert [check.level for check in checks if check.name == "congestion"] == ["warning"] * said

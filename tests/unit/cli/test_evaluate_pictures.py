@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from halimede.cli.app import app
+from tests.typed import typed
+from tests.unit.api.samples import resource
 from tests.unit.cli.test_inspect import means
-from tests.unit.evaluation.worlds import SEDNA, joint, write
+from tests.unit.evaluation.worlds import joint, write
 
 PICTURES = 12
 #: answers one box around the middle; its size is a part of the picture's, and the model's file name has that part
@@ -31,7 +31,7 @@ def detector(folder: Path, name: str, part: float, label: str = "face") -> dict[
     steps = [{"op": "resize", "width": 4, "height": 4}, {"op": "normalize"}, {"op": "layout", "order": "chw"}]
     spec = {"url": f"./{name}/Channel Means.onnx", "format": "onnx", "preprocess": steps,
             "postprocess": {"task": "detection", "script": {"file": "boxes.py"}}}  # fmt: skip
-    return {"apiVersion": SEDNA, "kind": "Model", "metadata": {"name": name}, "spec": spec}
+    return resource("Model", spec, name)
 
 
 def evaluate(folder: Path, *detectors: dict[str, object]) -> tuple[str, dict[str, Any], str]:
@@ -40,9 +40,7 @@ def evaluate(folder: Path, *detectors: dict[str, object]) -> tuple[str, dict[str
     for number in range(PICTURES):
         Image.new("RGB", (4, 4), (number * 20, 90, 40)).save(folder / "data" / f"{number:02}.png")
     service = write(folder, joint(mining="BoxCount"), *detectors)
-    words = ["evaluate", "--service", service, "--data", folder / "data", "--out", folder / "out"]
-    done = CliRunner().invoke(app, list(map(str, words)))
-    assert done.exit_code == 0, done.output
+    done = typed("evaluate", "--service", service, "--data", folder / "data", "--out", folder / "out")
     report = json.loads((folder / "out" / "evaluation.json").read_text())
     return done.stderr, report, (folder / "out" / "evaluation.html").read_text()
 

@@ -30,18 +30,13 @@ def body(name: str = "again", service: str = "digits", state: LoopState | None =
         "conditions": [{"type": "Labelling", "reason": "Command", "message": "12 of 800 labelled samples"}],
         "loop": msgspec.to_builtins(state) if state else None,
     }
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "TrainingModel",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"model": {"name": "small"}, "loop": {"service": {"name": service}, "command": 3}},
-        "status": status,
-    }
+    spec = {"model": {"name": "small"}, "loop": {"service": {"name": service}, "command": 3}}
+    metadata = {"name": name, "namespace": "default"}
+    kind = {"apiVersion": "sedna.io/v1alpha1", "kind": "TrainingModel"}
+    return {**kind, "metadata": metadata, "spec": spec, "status": status}
 
 
 class Api:
-    """Lists resources."""
-
     def __init__(self, *bodies: dict[str, Any]) -> None:
         self.bodies = list(bodies)
 
@@ -52,11 +47,9 @@ class Api:
 
 def test_the_state_is_shown_with_versions_counts_and_the_last_rounds() -> None:
     shown = "\n".join(lines(body(), STATE, {"labelled": "12", "labelledEasy": "5", "canaryAnswered": "100"}))
-    assert "Labelling since 2001-09-09 01:46:40" in shown
-    assert "Command: 12 of 800 labelled samples" in shown
-    assert "again-0123456789ab" in shown
-    assert "1 rolled out, 0 candidates refused" in shown
-    assert "12 samples, 5 of them easy" in shown
+    for part in ("Labelling since 2001-09-09 01:46:40", "Command: 12 of 800 labelled samples", "again-0123456789ab",
+                 "1 rolled out, 0 candidates refused", "12 samples, 5 of them easy"):  # fmt: skip
+        assert part in shown
     assert row(RECORD)[6:] == ("+0.200 (+0.100 to +0.300)", "0.700 (0.600 to 0.800)", "0.950 (0.900 to 0.980)")
     assert row(RoundRecord(round=2, trigger="Drift", outcome="Withdrawn", reason="TimedOut"))[6:] == ("-", "-", "-")
 

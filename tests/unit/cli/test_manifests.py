@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from halimede.api import admit
 from halimede.cli.manifests import ManifestError, load
 from halimede.cli.output import to_yaml
-from halimede.errors import HalimedeError
 from halimede.system.bounded_yaml import bounded_yaml
 
 MODEL = """\
@@ -74,12 +72,8 @@ def names(paths: list[str]) -> list[str]:
 def test_models_and_datasets_go_before_the_services_that_name_them(tmp_path: Path) -> None:
     dataset = model("data").replace("kind: Model", "kind: Dataset").replace("onnx", "txt")
     text = "---\n".join([SERVICE, dataset, model("small"), model("big")])
-    assert names([write(tmp_path, text)]) == [
-        "Model/small",
-        "Model/big",
-        "Dataset/data",
-        "JointInferenceService/helmet",
-    ]
+    ordered = ["Model/small", "Model/big", "Dataset/data", "JointInferenceService/helmet"]
+    assert names([write(tmp_path, text)]) == ordered
 
 
 def test_a_folder_is_read_with_its_subfolders_in_order_of_names(tmp_path: Path) -> None:
@@ -122,9 +116,8 @@ def test_a_file_of_a_folder_with_either_of_them_is_meant_as_a_manifest(tmp_path:
 def test_a_file_without_them_is_an_error_where_it_is_given_itself_or_stands_alone(tmp_path: Path) -> None:
     path = write(tmp_path, "{}", "data.json")
     assert error_of(path).startswith(f"{path}:1: document 1: kind: '' is not accepted: use one of Dataset")
-    assert error_of(str(tmp_path)) == (
-        f"{tmp_path}: there is no manifest in this folder, only files without apiVersion and kind: {path}"
-    )
+    nothing = "there is no manifest in this folder, only files without apiVersion and kind"
+    assert error_of(str(tmp_path)) == f"{tmp_path}: {nothing}: {path}"
 
 
 def test_the_digits_example_is_accepted_as_it_stands() -> None:
@@ -185,13 +178,6 @@ def test_any_other_name_of_a_rule_stays_as_it_is(tmp_path: Path, name: str) -> N
     assert found.resource.spec.edge_worker.hard_example_mining.name == name
 
 
-@pytest.mark.parametrize(
-    "part", ["edgeWorkers: [3]", "edgeWorkers: 3", "cloudWorker: {template: {spec: {containers: 3}}}"]
-)
-def test_a_worker_of_no_form_is_refused_and_not_looked_into(tmp_path: Path, part: str) -> None:
-    assert "is not accepted" in error_of(write(tmp_path, f"{COUNT}  {part}\n"))
-
-
 def test_a_namespace_is_for_those_that_name_none(tmp_path: Path) -> None:
     other = model("b").replace("{name: b}", "{name: b, namespace: mine}")
     path = write(tmp_path, f"{model('a')}---\n{other}")
@@ -202,26 +188,6 @@ def test_yaml_is_read_as_1_2(tmp_path: Path) -> None:
     text = SERVICE.replace("{name: IBT}", "{name: no, parameters: [{key: k, value: 24:00}]}")
     mining = load([write(tmp_path, text)])[0].resource.spec.edge_worker.hard_example_mining
     assert (mining.name, mining.parameters[0].value) == ("no", "24:00")
-
-
-def test_a_wrong_field_is_named_with_file_line_and_document(tmp_path: Path) -> None:
-    path = write(tmp_path, f"{model()}---\n{SERVICE.replace('{name: big}', '{nam: big}')}")
-    assert error_of(path).startswith(
-        f"{path}:17: document 2: spec.cloudWorker.model.nam: 'big' is not accepted: did you"
-    )
-
-
-def test_a_wrong_type_in_a_list_is_named_with_its_line(tmp_path: Path) -> None:
-    text = model() + "  preprocess:\n    - {op: grayscale}\n    - {op: resize, width: no, height: 8}\n"
-    message = error_of(write(tmp_path, text))
-    assert ":9: document 1: spec.preprocess[1].width: 'no'" in message
-
-
-def test_broken_yaml_is_named_with_file_and_line(tmp_path: Path) -> None:
-    path = write(tmp_path, f"{model()}---\na: [1\nb: 2\n")
-    message = error_of(path)
-    assert message.startswith(f"{path}:")
-    assert "document 2: not valid YAML" in message
 
 
 @pytest.mark.parametrize(
@@ -245,12 +211,24 @@ def test_broken_yaml_is_named_with_file_and_line(tmp_path: Path) -> None:
         (model(url='"a\\0b"'), "spec.url"),
         (SERVICE.replace("nodeName: edge0", "nodeName: 'a/b'"), "nodeName"),
         (SERVICE.replace("spec: {nodeName: edge0", "? [a, b] : c, spec: {nodeName: edge0"), "document 1"),
+        (f"{model()}---\n{SERVICE.replace('{name: big}', '{nam: big}')}",
+         "m.yaml:17: document 2: spec.cloudWorker.model.nam: 'big' is not accepted: did you"),
+        (model() + "  preprocess:\n    - {op: grayscale}\n    - {op: resize, width: no, height: 8}\n",
+         "m.yaml:9: document 1: spec.preprocess[1].width: 'no'"),
+        (f"{model()}---\na: [1\nb: 2\n", "document 2: not valid YAML"),
+        (model(""), "metadata.name: None is not accepted: it is required: add it"),
+        (SERVICE.replace("{image: x}", "{image: x, args: [a, null]}", 1), "containers[0].args[1]"),
+        *((model() + f"  preprocess: [{{op: scale, factor: {number}}}]\n",
+           f"spec.preprocess[0].factor: {float(number.replace('.', ''))} is not accepted: write a finite number")
+          for number in (".nan", ".inf", "-.inf")),
+        *((f"{COUNT}  {worker}\n", "is not accepted") for worker in (
+            "edgeWorkers: [3]", "edgeWorkers: 3", "cloudWorker: {template: {spec: {containers: 3}}}")),
     ],
 )  # fmt: skip
 def test_whatever_is_wrong_is_one_clear_line(tmp_path: Path, text: str, part: str) -> None:
     message = error_of(write(tmp_path, text))
     assert part in message
-    assert "m.yaml" in message
+    assert message.startswith(f"{tmp_path / 'm.yaml'}")
     assert "\n" not in message
 
 
@@ -311,26 +289,11 @@ def test_a_field_without_a_value_is_an_absent_one(tmp_path: Path) -> None:
     assert template == {"spec": {"nodeName": "edge0", "containers": [{"image": "x"}]}}
 
 
-@pytest.mark.parametrize("number", [".nan", ".inf", "-.inf"])
-def test_numbers_that_json_lacks_are_refused_with_their_field(tmp_path: Path, number: str) -> None:
-    text = model() + f"  preprocess: [{{op: scale, factor: {number}}}]\n"
-    error = error_of(write(tmp_path, text))
-    assert (
-        f"spec.preprocess[0].factor: {float(number.replace('.', ''))} is not accepted: write a finite number" in error
-    )
-
-
-def test_a_field_that_is_required_needs_a_value_and_a_list_no_gaps(tmp_path: Path) -> None:
-    assert "metadata.name: None is not accepted: it is required: add it" in error_of(write(tmp_path, model("")))
-    text = SERVICE.replace("{image: x}", "{image: x, args: [a, null]}", 1)
-    assert "containers[0].args[1]" in error_of(write(tmp_path, text))
-
-
 def test_an_error_of_a_pod_template_is_named_once(tmp_path: Path) -> None:
     text = SERVICE.replace("{image: x}", "{image: x, env: [{name: A, value: 8080}]}", 1)
     with pytest.raises(ManifestError) as caught:
         load([write(tmp_path, text)], check=admit)
-    assert not caught.value.others
+    assert not caught.value.further_errors
     field = "spec.edgeWorker.template.spec.containers[0].env[0].value"
     assert f"m.yaml:8: document 1: {field}: 8080 is not accepted" in str(caught.value)
 
@@ -339,7 +302,7 @@ def test_a_name_that_does_not_match_is_corrected_in_words(tmp_path: Path) -> Non
     text = SERVICE.replace("    template:", "    source: {cameras: [front_door, Hof]}\n    template:", 1)
     with pytest.raises(ManifestError) as caught:
         load([write(tmp_path, text)])
-    errors = [str(error) for error in (caught.value, *caught.value.others)]
+    errors = [str(error) for error in (caught.value, *caught.value.further_errors)]
     assert len(errors) == 2
     for error, name in zip(errors, ("front_door", "Hof"), strict=True):
         assert f"{name!r} is not accepted: use 1 to 63 lower-case letters, digits and '-'" in error
@@ -347,13 +310,14 @@ def test_a_name_that_does_not_match_is_corrected_in_words(tmp_path: Path) -> Non
 
 
 def test_files_that_are_no_text_missing_or_too_large_are_named(tmp_path: Path) -> None:
-    (tmp_path / "b.yaml").write_bytes(b"\xff\xf0\x00")
-    (tmp_path / "w.yaml").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "l.yaml").write_bytes(b"# " + b"x" * (4 << 20))
+    for content, part in (
+        (b"\xff\xf0\x00", "not UTF-8"),
+        (b"\xff\xfe\x00", "not UTF-16: give a manifest in UTF-8"),
+        (b"# " + b"x" * (4 << 20), "larger than 4 MiB"),
+    ):
+        (tmp_path / "b.yaml").write_bytes(content)
+        assert part in error_of(str(tmp_path / "b.yaml"))
     (tmp_path / "empty").mkdir()
-    assert "not UTF-8" in error_of(str(tmp_path / "b.yaml"))
-    assert "not UTF-16: give a manifest in UTF-8" in error_of(str(tmp_path / "w.yaml"))
-    assert "larger than 4 MiB" in error_of(str(tmp_path / "l.yaml"))
     assert "there is no such file" in error_of(str(tmp_path / "absent.yaml"))
     assert "no .yaml" in error_of(str(tmp_path / "empty"))
 
@@ -365,13 +329,6 @@ def test_one_resource_in_two_places_is_refused(tmp_path: Path) -> None:
     assert two in message
 
 
-def test_an_error_anywhere_means_that_nothing_is_loaded(tmp_path: Path) -> None:
-    write(tmp_path, model(), "1.yaml")
-    write(tmp_path, "kind: Nonsense", "2.yaml")
-    with pytest.raises(HalimedeError):
-        load([str(tmp_path)])
-
-
 def test_dates_become_the_text_that_was_written(tmp_path: Path) -> None:
     text = SERVICE.replace("containers: [{image: x}]", "containers: [{image: x}], hint: 2026-01-01", 1)
     template: Any = load([write(tmp_path, text)])[0].resource.spec.edge_worker.template
@@ -381,12 +338,7 @@ def test_dates_become_the_text_that_was_written(tmp_path: Path) -> None:
 def test_a_path_that_no_file_can_have_is_one_that_is_not_here(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for url in ("x" * 3000, "circle/data.csv", "circle"):
-        file = tmp_path / "dataset.yaml"
-        metadata, spec = {"name": "parts"}, {"url": url, "format": "csv"}
-        file.write_text(
-            json.dumps({"apiVersion": "sedna.io/v1alpha1", "kind": "Dataset", "metadata": metadata, "spec": spec})
-        )
-        (found,) = load([str(file)])
+        (found,) = load([write(tmp_path, model(url=url).replace("Model", "Dataset").replace("onnx", "csv"))])
         assert found.missing == tmp_path / url
 
 
@@ -397,7 +349,7 @@ def test_all_errors_of_all_manifests_are_reported_at_once(tmp_path: Path) -> Non
     write(tmp_path, model("good"), "3.yaml")
     with pytest.raises(ManifestError) as caught:
         load([str(tmp_path), str(tmp_path / "nowhere")])
-    shown = [str(error).removeprefix(f"{tmp_path}/") for error in (caught.value, *caught.value.others)]
+    shown = [str(error).removeprefix(f"{tmp_path}/") for error in (caught.value, *caught.value.further_errors)]
     begins = [
         "1.yaml:3: document 1: metadata.name: 'A' is not accepted",
         "1.yaml:6: document 1: spec.fromat: 'onnx' is not accepted: did you mean format?",

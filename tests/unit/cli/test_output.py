@@ -1,4 +1,4 @@
-"""What others say of samples and devices is shown, and never acted on by a terminal."""
+"""What others say of samples and devices is shown in words, and never acted on by a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 from rich.console import Console
 
 from halimede.cli import tables
+from halimede.cli.commands.hard import COLUMNS, row_of
 from halimede.cli.output import as_json, table
+from halimede.contract.examples import EXAMPLES
+from halimede.messages import KeptEntry, KeptReply, Prediction
+from halimede.mining import create, judge
+from halimede.topics import KEPT_REPLY
 
 
 def test_json_holds_nothing_that_a_terminal_acts_on() -> None:
@@ -47,3 +52,23 @@ def test_a_cell_stays_in_its_row(end: str) -> None:
 )
 def test_a_metric_is_shown_in_words_with_its_unit(key: str, value: str, shown: tuple[str, str]) -> None:
     assert (tables.metric_name(key), tables.measure(key, value)) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "over"),
+    [
+        ("Margin", {"threshold_margin": "0.3"}, "0.200"),  # a lead of 0.1, hard up to 0.3
+        ("MaxProbability", {"threshold_probability": "0.75"}, "0.200"),
+        ("CloudOnly", {}, "-"),
+    ],
+)
+def test_a_hardness_is_shown_as_its_distance_over_the_cut_whatever_the_sign_of_the_rule(
+    name: str, parameters: dict[str, str], over: str
+) -> None:
+    verdict = judge(create(name, parameters), Prediction(label="a", score=0.55, probabilities=[0.55, 0.45]))
+    assert verdict.hard
+    reply = EXAMPLES[KEPT_REPLY.id]
+    assert isinstance(reply, KeptReply)
+    entry = KeptEntry(id="0" * 32, number=1, kept_ns=0, image=reply.entries[0].image)
+    entry.hardness, entry.cut = verdict.hardness, verdict.cut
+    assert dict(zip(COLUMNS, row_of(reply, entry), strict=True))["OVER CUT"] == over

@@ -15,14 +15,9 @@ from halimede.errors import DecodeError, HalimedeError
 from halimede.messages import Frame
 
 RAW = Frame(
-    id=bytes(range(16)),
-    camera="cam0",
-    sequence=7,
-    encoding="raw",
-    dtype="uint8",
-    shape=[2, 3],
+    id=bytes(range(16)), camera="cam0", sequence=7, encoding="raw", dtype="uint8", shape=[2, 3],
     data=memoryview(b"abcdef"),
-)
+)  # fmt: skip
 
 
 def recorded(folder: Path, *payloads: bytes) -> Path:

@@ -29,17 +29,32 @@ def body(spec: dict[str, Any], versions: list[dict[str, str]], **status: Any) ->
 
 
 TWO = served(("bbbb", "/b.onnx", B), ("aaaa", "/a.onnx", A))
+NUMBERED = served(("2", "/b.onnx", B), ("1", "/a.onnx", A))
+HIDDEN = served(("bbbb", "https://***@host/m.onnx", B), ("aaaa", "https://***@host/m.onnx", A))
+SECRET = "https://u:p@host/m.onnx"
+LISTED = [{"version": "1", "url": "/a.onnx"}, {"version": "2", "url": "/b.onnx"}]
+MANIFEST = [{"version": "1", "downloadURL": "/a.onnx"}, {"version": "2", "downloadURL": "/b.onnx"}]
 
 
-def test_the_version_before_the_present_one() -> None:
-    model = body({"url": "/b.onnx", "sha256": B}, TWO)
-    assert choose(model, "").version == "aaaa"
-    assert patch(model, choose(model, "")) == {"url": "/a.onnx", "sha256": A}
-
-
-def test_one_that_never_served_goes_back_to_the_latest_that_did() -> None:
-    model = body({"url": "/c.onnx", "sha256": C}, TWO)
-    assert choose(model, "").version == "bbbb"
+@pytest.mark.parametrize(
+    ("spec", "versions", "to", "changed"),
+    [
+        ({"url": "/b.onnx", "sha256": B}, TWO, "", {"url": "/a.onnx", "sha256": A}),
+        ({"versions": LISTED, "targetVersion": "2"}, NUMBERED, "", {"targetVersion": "1"}),
+        ({"versions": LISTED}, NUMBERED, "", {"targetVersion": "1"}),
+        ({"manifest": MANIFEST, "targetVersion": "2"}, NUMBERED, "", {"targetVersion": "1"}),
+        ({"url": SECRET, "sha256": B}, HIDDEN, "", {"url": SECRET, "sha256": A}),
+        ({"url": "/b.onnx", "versions": LISTED[1:], "targetVersion": "2"}, TWO, "aaaa",
+         {"url": "/a.onnx", "sha256": A, "targetVersion": ""}),
+    ],
+    ids=["the version before", "the listed one before", "the same without a target", "of an inference model",
+         "a secret that is the same", "a target that would win over the url is taken out"],
+)  # fmt: skip
+def test_a_model_goes_back_by_the_field_that_chose_its_version(
+    spec: dict[str, Any], versions: list[dict[str, str]], to: str, changed: dict[str, str]
+) -> None:
+    model = body(spec, versions)
+    assert patch(model, choose(model, to)) == changed
 
 
 def test_a_model_without_a_checksum_is_known_by_what_nodes_verified() -> None:
@@ -49,9 +64,13 @@ def test_a_model_without_a_checksum_is_known_by_what_nodes_verified() -> None:
     assert choose({**older, "spec": {"url": "/b.onnx", "format": "onnx"}}, "").version == "aaaa"
 
 
-@pytest.mark.parametrize("to", ["aaaa", "aaaaaaaaaaaa"])
-def test_a_version_by_its_name_or_the_beginning_of_its_digest(to: str) -> None:
-    assert choose(body({"url": "/c.onnx", "sha256": C}, TWO), to).digest == A
+@pytest.mark.parametrize(
+    ("to", "digest"),
+    [("", B), ("aaaa", A), ("aaaaaaaaaaaa", A)],
+    ids=["the latest that served", "by its name", "by the beginning of its digest"],
+)
+def test_one_that_never_served_goes_back_to_a_version_that_did(to: str, digest: str) -> None:
+    assert choose(body({"url": "/c.onnx", "sha256": C}, TWO), to).digest == digest
 
 
 @pytest.mark.parametrize("to", ["aa", "9", "dddd"])
@@ -65,36 +84,20 @@ def test_with_nothing_to_go_back_to_it_says_so() -> None:
         choose(body({"url": "/a.onnx", "sha256": A}, served(("aaaa", "/a.onnx", A))), "")
 
 
-def test_listed_versions_are_chosen_by_name() -> None:
-    listed = [{"version": "1", "url": "/a.onnx"}, {"version": "2", "url": "/b.onnx"}]
-    versions = served(("2", "/b.onnx", B), ("1", "/a.onnx", A))
-    for spec in ({"versions": listed, "targetVersion": "2"}, {"versions": listed}):
-        model = body(spec, versions)
-        assert patch(model, choose(model, "")) == {"targetVersion": "1"}
-
-
-def test_an_inference_model_changes_its_target_and_needs_the_version_in_its_manifest() -> None:
-    manifest = [{"version": "1", "downloadURL": "/a.onnx"}, {"version": "2", "downloadURL": "/b.onnx"}]
-    versions = served(("2", "/b.onnx", B), ("1", "/a.onnx", A))
-    model = body({"manifest": manifest, "targetVersion": "2"}, versions)
-    assert patch(model, choose(model, "")) == {"targetVersion": "1"}
-    gone = body({"manifest": manifest[1:], "targetVersion": "2"}, versions)
-    with pytest.raises(HalimedeError, match=r"spec\.manifest"):
-        patch(gone, choose(gone, ""))
-
-
-def test_an_address_with_a_secret_is_kept_where_it_is_the_same_and_never_made_up() -> None:
-    shown = served(("bbbb", "https://***@host/m.onnx", B), ("aaaa", "https://***@host/m.onnx", A))
-    model = body({"url": "https://u:p@host/m.onnx", "sha256": B}, shown)
-    assert patch(model, choose(model, "")) == {"url": "https://u:p@host/m.onnx", "sha256": A}
-    moved = body({"url": "/b.onnx", "sha256": B}, shown)
-    with pytest.raises(HalimedeError, match="secret"):
-        patch(moved, choose(moved, "aaaa"))
-
-
-def test_a_target_that_would_win_over_the_url_is_taken_out() -> None:
-    model = body({"url": "/b.onnx", "versions": [{"version": "2", "url": "/b.onnx"}], "targetVersion": "2"}, TWO)
-    assert patch(model, choose(model, "aaaa")) == {"url": "/a.onnx", "sha256": A, "targetVersion": ""}
+@pytest.mark.parametrize(
+    ("spec", "versions", "to", "cause"),
+    [
+        ({"manifest": MANIFEST[1:], "targetVersion": "2"}, NUMBERED, "", r"spec\.manifest"),
+        ({"url": "/b.onnx", "sha256": B}, HIDDEN, "aaaa", "secret"),
+    ],
+    ids=["a version that has left the manifest", "an address whose secret nobody knows"],
+)
+def test_what_cannot_be_written_into_the_model_is_refused(
+    spec: dict[str, Any], versions: list[dict[str, str]], to: str, cause: str
+) -> None:
+    model = body(spec, versions)
+    with pytest.raises(HalimedeError, match=cause):
+        patch(model, choose(model, to))
 
 
 def test_on_kubernetes_the_command_can_be_run_as_it_stands() -> None:

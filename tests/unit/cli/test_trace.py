@@ -53,16 +53,14 @@ def test_the_cloud_stands_in_the_middle_of_the_request_that_it_answered() -> Non
 def test_clocks_that_disagree_are_said_to() -> None:
     (agree,) = timelines([edge(), cloud(11.0)])
     assert not [remark for remark in agree.remarks if "the clock of" in remark]
-    (ahead,) = timelines([edge(), cloud(1009.0)])
-    assert "the clock of cloud0 is about 1000 ms ahead of edge0's" in ahead.remarks
-    (behind,) = timelines([edge(), cloud(-991.0)])
-    assert "the clock of cloud0 is about 1000 ms behind edge0's" in behind.remarks
+    for ahead_ms, side in ((1009.0, "ahead of"), (-991.0, "behind")):
+        (timeline,) = timelines([edge(), cloud(ahead_ms)])
+        assert f"the clock of cloud0 is about 1000 ms {side} edge0's" in timeline.remarks
 
 
 def test_an_edge_alone_needs_no_remarks() -> None:
     (timeline,) = timelines([edge()])
-    assert timeline.remarks == []
-    assert timeline.length_ms == 18
+    assert (timeline.remarks, timeline.length_ms) == ([], 18)
 
 
 def test_a_cloud_that_nobody_asked_is_left_out_and_one_without_an_edge_has_its_own_clock() -> None:

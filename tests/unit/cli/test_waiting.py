@@ -1,4 +1,4 @@
-"""What ``--wait`` takes for ready, and what it says of what is not."""
+"""What ``--wait`` takes for ready, and what it and `drain` say of what is not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands.drain import _wait_empty
 from halimede.cli.waiting import NotReadyError, wait_ready
+from halimede.messages import NodeInfo
 from halimede.names import Key
+from services.gm.cluster.port import RegisteredNode
+from services.gm.node_infos import _trouble
+from services.gm.nodes import Node
 
 DIGITS = Key("jointinferenceservices", "default", "digits")
 
@@ -53,3 +58,30 @@ async def test_what_is_not_ready_in_time_is_said_with_its_condition(last: dict[s
 async def test_what_was_deleted_meanwhile_is_not_waited_for() -> None:
     with pytest.raises(NotReadyError, match="was deleted"):
         await wait_ready(Said(body("Pending", 1), None), DIGITS, 1, 10)
+
+
+KUBELET = RegisteredNode(unready="NodeStatusUnknown: Kubelet stopped posting node status.")
+
+
+class Answers:
+    def __init__(self, info: NodeInfo) -> None:
+        self.info = info
+
+    async def nodes(self, _name: str) -> list[NodeInfo]:
+        return [self.info]
+
+
+@pytest.mark.parametrize(
+    ("registered", "said"),
+    [(KUBELET, "edge0: Kubernetes takes it as not ready (NodeStatusUnknown"), (None, "node edge0 is offline;")],
+)
+async def test_a_node_whose_kubelet_alone_has_stopped_is_not_called_offline(
+    registered: RegisteredNode | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = Node("edge0", online=registered is not None, epoch=1, registered=registered)
+    info = NodeInfo(name="edge0", online=False, resources=1, workers=2, trouble=_trouble(node))
+    assert await _wait_empty(Answers(info), "edge0", 1.0) == 1  # type: ignore[arg-type]
+    shown = " ".join(capsys.readouterr().err.split())
+    assert said in shown
+    assert "2 workers of 1 service" in shown
+    assert ("offline" in shown) is (registered is None)

@@ -7,9 +7,9 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,11 +21,13 @@ from tests.cluster.kubectl import COMMAND_S, Body, Kubectl
 from tests.cluster.load import Load
 from tests.cluster.power import Power
 from tests.cluster.recording import Recorder, record_pods, stripped, waiting
-from tests.cluster.report import Outcome, Report
+from tests.cluster.report import Outcome
 from tests.cluster.requirements import BINARIES, PROGRAMS, missing
 from tests.cluster.service_proxy import MARK, Rule, hosts_of, rules_of, ruleset
 from tests.cluster.settings import ROOT
 from tests.cluster.traffic import Load as TrafficLoad
+from tests.cluster.traffic import ProcessProgram
+from tests.programs import run_python
 
 CASES = {path: json.loads(path.read_text()) for path in sorted(recording.FOLDER.glob("*.json"))}
 #: those with a source were written, not recorded
@@ -34,22 +36,21 @@ SERVICE = {
     "metadata": {"name": "broker", "namespace": "halimede"},
     "spec": {"clusterIP": "10.96.0.7", "ports": [{"name": "mqtt", "port": 1883}]},
 }
-LABEL = "kubernetes.io/service-name"
 
 
 def endpoints(**conditions: bool) -> dict[str, object]:
-    return {
-        "metadata": {"name": "broker-x", "namespace": "halimede", "labels": {LABEL: "broker"}},
-        "ports": [{"name": "mqtt", "port": 11883}],
-        "endpoints": [{"addresses": ["10.244.0.3"], "conditions": conditions}],
-    }
+    meta = {"name": "broker-x", "namespace": "halimede", "labels": {"kubernetes.io/service-name": "broker"}}
+    ready = [{"addresses": ["10.244.0.3"], "conditions": conditions}]
+    return {"metadata": meta, "ports": [{"name": "mqtt", "port": 11883}], "endpoints": ready}
+
+
+def without_a_cluster(*words: str) -> subprocess.CompletedProcess[str]:
+    named = {"KUBECONFIG", "KUBE_BINARIES", "HALIMEDE_TEST_CLUSTER"}
+    return run_python(*words, cwd=ROOT, env={name: value for name, value in os.environ.items() if name not in named})
 
 
 def test_without_a_cluster_it_says_what_is_missing_and_how_to_get_it() -> None:
-    environment = {key: value for key, value in os.environ.items() if key not in {"KUBECONFIG", "KUBE_BINARIES"}}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cluster"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = without_a_cluster("-m", "tests.cluster")
     assert done.returncode == 2
     assert all(word in done.stderr for word in ("KUBECONFIG=", "KUBE_BINARIES=", "docs/cluster.md", *BINARIES))
 
@@ -65,11 +66,8 @@ def test_the_page_installs_each_debian_package() -> None:
 
 
 def test_an_ordinary_run_collects_none_of_the_suite() -> None:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "tests/cluster"]
-    environment = {key: value for key, value in os.environ.items() if key != "HALIMEDE_TEST_CLUSTER"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     # pytest: no tests were collected
-    assert done.returncode == 5
+    assert without_a_cluster("-m", "pytest", "--collect-only", "-q", "-n", "0", "tests/cluster").returncode == 5
 
 
 def test_a_service_leads_to_its_ready_pods() -> None:
@@ -92,16 +90,8 @@ def test_names_of_services_and_of_the_pods_of_headless_ones() -> None:
     assert hosts_of([headless], [endpoints()]) == "10.244.0.3 broker.halimede.svc.cluster.local\n"
 
 
-LOAD = {
-    "sent": 100,
-    "answered": 79,
-    "unheard": 5,
-    "refused": 3,
-    "unanswered": 12,
-    "open": 1,
-    "gaps": [[4.5, 1.0]],
-    "seconds": 9,
-}
+COUNTS = {"sent": 100, "answered": 79, "unheard": 5, "refused": 3, "unanswered": 12, "open": 1}
+LOAD = {**COUNTS, "gaps": [[4.5, 1.0]], "seconds": 9}
 
 
 @pytest.mark.parametrize(
@@ -130,32 +120,13 @@ def test_each_frame_is_counted_once_and_answers_to_other_loads_are_not() -> None
         return tally.outcome()
 
     counts = asyncio.run(outcome())
-    assert [counts[name] for name in ("sent", "answered", "unheard", "refused", "unanswered", "open")] == [
-        6, 2, 1, 1, 1, 1,
-    ]  # fmt: skip
+    assert [counts[name] for name in COUNTS] == [6, 2, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("container", ["", "containerd://", "containerd://" + 64 * "0"])
 def test_a_container_that_is_not_here_is_not_killed(container: str) -> None:
     with pytest.raises(AssertionError, match=r"not the id|no process"):
         Power().kill(container)
-
-
-def test_the_report_has_a_table_and_a_file(tmp_path: Path) -> None:
-    report = Report(tmp_path / "report.json", first_answer_s=3.5)
-    report.add("kill gm", Outcome(100, 100, 0, 0, 0.5), {"sent": 100})
-    assert json.loads(report.path.read_text())["scenarios"]["kill gm"] == {
-        "sent": 100, "answered": 100, "lost_named": 0, "lost_unnamed": 0, "recovery_s": 0.5,
-    }  # fmt: skip
-    assert re.search(r"kill gm +100 +100 +0 +0 +0\.5", report.table())
-
-
-def test_the_report_names_what_failed_and_what_was_skipped(tmp_path: Path) -> None:
-    report = Report(tmp_path / "report.json", failed={"kill lc": "no answer\nmore"}, skipped={"drain": "one node"})
-    report.write()
-    body = json.loads(report.path.read_text())
-    assert (body["failed"], body["skipped"]) == ({"kill lc": "no answer\nmore"}, {"drain": "one node"})
-    assert report.table().splitlines()[-2:] == ["failed: kill lc: no answer", "skipped: drain: one node"]
 
 
 def test_each_image_has_its_place_in_a_dockerfile() -> None:
@@ -188,20 +159,16 @@ class OnePod(Kubectl):
         self._states = iter(states)
 
     def run(self, *words: str, stdin: str = "", seconds: float = COMMAND_S) -> str:
-        """Answer ``kubectl version``."""
         return json.dumps({"serverVersion": {"gitVersion": "v1.36.2"}})
 
     def items(self, *words: str) -> list[Body]:
-        """Return the pod; there are no events."""
         if words[0] == "events":
             return []
         status = {"phase": "Running", "containerStatuses": [{"name": "edge", "state": next(self._states)}]}
         return [{"metadata": {"name": "edge-0", "namespace": "default"}, "status": status}]
 
 
-def test_a_pod_is_recorded_as_it_was_seen_though_it_starts_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_is_recorded_as_it_was_seen_though_it_starts_again(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
     back_off, runs = {"waiting": {"reason": "CrashLoopBackOff"}}, {"running": {}}
     recorder = Recorder(OnePod(back_off, runs), Power())
@@ -210,31 +177,13 @@ def test_a_pod_is_recorded_as_it_was_seen_though_it_starts_again(
     assert pod["status"]["containerStatuses"][0]["state"] == back_off
 
 
-class ScriptedProgram:
-    """A load whose log grows by one line with each look."""
-
-    def __init__(self, *lines: tuple[float, int]) -> None:
-        self.lines = [json.dumps({"seconds": seconds, "answered": answered}) for seconds, answered in lines]
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def last_line(self) -> str:
-        return self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
-
-    def finish(self) -> None:
-        """Nothing to finish."""
-
-    def remove(self) -> None:
-        """Nothing to remove."""
-
-
-def test_answers_before_a_wait_do_not_count_for_it() -> None:
+def test_answers_before_a_wait_do_not_count_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the broker was killed at 3.4 s: the 86 answers are older than the wait
-    stale = ScriptedProgram((2.0, 36), (3.0, 86), (4.0, 86), (5.0, 86), (6.0, 136))
-    load = TrafficLoad(Kubectl(), stale)
+    counts = iter([(2.0, 36), (3.0, 86), (4.0, 86), (5.0, 86), (6.0, 136)])
+    load = TrafficLoad(Kubectl(), ProcessProgram([], tmp_path, {}))
+    monkeypatch.setattr(load, "now", lambda: dict(zip(("seconds", "answered"), next(counts), strict=True)))
     load.wait_answered(50)
-    assert load.now()["seconds"] == 6.0
+    assert list(counts) == [], "it has waited for the last"
 
 
 def test_an_answer_from_a_node_port_comes_back_through_its_node() -> None:

@@ -42,7 +42,6 @@ def same(a: Any, b: Any) -> bool:
 @given(data)
 def test_any_plain_data_and_arrays_travel_as_they_are(value: Any) -> None:
     read = read_call(travelled(write_call(value, {})))
-    assert read is not None
     assert same(value, read[0])
 
 
@@ -58,8 +57,8 @@ def test_arrays_of_numbers_are_raw_frames_that_any_cloud_worker_reads() -> None:
 
 
 def test_a_frame_that_no_script_sent_is_no_call() -> None:
-    assert read_call(new_frame(np.zeros((2, 2), np.uint8))) is None
     frame = new_frame(np.zeros((2, 2), np.uint8))
+    assert read_call(frame) is None
     frame.edge = Prediction(label="3", value={"seen": 1})
     assert read_call(frame) is None
 
@@ -73,7 +72,6 @@ def test_what_cannot_travel_is_refused_by_its_field(value: Any) -> None:
 def test_arguments_are_plain_values() -> None:
     frame = write_call([1], {"size": np.int64(3), "names": ["a"]})
     read = read_call(travelled(frame))
-    assert read is not None
     assert read[1].arguments == {"size": 3, "names": ["a"]}
     with pytest.raises(InvalidFieldError, match="arguments"):
         write_call([1], {"mask": np.zeros(3)})
@@ -81,6 +79,10 @@ def test_arguments_are_plain_values() -> None:
 
 def ext(content: bytes, code: int = 1) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(code, content))
+
+
+def array(dtype: str, shape: list[int], content: bytes = b"1") -> bytes:
+    return ext(msgspec.msgpack.encode((dtype, shape, content)))
 
 
 @pytest.mark.parametrize(
@@ -94,11 +96,11 @@ def ext(content: bytes, code: int = 1) -> bytes:
         (b"\x01", {"size": 1, "arguments": [1]}),
         (ext(b"x", 7), {}),
         (ext(b"nonsense"), {}),
-        (ext(msgspec.msgpack.encode(("|O8", [1], b"12345678"))), {}),
-        (ext(msgspec.msgpack.encode(("V8", [1], b"12345678"))), {}),
-        (ext(msgspec.msgpack.encode(("no type", [1], b"1"))), {}),
-        (ext(msgspec.msgpack.encode(("|u1", [-1], b"1"))), {}),
-        (ext(msgspec.msgpack.encode(("|u1", [1000, 1000, 1000], b"1"))), {}),
+        (array("|O8", [1], b"12345678"), {}),
+        (array("V8", [1], b"12345678"), {}),
+        (array("no type", [1]), {}),
+        (array("|u1", [-1]), {}),
+        (array("|u1", [1000, 1000, 1000]), {}),
         (ext(b"\x93"), {}),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,6 @@ def test_sednas_modules_are_ours_under_another_name() -> None:
     theirs = importlib.import_module("sedna.common.class_factory")
     ours = importlib.import_module("halimede.compat.sedna.common.class_factory")
     assert theirs is ours
-    assert ours.__spec__ is not None
     assert (ours.__name__, ours.__spec__.name) == ("halimede.compat.sedna.common.class_factory",) * 2
     core = importlib.import_module("sedna.core")
     assert importlib.import_module("sedna").core is core
@@ -47,19 +47,11 @@ def test_a_script_runs_in_its_folder_with_its_arguments(tmp_path: Path, capsys: 
     assert capsys.readouterr().out == "beside ['--stay'] sedna\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("from sedna.core.joint_inference import JointInference\nJointInference()", "estimator: None"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
-    (tmp_path / "script.py").write_text(text)
-    assert main([str(tmp_path / "script.py")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("script.py: ")
-    assert said in error
-    assert error.count("\n") == 1
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from sedna.core.joint_inference import JointInference\nJointInference()")
+    assert main([str(script)]) == 2
+    assert re.fullmatch(r"script\.py: .*estimator: None.*\n", capsys.readouterr().err)
 
 
 def test_without_a_script_it_says_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,8 +75,7 @@ def test_what_an_estimator_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
-    [({"aggregation": "Own"}, "spec.aggregation.name"), ({"exit_round": 0}, "exit_round")],
+    ("options", "field"), [({"aggregation": "Own"}, "spec.aggregation.name"), ({"exit_round": 0}, "exit_round")]
 )
 def test_an_aggregation_server_refuses_what_it_cannot_do(options: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:

@@ -17,7 +17,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType
 from halimede.compat.sedna.core.joint_inference import BigModelService, JointInference
-from halimede.compat.sedna.serving import served
+from halimede.compat.sedna.serving import worker_arguments
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import WorkerInfo
 from halimede.worker.bootstrap import serve
@@ -27,6 +27,10 @@ from tests.ports import free_port
 from tests.simulated import eventually
 
 SURE, UNSURE = np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8)
+#: what the edge's model answers for each
+CLEAR, VAGUE = [0.9, 0.1], [0.55, 0.45]
+#: what the cloud's model answers for UNSURE
+SAID = {"sum": 8.0, "type": "ndarray"}
 MARGIN = {"method": "Margin", "param": {"threshold_margin": "0.3"}}
 
 
@@ -39,7 +43,7 @@ class Small:
         self.path = model_path
 
     def predict(self, data: Any, **_: Any) -> Any:
-        return [0.9, 0.1] if float(np.sum(data)) == 0 else [0.55, 0.45]
+        return CLEAR if float(np.sum(data)) == 0 else VAGUE
 
 
 class Big:
@@ -71,8 +75,6 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = {kind: dict(known) for kind, known in ClassFactory.__registry__.items()}
-    monkeypatch.setattr(ClassFactory, "__registry__", copy)
     monkeypatch.setattr("halimede.log.configure", lambda **_: None)
     for name in ("SERVICE_NAME", "HALIMEDE_BROKER", "HEM_NAME", "MINING_MODE", "MODEL_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -95,7 +97,7 @@ async def world(mosquitto: MosquittoProcess, unique: str) -> AsyncIterator[World
 async def cloud(world: World, folder: Path) -> AsyncIterator[None]:
     """Run a BigModelService as ``start`` does, within the test's process."""
     service = BigModelService(estimator=Big)
-    estimator, _, prepare = served(service)
+    estimator, _, prepare = worker_arguments(service)
     settings, job = prepare(world.environment("cloud", folder), True)
     stop = asyncio.Event()
     connect = connect_to(MqttSettings.from_url(settings.broker))
@@ -127,14 +129,12 @@ async def test_easy_samples_stay_hard_ones_go_up_and_both_are_counted(
     async with cloud(world, tmp_path), edge(world, tmp_path, monkeypatch, MODEL_URL="/a/model") as service:
         ask = service.inference
         assert service.estimator.path == "/a/model"
-        assert await asyncio.to_thread(ask, SURE) == [False, [0.9, 0.1], [0.9, 0.1], None]
-        said = {"sum": 8.0, "type": "ndarray"}
-        assert await asyncio.to_thread(ask, UNSURE) == [True, said, [0.55, 0.45], said]
+        assert await asyncio.to_thread(ask, SURE) == [False, CLEAR, CLEAR, None]
+        assert await asyncio.to_thread(ask, UNSURE) == [True, SAID, VAGUE, SAID]
         assert UNSURE.sum() == 4
         said = {"sum": 3.0, "type": "list", "size": 3}
-        assert await asyncio.to_thread(ask, [1, 2], size=3) == [True, said, [0.55, 0.45], said]
-        failed = await asyncio.to_thread(ask, UNSURE, fail=True)
-        assert failed == [True, [0.55, 0.45], [0.55, 0.45], None]
+        assert await asyncio.to_thread(ask, [1, 2], size=3) == [True, said, VAGUE, said]
+        assert await asyncio.to_thread(ask, UNSURE, fail=True) == [True, VAGUE, VAGUE, None]
         with pytest.raises(InvalidFieldError, match="data"):
             await asyncio.to_thread(lambda: JointInference._ask(service, object(), None, {}, {}, {}))
         await eventually(lambda: world.info("edge").task_info.inference_number == 4, 5)
@@ -156,7 +156,7 @@ async def test_post_processing_is_a_callable_here_or_an_alias_on_both_sides(
     async with cloud(world, tmp_path), edge(world, tmp_path, monkeypatch) as service:
         for process in (deal, "deal"):
             _, final, raw, _ = await asyncio.to_thread(service.inference, UNSURE, post_process=process)
-            assert (final, raw) == ({"dealt": 8.0}, [0.55, 0.45])
+            assert (final, raw) == ({"dealt": 8.0}, VAGUE)
         with pytest.raises(ValueError, match="use one of deal"):
             service.inference(SURE, post_process="unknown")
 
@@ -171,16 +171,14 @@ async def test_mining_first_asks_the_edge_only_for_what_the_cloud_does_not_answe
 
     named = {"HEM_NAME": "Bright", "MINING_MODE": "mining-then-inference"}  # as the service's spec says it
     async with edge(world, tmp_path, monkeypatch, None, **named) as service:
-        alone = await asyncio.to_thread(service.inference, UNSURE)
-        assert alone == [True, [0.55, 0.45], [0.55, 0.45], None]
+        assert await asyncio.to_thread(service.inference, UNSURE) == [True, VAGUE, VAGUE, None]
         async with cloud(world, tmp_path):
-            said = {"sum": 8.0, "type": "ndarray"}
             until = time.monotonic() + 10
             while (answer := await asyncio.to_thread(service.inference, UNSURE))[3] is None:
                 assert time.monotonic() < until  # the edge learns in a moment that somebody is there
                 await asyncio.sleep(0.05)
-            assert answer == [True, said, None, said]
-        assert service.inference(SURE) == [False, [0.9, 0.1], [0.9, 0.1], None]
+            assert answer == [True, SAID, None, SAID]
+        assert service.inference(SURE) == [False, CLEAR, CLEAR, None]
         with pytest.raises(InvalidFieldError, match="mining_mode"):
             service.inference(SURE, mining_mode="self-made")
 
@@ -191,11 +189,11 @@ async def test_without_a_cloud_or_a_broker_the_edge_answers_at_once(
     async with edge(world, tmp_path, monkeypatch, DEADLINE_MS="60000") as service:
         began = time.monotonic()
         for _ in range(5):
-            assert service.inference(UNSURE) == [True, [0.55, 0.45], [0.55, 0.45], None]
+            assert service.inference(UNSURE) == [True, VAGUE, VAGUE, None]
         assert time.monotonic() - began < 30  # not one deadline
     away = {"HALIMEDE_BROKER": f"127.0.0.1:{free_port()}", "DEADLINE_MS": "200"}
     async with edge(world, tmp_path, monkeypatch, **away) as service:
-        assert service.inference(UNSURE)[1] == [0.55, 0.45]
+        assert service.inference(UNSURE)[1] == VAGUE
 
 
 async def test_a_mistake_is_raised_and_told_to_the_local_controller(
@@ -210,7 +208,7 @@ async def test_a_mistake_is_raised_and_told_to_the_local_controller(
 
 def test_a_script_of_no_service_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     service = JointInference(Small(), MARGIN)
-    assert service.inference(UNSURE) == [True, [0.55, 0.45], [0.55, 0.45], None]
+    assert service.inference(UNSURE) == [True, VAGUE, VAGUE, None]
     assert service.inference(SURE)[0] is False
     assert JointInference(Small).inference(UNSURE)[0] is False
     service = JointInference(estimator=Small, hard_example_mining={"method": "CloudOnly"}, cloud=BigModelService(Big()))

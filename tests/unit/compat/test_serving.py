@@ -13,7 +13,7 @@ from halimede.compat.sedna.core.joint_inference import BigModelService, TSBigMod
 from halimede.compat.sedna.serving import BigModel, Estimator
 from halimede.errors import DecodeError
 from halimede.frames.payloads import new_frame
-from halimede.inference.estimator import EstimatorModel, loaded
+from halimede.inference.estimator import EstimatorModel, load_instance
 from halimede.messages import Prediction
 from halimede.pipeline.inference import Inference, PlainSample, prepare
 
@@ -34,27 +34,20 @@ class Counting:
 @pytest.fixture
 def model() -> BigModel:
     service = BigModelService(Counting)
-    return BigModel(EstimatorModel(loaded(Estimator(service), "/big"), ModelSpec(url="/x", format="python")), service)
+    spec = ModelSpec(url="/x", format="python")
+    return BigModel(EstimatorModel(load_instance(Estimator(service), "/big"), spec), service)
 
 
 def test_calls_and_frames_are_answered_side_by_side_and_a_bad_one_alone_fails(model: BigModel) -> None:
-    values = [1, 13, 2, 3]
-    calls = [write_call([value], {}) for value in values]
+    calls = [write_call([value], {}) for value in (1, 13, 2, 3)]
     frames = [*calls, new_frame(np.array([1], np.uint8))]
     outcomes = Inference(8)(model, [PlainSample(frame) for frame in frames])
     said = [read_answer(o.prediction) if o.prediction else o.error for o in outcomes]
-    assert said == [
-        [0.25, 0.75],
-        "the estimator failed: SystemExit: thirteen",
-        [0.25, 0.75],
-        [0.25, 0.75],
-        [0.25, 0.75],
-    ]
+    assert said == [[0.25, 0.75], "the estimator failed: SystemExit: thirteen", *[[0.25, 0.75]] * 3]
     own = outcomes[-1].prediction
-    assert own is not None
     assert (own.label, own.probabilities) == ("1", [0.25, 0.75])
-    assert model._service.estimator.calls == 5  # a call whose batch broke is not computed again
-    assert model._service.estimator.model == "/big"
+    assert model._service.estimator.calls == 5  # type: ignore[attr-defined]  # a call whose batch broke is not computed again
+    assert model._service.estimator.model == "/big"  # type: ignore[attr-defined]
 
 
 def test_a_call_that_makes_no_sense_is_the_frames_own_fault(model: BigModel) -> None:

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from halimede import codec, topics
 from halimede import messages as m
 from halimede.errors import DecodeError, TooLargeError
-from halimede.topic import BodyEncoding, Topic
+from halimede.topic import Topic
 from halimede.topics import CONTRACT
 
 each_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
 FRAME = m.Frame(id=bytes(16), encoding="raw", dtype="uint8", shape=[2, 2, 3], data=memoryview(bytes(12)))
-
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@each_topic
-@settings(max_examples=15)  # of each topic: there are dozens of them
-@given(st.binary(max_size=300))
-def test_any_bytes_give_a_message_or_a_decode_error(topic: Topic[Any], payload: bytes) -> None:
-    with contextlib.suppress(DecodeError):
-        codec.decode(topic, payload)
-
-
-@pytest.mark.parametrize(
-    "topic", [t for t in CONTRACT if t.encoding is BodyEncoding.MSGPACK], ids=lambda topic: topic.id
-)
-@given(st.dictionaries(st.sampled_from(["v", "id", "encoding", "shape", "data", "worker", "prediction"]), plain))
-def test_well_formed_msgpack_of_any_types_gives_a_message_or_a_decode_error(topic: Topic[Any], body: Any) -> None:
-    with contextlib.suppress(DecodeError):
-        codec.decode(topic, msgpack.packb(body))
 
 
 @pytest.mark.parametrize("cut", range(0, 100, 7))
@@ -60,11 +34,7 @@ def test_a_frame_is_plain_msgpack_and_its_data_are_not_copied() -> None:
     assert data.obj is payload
 
 
-@pytest.mark.parametrize("key", ["unknown", "prediction"])
-def test_nesting_of_100_000_levels_is_refused(key: str) -> None:
-    body = b"\x81" + msgpack.packb(key) + b"\x91" * 100_000 + b"\x01"
-    with pytest.raises(DecodeError):
-        codec.decode(topics.REPLY, body)
+def test_json_nested_100_000_levels_deep_is_refused() -> None:  # attack 7 shows the same of MessagePack
     with pytest.raises(DecodeError):
         codec.decode(topics.API_REPLY, b'{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 

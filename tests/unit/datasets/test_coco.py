@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.datasets import DatasetError, count
-from halimede.messages import DatasetFacts
+from halimede.datasets import DatasetError
 from halimede.sample_files import json_lists
+from tests.properties import examples
+from tests.unit.datasets.counted import broken, classes
+from tests.unit.datasets.counted import facts as of_form
 
 
 @pytest.fixture(autouse=True)
@@ -24,27 +27,15 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lists, "BLOCK", 13)
 
 
-def facts(path: Path) -> DatasetFacts:
-    return count(path, "coco").facts
-
-
-def classes(of: DatasetFacts) -> dict[str, int]:
-    return {each.name: each.count for each in of.classes}
-
-
-def broken(of: DatasetFacts) -> dict[str, str]:
-    return {each.name: each.reason for each in of.broken}
+facts = partial(of_form, form="coco")
 
 
 def document(**parts: Any) -> dict[str, Any]:
     return {
-        "info": {"year": 2026, "nested": [[1, 2], {"a": "]"}]},
-        "licenses": [{"id": 1}],
-        "images": [{"id": n, "file_name": f"{n}.jpg"} for n in (1, 2, 300)],
-        "annotations": [],
-        "categories": [{"id": 1, "name": "h\u00e9lmet"}, {"id": 7, "name": "person"}],
-        **parts,
-    }
+        "info": {"year": 2026, "nested": [[1, 2], {"a": "]"}]}, "licenses": [{"id": 1}],
+        "images": [{"id": n, "file_name": f"{n}.jpg"} for n in (1, 2, 300)], "annotations": [],
+        "categories": [{"id": 1, "name": "h\u00e9lmet"}, {"id": 7, "name": "person"}], **parts,
+    }  # fmt: skip
 
 
 def annotation(number: int, **fields: Any) -> dict[str, Any]:
@@ -52,7 +43,7 @@ def annotation(number: int, **fields: Any) -> dict[str, Any]:
     return {"id": number, "image_id": 1, "category_id": 7, "bbox": box, "segmentation": [[1, 2, 3]], **fields}
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 300]), st.sampled_from([1, 7])), max_size=20),
     st.permutations(["info", "licenses", "images", "annotations", "categories"]),
@@ -60,11 +51,7 @@ def annotation(number: int, **fields: Any) -> dict[str, Any]:
     st.booleans(),
 )
 def test_images_are_samples_and_annotations_are_counted_by_category(
-    tmp_path_factory: pytest.TempPathFactory,
-    pairs: list[tuple[int, int]],
-    order: list[str],
-    indent: int | None,
-    ascii_: bool,
+    tmp_path_factory: Any, pairs: list[tuple[int, int]], order: list[str], indent: int | None, ascii_: bool
 ) -> None:
     path = tmp_path_factory.mktemp("coco") / "instances.json"
     made = [annotation(n, image_id=image, category_id=category) for n, (image, category) in enumerate(pairs)]

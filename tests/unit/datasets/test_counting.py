@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from halimede.datasets.count_process import CountJob, count_in_child
 from halimede.datasets.count_report import Progress
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import FileBlocks
+from tests.programs import run_python
 from tests.simulated import eventually
 
 
@@ -105,17 +105,13 @@ def test_what_cannot_be_counted_says_why(tmp_path: Path) -> None:
 def test_broken_entries_and_classes_are_bounded() -> None:
     tally = DatasetCounts()
     for number in range(100):
-        tally.fault(f"line {number}", "x" * 10_000)
-    tally.sort({f"class {number}": 1 for number in range(5000)})
+        tally.record_fault(f"line {number}", "x" * 10_000)
+    tally.add_classes({f"class {number}": 1 for number in range(5000)})
     facts = tally.facts(1)
-    assert (facts.number_broken, len(facts.broken), len(facts.classes), facts.number_of_classes) == (
-        100,
-        20,
-        1000,
-        5000,
-    )
+    assert (facts.number_broken, len(facts.broken)) == (100, 20)
+    assert (len(facts.classes), facts.number_of_classes) == (1000, 5000)
     assert [each.name for each in facts.broken][8:11] == ["line 8", "line 9", "line 10"]
-    tally.sort({f"more {number}": 1 for number in range(6000)})
+    tally.add_classes({f"more {number}": 1 for number in range(6000)})
     assert tally.facts(1).number_of_classes == 0
 
 
@@ -155,14 +151,10 @@ async def test_a_count_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None
     )
     path = _large(tmp_path / "data")
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
         await asyncio.to_thread(parent.stdout.readline)
         child = next(pid for pid, line in _processes() if str(path) in line and "--parent" in line)
         os.kill(parent.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while _alive(child) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    assert not _alive(child)
+    await eventually(lambda: not _alive(child), 30)
 
 
 def _alive(pid: int) -> bool:
@@ -183,14 +175,13 @@ def _processes() -> Iterator[tuple[int, str]]:
 def test_a_process_that_counts_starts_without_an_event_loop_numpy_and_readers_of_other_formats() -> None:
     unneeded = {"asyncio", "numpy", "PIL", "pyarrow", "halimede.sample_files.coco"}
     code = f"import sys, halimede.datasets.__main__; print(*{unneeded} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert run_python("-c", code, check=True).stdout.split() == []
 
 
 async def test_a_count_that_takes_too_much_memory_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text(
-        "import halimede.datasets.lines as t\ndef read(*a): return bytearray(1 << 30)\nt.Text.read = read\n"
+        "import halimede.datasets.lines as t\ndef read(*a): return bytearray(1 << 30)\nt.TextLines.read = read\n"
     )
     path = tmp_path / "data.txt"
     path.write_text("a\n")
@@ -200,9 +191,9 @@ async def test_a_count_that_takes_too_much_memory_ends_alone(tmp_path: Path, mon
 
 async def test_a_count_without_progress_fails_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("halimede.datasets.count_process.STALL_S", 2.0)
+    monkeypatch.setattr("halimede.datasets.count_process.STALL_TIMEOUT_S", 2.0)
     (tmp_path / "sitecustomize.py").write_text(
-        "import time\nimport halimede.datasets.lines as t\nt.Text.read = lambda *a: time.sleep(600)\n"
+        "import time\nimport halimede.datasets.lines as t\nt.TextLines.read = lambda *a: time.sleep(600)\n"
     )
     path = tmp_path / "data.txt"
     path.write_text("a\n")

@@ -7,12 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.datasets import DatasetError, count
+from halimede.datasets import DatasetError
 from halimede.datasets.registry import FileBlocks
-from halimede.messages import DatasetFacts
+from tests.properties import examples
+from tests.unit.datasets.counted import classes, facts
 
 LINES = st.lists(
     st.sampled_from(["", " ", "\t\r", "a", "a.jpg 1", "b.jpg 0", " c.jpg", "\u00e9\u20ac", "\v.\f"]), max_size=40
@@ -25,15 +26,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (7,))
 
 
-def facts(path: Path, form: str, ledger: Path | None = None) -> DatasetFacts:
-    return count(path, form, ledger).facts
-
-
-def classes(of: DatasetFacts) -> dict[str, int]:
-    return {each.name: each.count for each in of.classes}
-
-
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(LINES, st.booleans())
 def test_txt_has_a_sample_for_each_line_with_something_in_it(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], ended: bool
@@ -44,7 +37,7 @@ def test_txt_has_a_sample_for_each_line_with_something_in_it(
     assert facts(path, "txt").number_of_samples == sum(bool(line.encode().strip()) for line in lines)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(LINES, max_size=4), st.sampled_from(["txt", "jsonl"]))
 def test_what_is_appended_is_counted_as_if_all_were_counted_anew(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]], form: str
@@ -72,7 +65,7 @@ LABEL = st.just({}) | st.sampled_from(["cat", "d\u00f6g", 3, None]).map(lambda l
 ENTRIES = st.builds(lambda fields, label: fields | label, FIELDS, LABEL) | st.sampled_from(["{", "nope", ""])
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.lists(ENTRIES, max_size=20))
 def test_jsonl_counts_samples_and_classes_and_names_lines_that_are_no_json(
     tmp_path_factory: pytest.TempPathFactory, entries: list[object]

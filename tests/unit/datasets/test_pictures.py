@@ -7,24 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from halimede.datasets import DatasetError, count
-from halimede.messages import DatasetFacts
+from halimede.datasets import DatasetError
 from tests.hostile_pictures import jpeg, png
+from tests.unit.datasets.counted import broken, classes, facts
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(100) + b"\xff\xd9"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(50) + b"IEND\xaeB`\x82"
-
-
-def facts(path: Path, form: str, ledger: Path | None = None) -> DatasetFacts:
-    return count(path, form, ledger).facts
-
-
-def classes(of: DatasetFacts) -> dict[str, int]:
-    return {each.name: each.count for each in of.classes}
-
-
-def broken(of: DatasetFacts) -> dict[str, str]:
-    return {each.name: each.reason for each in of.broken}
 
 
 def put(path: Path, content: bytes) -> Path:

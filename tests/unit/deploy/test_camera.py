@@ -13,8 +13,7 @@ from tests.unit.deploy.test_rendering import cameras, one
 def test_its_pod_reads_one_camera(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("rtsp://me:hidden@10.0.0.7/stream1\n")
     deployment = one(cameras(), "Deployment", "camera-door")["spec"]
-    pod = deployment["template"]["spec"]
-    (container,) = pod["containers"]
+    (container,) = deployment["template"]["spec"]["containers"]
     told = {each["name"]: each.get("value", "default") for each in container["env"]}
     source = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}["source"]
     settings = read({**told, "SOURCE_URL_FILE": told["SOURCE_URL_FILE"].replace(source, str(tmp_path))})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
 
-from tests.dockerfile import ROOT, images
+from scripts import check_wheels
+from tests.dockerfile import images
 from tests.unit.deploy.test_dockerfiles import required
 
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
@@ -19,18 +18,7 @@ X86, ARM = "cp311-cp311-manylinux_2_28_x86_64", "cp311-cp311-manylinux_2_28_aarc
 TOO_NEW = "cp311-cp311-manylinux_2_39_aarch64"
 
 
-@pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_wheels", ROOT / "scripts" / "check_wheels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def wheel(folder: Path, name: str, tag: str) -> None:
-    folder.mkdir(exist_ok=True)
     with ZipFile(folder / f"{name}-1.0-{tag}.whl", "w") as file:
         info = f"{name}-1.0.dist-info"
         file.writestr(f"{info}/METADATA", METADATA.format(name=name))
@@ -38,26 +26,25 @@ def wheel(folder: Path, name: str, tag: str) -> None:
         file.writestr(f"{info}/RECORD", "")
 
 
-def test_it_looks_at_all_that_images_install(script: ModuleType) -> None:
+def test_it_looks_at_all_that_images_install() -> None:
     extras = set().union(*(image.extras for image in images().values()))
-    names = {line.partition(">")[0].partition("<")[0] for line in script.requirements()}
+    names = {line.partition(">")[0].partition("<")[0] for line in check_wheels.requirements()}
     assert names == required(extras)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tag", [None, TOO_NEW])
 def test_a_package_without_a_wheel_for_arm_is_named(
-    script: ModuleType, tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    links = tmp_path / "links"
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    monkeypatch.setattr(script, "requirements", lambda: ["both", "one"])
-    for name, tags in (("both", [X86, ARM]), ("one", [X86, *([tag] if tag else [])])):
-        for each in tags:
-            wheel(links, name, each)
-    assert script.wheels("x86_64") == {"both": f"both-1.0-{X86}.whl", "one": f"one-1.0-{X86}.whl"}
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setattr(check_wheels, "requirements", lambda: ["both", "one"])
+    for name, built in (("both", X86), ("both", ARM), ("one", X86), ("one", tag)):
+        if built:
+            wheel(tmp_path, name, built)
+    assert check_wheels.wheels("x86_64") == {"both": f"both-1.0-{X86}.whl", "one": f"one-1.0-{X86}.whl"}
     with pytest.raises(SystemExit, match=r"no wheels for aarch64:\n.*one"):
-        script.wheels("aarch64")
-    wheel(links, "one", ARM)
-    assert script.wheels("aarch64")["one"] == f"one-1.0-{ARM}.whl"
+        check_wheels.wheels("aarch64")
+    wheel(tmp_path, "one", ARM)
+    assert check_wheels.wheels("aarch64")["one"] == f"one-1.0-{ARM}.whl"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,23 +12,17 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.dockerfile import FILE, PIP, ROOT, WHEEL, Stage, images, stages, tags
-from tests.waiting import patience
+from tests.programs import run_program
 
 IMAGES = images()
 each = pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
 
 
-def hadolint() -> str:
-    found = shutil.which("hadolint", path=f"{Path(sys.executable).parent}")
-    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip("hadolint does not run on this machine")
-    return found
-
-
 def lint(text: str) -> str:
-    return subprocess.run(
-        [hadolint(), "-"], input=text, capture_output=True, text=True, timeout=patience(60), check=False
-    ).stdout
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}")
+    if hadolint is None or run_program(hadolint, "--version").returncode:
+        pytest.skip("hadolint does not run on this machine")
+    return run_program(hadolint, "-", input=text).stdout
 
 
 def required(extras: set[str]) -> set[str]:
@@ -40,11 +33,8 @@ def required(extras: set[str]) -> set[str]:
     return {Requirement(line).name for line in lines}
 
 
-def test_the_linter_finds_nothing() -> None:
+def test_the_linter_finds_nothing_and_would_find_something() -> None:
     assert lint(FILE.read_text()) == ""
-
-
-def test_the_linter_would_find_something() -> None:
     assert "DL3006" in lint("FROM debian\nRUN apt-get install foo\n")
 
 
@@ -57,7 +47,6 @@ def test_podman_is_always_asked_for_the_format_that_has_health_checks() -> None:
 
 def test_its_head_builds_every_image_once() -> None:
     last = {stage.name for stage in stages().values()} - {stage.base for stage in stages().values()} - {"built"}
-    assert set(tags()) == last
     assert tags() == {target: f"halimede/{target}:0.1.0" for target in last}
     # the only image of somebody else
     assert re.findall(r"^FROM (\S+:\S+)", FILE.read_text(), re.MULTILINE) == ["python:3.11-slim-bookworm"]
@@ -110,12 +99,7 @@ def test_no_credentials_and_no_builds_reach_the_daemon() -> None:
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0] == "*"
     allowed = {line[1:] for line in lines if line.startswith("!")}
-    copied = {
-        source
-        for stage in stages().values()
-        for word, rest in stage.own
-        if word == "COPY"
-        for source in rest.split()[:-1]
-    }
+    copies = [rest for stage in stages().values() for word, rest in stage.own if word == "COPY"]
+    copied = {source for rest in copies for source in rest.split()[:-1]}
     assert copied == allowed
     assert all((ROOT / source).exists() for source in copied)

@@ -6,65 +6,48 @@ import hashlib
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.dockerfile import FILE, ROOT
-from tests.waiting import patience
+from tests.origins import Handler, serving
+from tests.programs import run_program
 
 SCRIPT = ROOT / "scripts" / "pin_bases.sh"
 NAME = "python:3.11-slim-bookworm"
 INDEX = b"""{
   "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []
 }"""
+TAG = {"/v2/": b"{}", "/v2/library/python/manifests/3.11-slim-bookworm": INDEX}
 DIGEST = f"sha256:{hashlib.sha256(INDEX).hexdigest()}"
 #: what skopeo does, where there is none
 STANDIN = f'#!/bin/sh\ntest "$*" = "inspect --raw docker://{NAME}" || exit 1\ncat "$(dirname "$0")/index.json"\n'
 
 
-class Registry(BaseHTTPRequestHandler):
-    """One tag of one image."""
-
-    def do_GET(self) -> None:
-        known = {"/v2/": b"{}", "/v2/library/python/manifests/3.11-slim-bookworm": INDEX}
-        body = known.get(self.path)
-        self.send_response(404 if body is None else 200)
-        self.send_header("Content-Type", "application/vnd.oci.image.index.v1+json")
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
+def registry(handler: Handler) -> bool:
+    """Answer as a registry with one tag of one image."""
+    body, kind = TAG[handler.path], "application/vnd.oci.image.index.v1+json"
+    handler.head(200, {"Content-Type": kind, "Content-Length": str(len(body))})
+    handler.wfile.write(body)
+    return True
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[str]:
     """Return a home folder whose configuration puts a registry on loopback in the place of the usual one."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     path = tmp_path / ".config" / "containers" / "registries.conf"
     path.parent.mkdir(parents=True)
-    location = f"127.0.0.1:{server.server_port}"
-    path.write_text(f'[[registry]]\nprefix = "docker.io"\nlocation = "{location}"\ninsecure = true\n')
-    yield str(tmp_path)
-    server.shutdown()
-    server.server_close()
+    with serving() as server:
+        server.answers = dict.fromkeys(TAG, registry)
+        location = f"127.0.0.1:{server.port}"
+        path.write_text(f'[[registry]]\nprefix = "docker.io"\nlocation = "{location}"\ninsecure = true\n')
+        yield str(tmp_path)
 
 
 def pin(file: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SCRIPT, file],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
-        check=False,
-    )
+    return run_program(SCRIPT, file, env={**os.environ, **environment})
 
 
 def stand_in(tmp_path: Path) -> str:

@@ -14,11 +14,9 @@ from services.gm.workloads import deployments, serving_objects
 from services.gm.workloads.pod_settings import OUR_SERVER, PodSettings
 from tests.rendering import DEPLOY, ROOT, documents, render
 from tests.unit.api.crds import problems
-from tests.unit.deploy.test_rendering import Body, needs_kustomize, one, traffic, within
+from tests.unit.deploy.test_rendering import Body, needs_kustomize, one, pod_of, traffic, within
 
 MODELS = ("digits-edge-server", "digits-cloud-server")
-
-EXAMPLE = ROOT / "examples" / "kubernetes"
 
 
 def models() -> dict[str, Body]:
@@ -27,7 +25,7 @@ def models() -> dict[str, Body]:
 
 def router() -> tuple[Body, Any]:
     """Return the router's container, and its arguments as the router reads them."""
-    (container,) = one(traffic(), "Deployment", "digits-router")["spec"]["template"]["spec"]["containers"]
+    (container,) = pod_of(traffic(), "digits-router")["containers"]
     assert container["command"] == ["python", "-m", "halimede", "router"]
     return container, parser().parse_args(container["args"])
 
@@ -35,29 +33,20 @@ def router() -> tuple[Body, Any]:
 @needs_kustomize
 def test_its_folder_renders_to_one_namespace() -> None:
     found = list(documents(render(DEPLOY / "router")))
-    assert {(body["kind"], body["metadata"]["name"]) for body in found} == {
-        (body["kind"], body["metadata"]["name"]) for body in traffic()
-    }
+    rendered, written = ({(body["kind"], body["metadata"]["name"]) for body in bodies} for bodies in (found, traffic()))
+    assert rendered == written
     assert {body["metadata"]["namespace"] for body in found} == {"default"}
 
 
-def test_its_models_fit_their_definition_and_can_be_served() -> None:
-    assert set(models()) == set(MODELS)
-    for name, body in models().items():
-        assert problems(body) == {}, name
-        built = serving_objects.build(api.parse(body), {}, PodSettings(broker=""))
-        assert not built.problems, name
-
-
 def test_it_asks_the_services_that_are_made_of_its_models() -> None:
+    assert set(models()) == set(MODELS)
     _, given = router()
     for name, url in zip(MODELS, (given.edge, given.cloud), strict=True):
         body = models()[name]
-        (service,) = (
-            made
-            for made in serving_objects.build(api.parse(body), {}, PodSettings(broker="")).objects
-            if made["kind"] == "Service"
-        )
+        assert problems(body) == {}, name
+        built = serving_objects.build(api.parse(body), {}, PodSettings(broker=""))
+        assert not built.problems, name
+        (service,) = (made for made in built.objects if made["kind"] == "Service")
         ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
         asked = urlsplit(url)
         assert (asked.hostname, asked.port) == (service["metadata"]["name"], ports["http"])
@@ -66,9 +55,8 @@ def test_it_asks_the_services_that_are_made_of_its_models() -> None:
 
 
 def test_its_objects_have_names_that_the_example_leaves_free() -> None:
-    example = [
-        body for file in ("digits", "models") for body in documents((EXAMPLE / f"{file}.yaml").read_text())
-    ]  # fmt: skip
+    files = [ROOT / "examples" / "kubernetes" / f"{name}.yaml" for name in ("digits", "models")]
+    example = [body for file in files for body in documents(file.read_text())]
     settings = PodSettings(broker="mqtt://broker:1883", credentials=False)
     found = {Key("models", "default", b["metadata"]["name"]): api.parse(b) for b in example if b["kind"] == "Model"}
     made: list[Body] = []
@@ -80,8 +68,7 @@ def test_its_objects_have_names_that_the_example_leaves_free() -> None:
         elif body["kind"] != "Model":
             made.append(body)
     names = [(body["kind"], body["metadata"]["name"]) for body in made]
-    assert ("Service", "digits-cloud") in names
-    assert ("Service", MODELS[1]) in names
+    assert {("Service", "digits-cloud"), ("Service", MODELS[1])} <= set(names)
     assert len(names) == len(set(names)), names
 
 
@@ -90,8 +77,7 @@ def test_what_it_is_told_is_what_it_can_do() -> None:
     create(given.mining, dict(text.split("=") for text in given.param))
     assert container["image"] == OUR_SERVER.image
     assert parse_bind(given.http) == ("", container["ports"][0]["containerPort"])
-    needs_credentials = [given.edge_service, given.cloud_service, given.camera]
-    assert not any(needs_credentials)
+    assert not any([given.edge_service, given.cloud_service, given.camera]), "these need credentials"
 
 
 def test_it_stays_at_the_edge_and_leaves_in_its_own_time() -> None:
@@ -108,5 +94,6 @@ def test_it_stays_at_the_edge_and_leaves_in_its_own_time() -> None:
     assert within(service["selector"], pod["metadata"]["labels"])
     names = {port["name"] for port in container["ports"]}
     assert {port["targetPort"] for port in service["ports"]} <= names
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["port"] in names
+    assert {
+        container[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    } <= names

@@ -11,7 +11,7 @@ from examples.detection import train
 from examples.detection.scenes import LABELS, scenes, write
 from halimede.evaluation.data import read_labelled
 from halimede.evaluation.detection import Detection
-from halimede.evaluation.service import answers, read_chain
+from halimede.evaluation.service import answer_all, read_chain
 from halimede.mining import create, hardness_of
 
 FOLDER = Path(train.__file__).parent
@@ -27,7 +27,7 @@ def answered(tmp_path_factory):
     write(data, scenes("test", SCENES))
     labelled = read_labelled(data, LABELS)
     chain = read_chain([FOLDER / "1-models.yaml", FOLDER / "2-service.yaml"])
-    small, big = (answers(tier, labelled) for tier in chain.tiers)
+    small, big = (answer_all(tier, labelled) for tier in chain.tiers)
     return Detection(labelled.boxes, small, big), small
 
 

@@ -45,7 +45,6 @@ def run() -> list[Answer]:
 
 
 def status(*, uploaded: tuple[int, int] = (200, 100), **metrics: int) -> dict[str, Any]:
-    """Return a service's status document."""
     counts = {"uploadedBytes": sum(uploaded), "skipped": 0, **metrics}
     return {
         "status": {

@@ -37,8 +37,7 @@ def test_it_is_counted_what_the_uploads_were_worth() -> None:
 
 def test_answers_are_counted_over_time_with_the_share_that_went_up() -> None:
     over = figures()["over_time"]
-    assert over["step_s"] == 0.25
-    assert (over["edge"], over["cloud"]) == ([1, 0, 3, 2], [2, 2, 0, 0])
+    assert (over["step_s"], over["edge"], over["cloud"]) == (0.25, [1, 0, 3, 2], [2, 2, 0, 0])
     assert over["upload_ratio"] == [0.6667, 0.8, 0.5, 0.4]
     assert over["upload_ratio"][-1] == figures()["upload_ratio"]
 
@@ -61,8 +60,7 @@ def test_the_budget_is_that_of_the_service_or_the_goal_of_the_demo() -> None:
 
 def test_the_page_is_well_formed_and_loads_nothing() -> None:
     found = shown(figures(), run())
-    assert found.mistakes == []
-    assert found.external == []
+    assert (found.mistakes, found.external) == ([], [])
     assert "script" not in found.tags
 
 
@@ -78,10 +76,9 @@ def test_the_page_shows_the_figures_of_the_report() -> None:
     for key, name in report.TIMES.items():
         times = found["times_ms"][key]
         assert [name, f"{times['p50']:.2f} ms", f"{times['p99']:.2f} ms"] in made.rows
+    ratios = f"{found['joint_accuracy']:.4f}", f"{found['upload_ratio']:.1%}"
     values = [value for value, *_ in made.tiles]
-    assert values[0] == str(found["lost"])
-    assert values[1] == f"{found['joint_accuracy']:.4f}"
-    assert values[3] == f"{found['upload_ratio']:.1%}"
+    assert (values[0], values[1], values[3]) == (str(found["lost"]), *ratios)
 
 
 def test_the_hardest_samples_have_both_answers_the_hardest_first() -> None:
@@ -96,8 +93,7 @@ def test_the_hardest_samples_have_both_answers_the_hardest_first() -> None:
 def test_a_hard_sample_that_the_edge_answered_has_the_reason() -> None:
     answers = [*run(), answer(10, "4", "4", "4", score=0.5, hard=True, reason="circuit-open")]
     found = report.figures(answers, 11, status())
-    assert found["degraded"] == 1
-    assert found["hardest"][0]["cloud"] is None
+    assert (found["degraded"], found["hardest"][0]["cloud"]) == (1, None)
     assert shown(found, answers).texts[f"sample-{10:032x}"] == "edge4 0.50cloudnone: circuit-opentruth 4cam0"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.evaluation.curves import POINTS, at, chance, curve, oracle
+from halimede.evaluation.curves import POINTS, accuracy_at, chance, curve, oracle
 
 SAMPLES = st.lists(
     st.tuples(st.booleans(), st.booleans(), st.floats(-10, 10) | st.just(float("inf"))), min_size=1, max_size=60
@@ -16,13 +16,8 @@ SAMPLES = st.lists(
 
 def test_the_hardest_go_up_first() -> None:
     points = curve(np.array([3.0, 1, 2, 0]), np.array([0, 1, 0, 1]), np.array([1, 1, 0, 0]))
-    assert points == [
-        {"upload_ratio": 0.0, "accuracy": 0.5},
-        {"upload_ratio": 0.25, "accuracy": 0.75},
-        {"upload_ratio": 0.5, "accuracy": 0.75},
-        {"upload_ratio": 0.75, "accuracy": 0.75},
-        {"upload_ratio": 1.0, "accuracy": 0.5},
-    ]
+    expected = [(0.0, 0.5), (0.25, 0.75), (0.5, 0.75), (0.75, 0.75), (1.0, 0.5)]
+    assert points == [{"upload_ratio": ratio, "accuracy": accuracy} for ratio, accuracy in expected]
 
 
 def test_equals_are_sent_in_random_order_in_the_mean() -> None:
@@ -39,7 +34,7 @@ def test_a_long_curve_has_few_points_with_both_ends() -> None:
     points = curve(np.arange(5000.0), np.zeros(5000), np.ones(5000))
     assert len(points) == POINTS + 1
     assert (points[0]["upload_ratio"], points[-1]["upload_ratio"]) == (0, 1)
-    assert at(points, 0.333) == pytest.approx(0.333, abs=1e-3)
+    assert accuracy_at(points, 0.333) == pytest.approx(0.333, abs=1e-3)
 
 
 @given(SAMPLES)

@@ -41,8 +41,7 @@ def test_an_overlap_of_two_thirds_counts_up_to_its_threshold() -> None:
 
 
 def test_a_second_box_for_one_object_is_false() -> None:
-    hits = match([box(0, 0.9), box(1, 0.8)], [TRUTH])[:, 0]
-    assert hits.tolist() == [True, False]
+    assert match([box(0, 0.9), box(1, 0.8)], [TRUTH])[:, 0].tolist() == [True, False]
 
 
 def test_of_two_objects_a_box_takes_the_one_that_it_overlaps_most() -> None:
@@ -58,9 +57,8 @@ def test_precision_is_that_of_the_best_at_any_higher_recall() -> None:
 
 def test_only_pictures_that_go_up_have_the_clouds_boxes() -> None:
     measure = Detection([[TRUTH], [TRUTH]], [said(), said()], [said(box(0, 0.9)), said(box(0, 0.5))])
-    assert measure.point(np.array([True, False])) == {
-        "upload_ratio": 0.5, "accuracy": 0.5, "map_50_95": 0.5, "recall": 0.5
-    }  # fmt: skip
+    half = dict.fromkeys(("upload_ratio", "accuracy", "map_50_95", "recall"), 0.5)
+    assert measure.point(np.array([True, False])) == half
     points = measure.curve(np.array([0.0, 1.0]))
     assert [point["accuracy"] for point in points] == [0.0, 0.5, 1.0]
 
@@ -81,7 +79,6 @@ def test_an_object_of_a_rare_class_lifts_map_more_than_the_order_by_objects_gain
     by_gain, best = ([point["accuracy"] for point in measure.curve(order)] for order in (measure.gain(), rule))
     assert by_gain[1] == pytest.approx(7 / 9 / 2, abs=1e-6)
     assert best[1] == 0.5 > by_gain[1]
-
     assert measure.rewards().argmax() == 1
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.evaluation import pictures
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.detection import MAX_BOXES, Detection, match
-from halimede.evaluation.disagreement import MAX_SAMPLES, Disagreement, difference, most_different
+from halimede.evaluation.disagreement import MAX_SAMPLES, Disagreement, difference, list_disagreements
 from halimede.evaluation.pictures import MAX_BYTES, disagreements_section
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR
 from halimede.messages import Box, Prediction, TextLine
@@ -101,7 +101,7 @@ def test_boxes_are_read_once_although_each_has_a_label_of_its_own() -> None:
 def test_the_most_different_come_first_and_equal_answers_not_at_all() -> None:
     up = [boxes(0.9)] * 40
     low = [boxes(0.9)] * 10 + [boxes()] * 29 + [boxes(0.5, x=500)]
-    chosen = most_different([f"{i}.jpg" for i in range(40)], low, up)
+    chosen = list_disagreements([f"{i}.jpg" for i in range(40)], low, up)
     assert len(chosen) == MAX_SAMPLES
     assert (chosen[0].sample, chosen[0].difference) == ("39.jpg", 1.4)
     assert [each.number for each in chosen[1:]] == list(range(10, 33))
@@ -109,30 +109,29 @@ def test_the_most_different_come_first_and_equal_answers_not_at_all() -> None:
 
 def test_ten_thousand_boxes_are_bounded_in_the_report() -> None:
     many = Prediction(boxes=[Box(i, 0, i + 1, 5, 0.5, "x" * 99) for i in range(10_000)], embeddings=bytes(10_000))
-    (chosen,) = most_different(["a"], [many], [boxes()])
+    (chosen,) = list_disagreements(["a"], [many], [boxes()])
     assert len(msgspec.json.encode(chosen)) < 20_000
 
 
-def section(data: LabelledPicture, disagreements: list[Disagreement]) -> str:
+def section(data: LabelledSamples, disagreements: list[Disagreement]) -> str:
     tiers = [type("Tier", (), {"model": name})() for name in ("small", "<big>")]
     report = type("Report", (), {"disagreements": disagreements, "tiers": tiers})()
     return disagreements_section(report, data)
 
 
-def samples(count: int, **truth: list[object]) -> LabelledPicture:
+def samples(count: int, **truth: list[object]) -> LabelledSamples:
     noise = np.random.default_rng(0).integers(0, 255, (count, 400, 600, 3), np.uint8)
     names = [f"<img src=x>{i}" for i in range(count)]
-    return LabelledPicture(images=list(noise), names=names, sizes=[1] * count, **truth)  # type: ignore[arg-type]
+    return LabelledSamples(images=list(noise), names=names, sizes=[1] * count, **truth)  # type: ignore[arg-type]
 
 
 def test_the_page_has_both_answers_as_small_pictures_and_no_text_acts() -> None:
     data = samples(2, boxes=[[Box(0, 0, 50, 50, 1.0, "face")], []])
-    html = section(data, most_different(data.names, [boxes(), boxes()], [boxes(0.9), boxes(0.4, label="<b>")]))
+    html = section(data, list_disagreements(data.names, [boxes(), boxes()], [boxes(0.9), boxes(0.4, label="<b>")]))
     assert html.count('src="data:image/jpeg;base64,') == 4
     assert len(html) < 4 * MAX_BYTES * 4 / 3 + 4000
-    assert "&lt;big&gt;: 1 box: face 0.90" in html
-    assert "truth: 1 box: face 1.00" in html
-    assert "Dashed boxes are the truth" in html
+    for part in ("&lt;big&gt;: 1 box: face 0.90", "truth: 1 box: face 1.00", "Dashed boxes are the truth"):
+        assert part in html
     for colour, name in ((EDGE_COLOUR, "small"), (FINAL_COLOUR, "&lt;big&gt;")):
         assert f'<span class="key" style="border-color:{colour}"></span> {name}' in html
     assert not re.search(r"<img src=x|<b>0|<big>", html)
@@ -141,19 +140,18 @@ def test_the_page_has_both_answers_as_small_pictures_and_no_text_acts() -> None:
 def test_a_class_as_truth_and_no_truth() -> None:
     answers = [Prediction(label="3", score=0.5)], [Prediction(label="5", score=0.9)]
     data = samples(1, truths=["5"])
-    html = section(data, most_different(data.names, *answers))
+    html = section(data, list_disagreements(data.names, *answers))
     assert "small: 3 0.50" in html
     assert "truth: 5" in html
-    assert "truth" not in section(samples(1), most_different(data.names, *answers))
+    assert "truth" not in section(samples(1), list_disagreements(data.names, *answers))
 
 
 def test_rows_of_numbers_have_no_pictures() -> None:
-    data = LabelledPicture(images=[np.zeros(64, np.float32)], names=["1"], sizes=[1])
-    assert section(data, most_different(["1"], [Prediction(label="3")], [Prediction(label="5")])) == ""
+    data = LabelledSamples(images=[np.zeros(64, np.float32)], names=["1"], sizes=[1])
+    assert section(data, list_disagreements(["1"], [Prediction(label="3")], [Prediction(label="5")])) == ""
 
 
 def test_the_limit_of_a_picture_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "MAX_BYTES", 6000)
-    data = samples(1)
-    html = section(data, most_different(data.names, [boxes()], [boxes(0.9)]))
+    html = section(samples(1), list_disagreements(samples(1).names, [boxes()], [boxes(0.9)]))
     assert len(html) < 2 * 6000 * 4 / 3 + 2000

@@ -11,33 +11,29 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from halimede.cli.app import app
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.evaluate import EvaluationReport, TierLink, evaluate
-from halimede.evaluation.quality import referenced
-from halimede.evaluation.report import page, ratio_rows, ticks
+from halimede.evaluation.quality import with_truth
+from halimede.evaluation.report import page, ratio_rows
 from halimede.evaluation.service import Chain, read_chain
 from halimede.messages import Box, Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule, write_artefact
-from tests.unit.evaluation.worlds import joint, model, write
+from tests.typed import typed
+from tests.unit.api.samples import resource
+from tests.unit.evaluation.worlds import joint, model, samples_of, write
 
 #: rows of three scores: of the first 60 the highest is the truth; the others lie, and the less the surer they are
 ROWS = 100
 
 
-def data() -> LabelledPicture:
+def data() -> LabelledSamples:
     """The big model negates what the small one says: it is right where that lies, about two classes."""
     random = np.random.default_rng(3)
-    images, truths = [], []
-    for i in range(ROWS):
-        sure = random.uniform(1, 3) if i < 60 else random.uniform(0.05, 0.5)
-        row = np.array([sure, -sure, -9], np.float32)
-        images.append(row)
-        truths.append("a" if i < 60 else "b")
-    return LabelledPicture(images=images, names=[str(i) for i in range(ROWS)], sizes=[12] * ROWS, truths=truths)
+    sure = [random.uniform(1, 3) if i < 60 else random.uniform(0.05, 0.5) for i in range(ROWS)]
+    images = [np.array([score, -score, -9], np.float32) for score in sure]
+    return samples_of(images, truths=["a" if i < 60 else "b" for i in range(ROWS)])
 
 
 def chain(folder: Path, body: dict[str, Any] | None = None, **deferral: Any) -> Chain:
@@ -87,24 +83,19 @@ def test_a_rule_below_random_uploads_is_a_note(tmp_path: Path) -> None:
 
 def test_a_budget_is_met_by_the_hardest(tmp_path: Path) -> None:
     point = evaluate(chain(tmp_path, targetUploadRatio=0.25), data()).operating_point
-    assert point.upload_ratio == 0.25
-    assert point.accuracy == pytest.approx(0.85)
-    assert point.target_upload_ratio == 0.25
+    assert (point.upload_ratio, point.target_upload_ratio, point.accuracy) == pytest.approx((0.25, 0.25, 0.85))
 
 
-def test_a_budget_bounds_a_rule_without_numbers(tmp_path: Path) -> None:
-    body = joint(mining="CloudOnly")
-    point = evaluate(chain(tmp_path, body, targetUploadRatio=0.3), data()).operating_point
-    assert point.upload_ratio == 0.3
-    body = joint(mining="EdgeOnly")
-    assert evaluate(chain(tmp_path, body, targetUploadRatio=0.3), data()).operating_point.upload_ratio == 0.0
+@pytest.mark.parametrize(("mining", "share"), [("CloudOnly", 0.3), ("EdgeOnly", 0.0)])
+def test_a_budget_bounds_a_rule_without_numbers(tmp_path: Path, mining: str, share: float) -> None:
+    body = joint(mining=mining)
+    assert evaluate(chain(tmp_path, body, targetUploadRatio=0.3), data()).operating_point.upload_ratio == share
 
 
 def test_with_a_mixture_the_curve_ends_at_what_both_say_together(tmp_path: Path) -> None:
     found = CalibrationFile(service="letters", labels=["a", "b", "c"], mixture=MixtureRule(edge=2.0, cloud=1.0))
     (tmp_path / "found.calibration").write_bytes(write_artefact(found))
-    named = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "found"},
-             "spec": {"url": "./found.calibration", "format": "calibration"}}  # fmt: skip
+    named = resource("Model", {"url": "./found.calibration", "format": "calibration"}, "found")
     (tmp_path / "calibration.yaml").write_text(yaml.safe_dump(named))
     report = evaluate(chain(tmp_path, calibration={"name": "found"}, fusion="mixture"), data())
     assert (report.fusion, report.cloud_only) == ("mixture", 0.4)
@@ -124,8 +115,7 @@ def test_a_rule_that_looks_at_samples_spares_the_small_model(tmp_path: Path) -> 
     before = evaluate(chain(tmp_path, body), data()).operating_point
     assert before.upload_ratio == pytest.approx(0.5, abs=0.15)
     assert before.bytes_up / before.upload_ratio < after.bytes_up / after.upload_ratio  # no answer goes up with it
-    body["spec"]["edgeWorker"]["hardExampleMining"]["name"] = "Margin"
-    body["spec"]["edgeWorker"]["hardExampleMining"]["parameters"] = []
+    body["spec"]["edgeWorker"]["hardExampleMining"] |= {"name": "Margin", "parameters": []}
     with pytest.raises(InvalidFieldError, match="mining-then-inference"):
         evaluate(chain(tmp_path, body), data())
 
@@ -148,31 +138,27 @@ def test_of_three_tiers_each_sends_on_what_it_finds_hard(tmp_path: Path) -> None
 
 
 def test_without_labels_the_clouds_answers_are_true(tmp_path: Path) -> None:
-    known = data()
-    bare = LabelledPicture(images=known.images, names=known.names, sizes=known.sizes)
-    report = evaluate(chain(tmp_path), bare)
+    report = evaluate(chain(tmp_path), samples_of(data().images))
     assert (report.cloud_only, report.edge_only, report.reference) == (1.0, 0.0, "cloud")
 
 
 def test_boxes_without_labels_are_those_that_the_cloud_is_sure_of() -> None:
-    bare = LabelledPicture(images=[np.zeros((4, 4), np.uint8)], names=["a"], sizes=[1])
+    bare = samples_of([np.zeros((4, 4), np.uint8)])
     cloud = [Prediction(boxes=[Box(0, 0, 1, 1, 0.6, "cat"), Box(0, 0, 1, 1, 0.4, "cat")])]
-    assert referenced(bare, cloud).boxes == [[Box(0, 0, 1, 1, 1.0, "cat")]]
+    assert with_truth(bare, cloud).boxes == [[Box(0, 0, 1, 1, 1.0, "cat")]]
 
 
 def test_labels_and_answers_of_different_kinds_are_refused(tmp_path: Path) -> None:
     known = data()
-    boxes = LabelledPicture(images=known.images, names=known.names, sizes=known.sizes, boxes=[[]] * ROWS)
     with pytest.raises(InvalidFieldError, match="the model answers no boxes"):
-        evaluate(chain(tmp_path), boxes)
-    with pytest.raises(InvalidFieldError, match="the model answers boxes"):
-        referenced(known, [Prediction(boxes=[])] * ROWS)
-    with pytest.raises(InvalidFieldError, match=r"'a, b' .* but 0, 1: set the Model's spec.labels"):
-        referenced(known, [Prediction(label=str(i % 2)) for i in range(ROWS)])
-    with pytest.raises(InvalidFieldError, match="neither classes nor boxes"):
-        referenced(
-            LabelledPicture(images=known.images, names=known.names, sizes=known.sizes), [Prediction(value=1)] * ROWS
-        )
+        evaluate(chain(tmp_path), samples_of(known.images, boxes=[[]] * ROWS))
+    for samples, answers, message in (
+        (known, [Prediction(boxes=[])] * ROWS, "the model answers boxes"),
+        (known, [Prediction(label=str(i % 2)) for i in range(ROWS)], "'a, b' .* but 0, 1: set the Model's spec.labels"),
+        (samples_of(known.images), [Prediction(value=1)] * ROWS, "neither classes nor boxes"),
+    ):
+        with pytest.raises(InvalidFieldError, match=message):
+            with_truth(samples, answers)
 
 
 def test_only_the_rules_that_are_wanted(tmp_path: Path) -> None:
@@ -196,33 +182,19 @@ def test_names_are_escaped_wherever_they_come_from(tmp_path: Path) -> None:
     assert nasty in json.loads(embedded)["curves"]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.91, 0.99), (0.0, 1.0), (0.9899, 0.99), (-0.02, 0.02)])
-def test_ticks_are_round_and_within(low: float, high: float) -> None:
-    found = ticks(low, high)
-    assert 2 <= len(found) <= 7
-    assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     known = data()
     np.savez(tmp_path / "d.npz", x=np.stack(known.images), y=known.truths or [])
     chain(tmp_path)
-    return [
-        "--service",
-        str(tmp_path / "service.yaml"),
-        "--data",
-        str(tmp_path / "d.npz"),
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    names = {"--service": "service.yaml", "--data": "d.npz", "--out": "o"}
+    return [part for option, name in names.items() for part in (option, str(tmp_path / name))]
 
 
 def test_the_command_writes_figures_page_and_plot_and_shows_tables(tmp_path: Path, files: list[str]) -> None:
-    shown = CliRunner().invoke(app, ["evaluate", *files])
-    assert shown.exit_code == 0, shown.output
+    shown = typed("evaluate", *files).output
     for part in ("letters: 100 samples", "oracle", "Margin", "AS CONFIGURED", "evaluation.html", "assumed"):
-        assert part in shown.output
+        assert part in shown
     report = msgspec.json.decode((tmp_path / "o" / "evaluation.json").read_bytes(), type=dict)
     assert {"edge_only", "cloud_only", "curves", "oracle"} <= set(report)
     assert report["curves"]["Margin"][0] == {"upload_ratio": 0.0, "accuracy": 0.6}
@@ -230,12 +202,9 @@ def test_the_command_writes_figures_page_and_plot_and_shows_tables(tmp_path: Pat
     assert "<svg" in (tmp_path / "o" / "evaluation.html").read_text()
 
 
-def test_without_matplotlib_it_says_what_to_install(
-    tmp_path: Path, files: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_it_is_asked_for(tmp_path: Path, files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    shown = CliRunner().invoke(app, ["evaluate", *files, "--json", "--rules", "Margin", "--link-ms", "1"])
-    assert shown.exit_code == 0, shown.output
+    shown = typed("evaluate", *files, "--json", "--rules", "Margin", "--link-ms", "1")
     assert "halimede[demo]" in shown.stderr
     printed = msgspec.json.decode(shown.stdout, type=EvaluationReport)
     assert list(printed.curves) == ["Margin"]
@@ -254,14 +223,13 @@ def test_without_matplotlib_it_says_what_to_install(
 )
 def test_a_mistake_is_one_line(files: list[str], changes: dict[str, str], said: str) -> None:
     given = dict(zip(files[::2], files[1::2], strict=True)) | changes
-    shown = CliRunner().invoke(app, ["evaluate", *[part for pair in given.items() for part in pair]])
-    assert shown.exit_code == 1
+    shown = typed("evaluate", *[part for pair in given.items() for part in pair], code=1)
     assert said in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
 
 
-def detectors(folder: Path, side: int = 8, **edge: Any) -> list[str]:
-    """Write a service of two detectors and pictures of a spot; return the command that evaluates it."""
+def detectors(folder: Path, side: int = 8, **edge: Any) -> str:
+    """Evaluate a service of two detectors on pictures of a spot; return the report."""
     from PIL import Image
 
     from tests.graphs import write_spotter
@@ -281,22 +249,16 @@ def detectors(folder: Path, side: int = 8, **edge: Any) -> list[str]:
     steps = [{"op": "normalize"}, {"op": "layout", "order": "hwc"}]
     spec = {"url": "./spotter.onnx", "format": "onnx", "labels": ["spot"], "preprocess": steps,
             "postprocess": {"task": "detection"}}  # fmt: skip
-    models = [
-        {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name}, "spec": spec}
-        for name in ("small", "big")
-    ]
-    (folder / "f.yaml").write_text(yaml.safe_dump_all([body, *models]))
-    out = ["--out", str(folder / "out"), "--json"]
-    return ["evaluate", "--service", str(folder / "f.yaml"), "--data", str(folder), *out]
+    service = write(folder, body, *(resource("Model", spec, name) for name in ("small", "big")))
+    return typed("evaluate", "--service", service, "--data", folder, "--out", folder / "out", "--json").stdout
 
 
 def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, detectors(tmp_path))
-    assert shown.exit_code == 0, shown.output
-    report = msgspec.json.decode(shown.stdout, type=EvaluationReport)
+    shown = detectors(tmp_path)
+    report = msgspec.json.decode(shown, type=EvaluationReport)
     assert (report.task, report.metric, report.edge_only) == ("detection", "mAP@0.5", 1.0)
     assert {"IBT", "Threshold", "BoxCount", "UncertainBoxes", "SmallestBox"} <= set(report.curves)
-    assert set(json.loads(shown.stdout)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}
+    assert set(json.loads(shown)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}
     assert report.tiers[0].measures == {"accuracy": 1.0, "map_50_95": 1.0, "recall": 1.0}
     _, table = ratio_rows(report)
     assert table[0][0] == "by rewards"
@@ -305,21 +267,15 @@ def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
 
 def test_uploads_of_regions_have_the_bytes_of_their_pictures(tmp_path: Path) -> None:
     rule = {"name": "CloudOnly"}
-    frames = detectors(tmp_path, 64, hardExampleMining=rule)
-    whole = msgspec.json.decode(CliRunner().invoke(app, frames).stdout, type=EvaluationReport)
-    regions = detectors(tmp_path, 64, hardExampleMining=rule, upload="regions", encoding="raw")
-    parts = msgspec.json.decode(CliRunner().invoke(app, regions).stdout, type=EvaluationReport)
+    whole, parts = (
+        msgspec.json.decode(detectors(tmp_path, 64, hardExampleMining=rule, **upload), type=EvaluationReport)
+        for upload in ({}, {"upload": "regions", "encoding": "raw"})
+    )
     assert (parts.bytes_cloud_only, parts.cloud_only) == (whole.bytes_cloud_only, whole.cloud_only)
     assert whole.operating_point.bytes_up < 64 * 64 < parts.operating_point.bytes_up
     assert [note for note in parts.notes if note.startswith("upload regions: ")]
 
 
-def test_regions_of_models_without_boxes_are_refused(tmp_path: Path) -> None:
-    body = joint()
-    body["spec"]["edgeWorker"]["upload"] = "regions"
-    known = data()
-    np.savez(tmp_path / "d.npz", x=np.stack(known.images), y=known.truths or [])
-    path = write(tmp_path, body, model(tmp_path, "small"), model(tmp_path, "big"))
-    shown = CliRunner().invoke(app, ["evaluate", "--service", str(path), "--data", str(tmp_path / "d.npz")])
-    assert shown.exit_code == 1
-    assert "model small answers no boxes" in shown.stderr
+def test_regions_of_models_without_boxes_are_refused(tmp_path: Path, files: list[str]) -> None:
+    chain(tmp_path, upload="regions")
+    assert "model small answers no boxes" in typed("evaluate", *files, code=1).stderr

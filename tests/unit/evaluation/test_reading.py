@@ -14,7 +14,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import read_labelled
-from halimede.evaluation.quality import Reading, edits, reads_text
+from halimede.evaluation.quality import Reading, edits, has_text_labels
 from halimede.messages import Box, Prediction
 
 
@@ -37,20 +37,18 @@ def test_a_point_has_exact_matches_and_wrong_characters_of_all_true_ones() -> No
     low, up = ([Prediction(label=text) for text in texts] for texts in (("house", "", "sea"), ("house", "moon", "sae")))
     measure = Reading(["house", "moon", "sea"], low, up)
     assert measure.metric == "exact match"
-    assert measure.point(np.zeros(3, bool)) == {
-        "upload_ratio": 0.0, "accuracy": 0.666667, "character_error_rate": 0.333333,
-    }  # fmt: skip
+    alone = {"upload_ratio": 0.0, "accuracy": 0.666667, "character_error_rate": 0.333333}
+    assert measure.point(np.zeros(3, bool)) == alone
     assert measure.point(np.array([False, True, False]))["character_error_rate"] == 0.0
 
 
 def test_labels_are_texts_where_a_script_answers_them_without_a_list_of_classes() -> None:
-    assert reads_text(ModelSpec(format="onnx"), [Prediction(label="EXIT 12"), Prediction(label="")])
-    assert not reads_text(ModelSpec(format="onnx", labels=["EXIT"]), [Prediction(label="EXIT")])
-    assert not reads_text(ModelSpec(format="onnx"), [Prediction(label="7")])
-    reader = ModelSpec(format="onnx", postprocess=Postprocess(task="text"))
-    assert reads_text(reader, [Prediction(label="7")])
-    assert not reads_text(ModelSpec(format="onnx"), [Prediction(label="a", probabilities=[0.5, 0.5])])
-    assert not reads_text(ModelSpec(format="onnx"), [Prediction(boxes=[Box(0, 0, 1, 1, 1.0, "a")])])
+    plain, reader = ModelSpec(format="onnx"), ModelSpec(format="onnx", postprocess=Postprocess(task="text"))
+    assert has_text_labels(plain, [Prediction(label="EXIT 12"), Prediction(label="")])
+    assert has_text_labels(reader, [Prediction(label="7")])
+    assert not has_text_labels(ModelSpec(format="onnx", labels=["EXIT"]), [Prediction(label="EXIT")])
+    probable, boxed = Prediction(label="a", probabilities=[0.5, 0.5]), Prediction(boxes=[Box(0, 0, 1, 1, 1.0, "a")])
+    assert not any(has_text_labels(plain, [answer]) for answer in (Prediction(label="7"), probable, boxed))
 
 
 def signs(folder: Path, table: str) -> Path:

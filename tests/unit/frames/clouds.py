@@ -14,6 +14,7 @@ from halimede.frames import Pixels, new_frame
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.offload.load_advertiser import load_will
+from tests.worlds import connected
 
 NS, SERVICE = "default", "helmet"
 #: a pixel value that a `Brightness` model fails on
@@ -53,9 +54,6 @@ class ScriptedCloud:
     def good(self, to: Delivery[Frame]) -> Reply:
         return Reply(id=to.body.id, worker=self.worker, prediction=Prediction(label=self.worker))
 
-    def bad(self, to: Delivery[Frame], error: str) -> Reply:
-        return Reply(id=to.body.id, worker=self.worker, error=error)
-
 
 def answering(cloud: str = "c0") -> Callable[[Delivery[Frame]], Awaitable[Reply | None]]:
     async def script(delivery: Delivery[Frame]) -> Reply | None:
@@ -71,8 +69,7 @@ async def silent(_: Delivery[Frame]) -> Reply | None:
 @contextlib.asynccontextmanager
 async def cloud_bus(broker: MemoryBroker, worker: str) -> AsyncIterator[MemoryBus]:
     """A cloud worker's connection: its will clears its load."""
-    async with MemoryBus(worker, broker, lambda: load_will(NS, SERVICE, worker)) as bus:
-        await bus.wait_connected(1)
+    async with connected(MemoryBus(worker, broker, lambda: load_will(NS, SERVICE, worker))) as bus:
         yield bus
 
 

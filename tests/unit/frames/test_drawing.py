@@ -157,14 +157,7 @@ def scattered(count: int, height: int, width: int) -> list[Box]:
     draws = np.random.default_rng(count)
     rows = draws.normal((0.5, 0.5), 0.25, (count, 2)), draws.uniform(0.03, 0.15, count), draws.uniform(0.2, 1, count)
     return [
-        Box(
-            (x - half) * width,
-            (y - half) * height,
-            (x + half) * width,
-            (y + half) * height,
-            score,
-            "helmet of a worker",
-        )
+        Box(*np.multiply((x - half, y - half, x + half, y + half), (width, height) * 2), score, "helmet of a worker")  # type: ignore[call-arg]
         for (x, y), half, score in zip(*(row.tolist() for row in rows), strict=True)
     ]
 

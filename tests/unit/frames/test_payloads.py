@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import io
 
 import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames import decode, new_frame, new_id, open_payload, pack
+from halimede.frames import decode, encode_image, new_frame, new_id, open_payload, pack
 from halimede.messages import Prediction
 
 
-def picture(form: str = "PNG", size: tuple[int, int] = (4, 3)) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", size, (200, 100, 50)).save(out, format=form)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(("form", "encoding"), [("PNG", "png"), ("JPEG", "jpeg")])
-def test_a_bare_picture_becomes_a_frame_with_a_new_id_and_uncopied_data(form: str, encoding: str) -> None:
-    payload = picture(form)
+@pytest.mark.parametrize("encoding", ["png", "jpeg"])
+def test_a_bare_picture_becomes_a_frame_with_a_new_id_and_uncopied_data(encoding: str) -> None:
+    payload = encode_image(np.zeros((3, 4, 3), np.uint8), encoding)
     first, second = open_payload(payload, "cam0"), open_payload(payload, "cam0")
-    assert first.encoding == encoding
-    assert first.camera == "cam0"
-    assert len(first.id) == 16
+    assert (first.encoding, first.camera, len(first.id)) == (encoding, "cam0", 16)
     assert first.id != second.id
     assert first.data.obj is payload
     assert decode(first).shape == (3, 4, 3)
@@ -53,9 +43,7 @@ def test_a_plain_msgpack_reader_reads_our_frame() -> None:
     frame = new_frame(image, camera="cam0", sequence=3)
     read = msgpack.unpackb(pack(frame))
     assert list(read)[-1] == "data"
-    assert read["v"] == 1
-    assert read["id"] == frame.id
-    assert read["encoding"] == "raw"
+    assert (read["v"], read["id"], read["encoding"]) == (1, frame.id, "raw")
     assert np.array_equal(np.frombuffer(read["data"], read["dtype"]).reshape(read["shape"]), image)
 
 
@@ -64,22 +52,10 @@ def test_a_frame_written_by_plain_msgpack_is_read() -> None:
     assert decode(open_payload(msgpack.packb(body), "cam0")).tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"",
-        b"\xff\xd8",
-        b"GIF89a" + bytes(50),
-        b"plain text",
-        msgpack.packb({"v": 1}),
-        msgpack.packb({"v": 2, "id": bytes(16), "encoding": "raw", "data": b"x"}),
-        msgpack.packb({"v": 1, "id": bytes(15), "encoding": "raw", "data": b"x"}),
-        msgpack.packb({"v": 1, "id": bytes(16), "encoding": "tiff", "data": b"x"}),
-        msgpack.packb({"v": 1, "id": bytes(16), "encoding": "raw", "data": b""}),
-        msgpack.packb({"v": 1, "id": bytes(16), "encoding": "raw", "data": 5}),
-        pack(new_frame(np.zeros((9, 9), np.uint8)))[:-10],
-    ],
-)
+RAW = {"v": 1, "id": bytes(16), "encoding": "raw", "data": b"x"}
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff\xd8", msgpack.packb({"v": 1}), msgpack.packb(RAW | {"data": b""})])
 def test_what_is_no_frame_is_refused(payload: bytes) -> None:
     with pytest.raises(DecodeError):
         open_payload(payload, "cam0")

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.frames.transcode_policy import (
-    DOUBT,
+    DOUBT_FACTOR,
     LEAST_SIDE,
     MOST_TRIES,
-    POWER,
+    PIXEL_POWER,
     SHARES,
     EncodeAttempt,
     PixelSize,
     SizeEstimator,
     UploadFormat,
-    first,
-    following,
+    first_attempt,
+    next_attempt,
 )
 
 VGA = PixelSize(640, 480, 3)
@@ -28,7 +28,7 @@ MOST_OF_A_PIXEL = 4
 
 
 def bytes_of(
-    made: EncodeAttempt, channels: int = 3, density: float = 1.0, power: float = POWER, header: int = 0
+    made: EncodeAttempt, channels: int = 3, density: float = 1.0, power: float = PIXEL_POWER, header: int = 0
 ) -> int:
     """Return how large a file is, of pictures of that kind."""
     if made.encoding == "raw":
@@ -42,38 +42,37 @@ def tried(
     """Return what is tried, with its bytes, up to what fits or the end."""
     densities = densities or SizeEstimator()
     found: list[tuple[EncodeAttempt, int]] = []
-    made: EncodeAttempt | None = first(picture, wish, densities)
+    made: EncodeAttempt | None = first_attempt(picture, wish, densities)
     while made and len(found) < MOST_TRIES:
         found.append((made, bytes_of(made, picture.channels, **kind)))  # type: ignore[arg-type]
         densities.learn(made, picture.channels, found[-1][1])
-        if wish.fits(found[-1][1]):
+        if wish.accepts_size(found[-1][1]):
             break
-        made = following(made, found[-1][1], picture, wish)
+        made = next_attempt(made, found[-1][1], picture, wish)
     return found
 
 
 @pytest.mark.parametrize("came", ["raw", "jpeg", "png"])
 def test_what_fits_goes_as_it_came(came: str) -> None:
-    assert UploadFormat().met(came, 10**9)
-    assert UploadFormat(max_bytes=2048).met(came, 2048)
-    assert not UploadFormat(max_bytes=2048).met(came, 2049)
-    assert [UploadFormat(encoding=wanted).met(came, 1) for wanted in ("raw", "jpeg", "png")] == [
-        came == wanted for wanted in ("raw", "jpeg", "png")
-    ]
+    assert UploadFormat().accepts(came, 10**9)
+    assert UploadFormat(max_bytes=2048).accepts(came, 2048)
+    assert not UploadFormat(max_bytes=2048).accepts(came, 2049)
+    accepted = [wanted for wanted in ("raw", "jpeg", "png") if UploadFormat(encoding=wanted).accepts(came, 1)]  # type: ignore[arg-type]
+    assert accepted == [came]
 
 
 @pytest.mark.parametrize("encoding", ["raw", "jpeg", "png"])
 def test_without_a_bound_the_whole_picture_is_written_at_its_best(encoding: str) -> None:
-    made = first(VGA, UploadFormat(encoding=encoding), SizeEstimator())  # type: ignore[arg-type]
+    made = first_attempt(VGA, UploadFormat(encoding=encoding), SizeEstimator())  # type: ignore[arg-type]
     assert made == EncodeAttempt(encoding, 90 if encoding == "jpeg" else 0, 640, 480)  # type: ignore[arg-type]
 
 
 def test_quality_falls_before_the_picture_gets_smaller() -> None:
     found = tried(VGA, UploadFormat(max_bytes=12_000))
-    whole = [made.quality for made, _ in found if made.pixels == VGA.pixels]
+    whole = [made.quality for made, _ in found if made.pixels == 640 * 480]
     assert whole == [90, 75, 50]
     last, size = found[-1]
-    assert (last.quality, last.pixels < VGA.pixels) == (75, True)
+    assert (last.quality, last.pixels < 640 * 480) == (75, True)
     assert 0.8 * 12_000 < size <= 12_000
 
 
@@ -98,7 +97,7 @@ def test_a_sliver_is_tried_whatever_the_pictures_before_were() -> None:
     densities, wish, sliver = SizeEstimator(), UploadFormat(max_bytes=3000), PixelSize(2000, LEAST_SIDE, 3)
     tried(VGA, wish, densities, density=20)
     assert tried(sliver, wish, densities, density=0.5) == [(EncodeAttempt("jpeg", 50, 2000, LEAST_SIDE), 749)]
-    assert following(EncodeAttempt("jpeg", 50, 2000, LEAST_SIDE), 3001, sliver, wish) is None
+    assert next_attempt(EncodeAttempt("jpeg", 50, 2000, LEAST_SIDE), 3001, sliver, wish) is None
 
 
 def test_a_named_encoding_stays_and_the_picture_gets_smaller() -> None:
@@ -144,7 +143,7 @@ def test_each_try_is_smaller_and_the_end_fits_or_is_a_sliver(
     for (one, _), (two, _) in pairwise(found):
         assert two.pixels < one.pixels or two.quality < one.quality
     assert found
-    if not wish.fits(found[-1][1]):
+    if not wish.accepts_size(found[-1][1]):
         assert len(found) < MOST_TRIES
         assert wish.max_bytes is not None
         assert sides[0] < 4 * LEAST_SIDE or sides[1] > 8 * sides[0] or wish.max_bytes < 4096
@@ -153,9 +152,7 @@ def test_each_try_is_smaller_and_the_end_fits_or_is_a_sliver(
 def test_a_step_is_passed_over_only_where_it_is_surely_too_large() -> None:
     densities = SizeEstimator()
     densities.learn(EncodeAttempt("jpeg", 90, 640, 480), 3, 10_000)
-    doubted, sure = int(10_000 / DOUBT) + 1, int(10_000 / DOUBT) - 1
-    assert first(VGA, UploadFormat(max_bytes=doubted), densities) == EncodeAttempt("jpeg", 90, 640, 480)
-    assert first(VGA, UploadFormat(max_bytes=sure), densities) == EncodeAttempt("jpeg", 75, 640, 480)
-    assert first(PixelSize(640, 480, 1), UploadFormat(max_bytes=sure), densities) == EncodeAttempt(
-        "jpeg", 90, 640, 480
-    )  # grey ones differ
+    doubted, sure = int(10_000 / DOUBT_FACTOR) + 1, int(10_000 / DOUBT_FACTOR) - 1
+    for picture, limit, quality in ((VGA, doubted, 90), (VGA, sure, 75), (PixelSize(640, 480, 1), sure, 90)):
+        attempt = first_attempt(picture, UploadFormat(max_bytes=limit), densities)  # grey ones differ
+        assert attempt == EncodeAttempt("jpeg", quality, 640, 480)

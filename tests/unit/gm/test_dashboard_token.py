@@ -13,6 +13,7 @@ from aiohttp import web
 
 from halimede.errors import InvalidFieldError
 from services.gm.dashboard.routes import BYTES, FILE, DashboardRoutes, page_token
+from tests.ports import serve_app
 
 
 @contextlib.asynccontextmanager
@@ -20,13 +21,8 @@ async def page(token: str) -> AsyncIterator[str]:
     application = web.Application()
     feed: Any = None  # files need none
     DashboardRoutes(feed, token).add_to(application)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serve_app(application) as address:
+        yield f"http://{address}"
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:8686", "localhost:8686", "[::1]:8686", "off"])

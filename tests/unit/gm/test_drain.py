@@ -5,18 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from halimede.messages import Condition, Presence, Status
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS, plan
-from services.gm.controllers.base import Forget, WriteStatus
-from services.gm.nodes import Change, Node, Nodes
+from services.gm.controllers.base import Forget
+from services.gm.nodes import Change, Nodes
 from services.gm.reference_index import ReferenceIndex
 from tests.integration.gm_world import service
-from tests.unit.gm.test_plan import CLOUD, NODES, node, report, seen, stored
+from tests.unit.gm.test_nodes import presence
+from tests.unit.gm.test_plan import CLOUD, EDGE, NODES, report, seen, stored, written
 
 HELMET = stored(service())
 SITE = {"site": "north"}
 RAN = Status(phase="Running", conditions=[Condition(type="Running")])
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
 
 
 def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
@@ -27,9 +35,8 @@ def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
 
 
 def verdict(resource: Any, observed: Any) -> tuple[str, str, str]:
-    status = next(a for a in plan(resource, observed) if isinstance(a, WriteStatus)).status
-    last = status.conditions[-1]
-    return status.phase, last.reason, last.message
+    status = written(plan(resource, observed))
+    return status.phase, status.conditions[-1].reason, status.conditions[-1].message
 
 
 def test_no_selector_finds_a_drained_node_until_it_is_given_back() -> None:
@@ -42,21 +49,17 @@ def test_no_selector_finds_a_drained_node_until_it_is_given_back() -> None:
     assert set(nodes.match(SITE)) == {"edge0", "edge1"}
 
 
-def test_the_mark_outlives_the_presence_and_ends_with_the_node() -> None:
-    nodes = Nodes()
+def test_the_mark_outlives_the_presence_and_ends_with_the_node(nodes: Nodes) -> None:
     nodes.set_drained("edge0", drained=True)
-    nodes.process_presence(Presence(node="edge0", epoch=1, online=True, labels=SITE))
-    nodes.process_presence(Presence(node="edge0", epoch=1, online=False))
-    nodes.process_presence(Presence(node="edge0", epoch=2, online=True, labels=SITE))
-    assert nodes["edge0"].drained
-    assert set(nodes.match(SITE)) == set()
+    for message in (presence(1, labels=SITE), presence(1, online=False), presence(2, labels=SITE)):
+        nodes.process_presence(message)
+    assert (nodes["edge0"].drained, set(nodes.match(SITE))) == (True, set())
     nodes.remove("edge0")
-    nodes.process_presence(Presence(node="edge0", epoch=3, online=True, labels=SITE))
+    nodes.process_presence(presence(3, labels=SITE))
     assert set(nodes.match(SITE)) == {"edge0"}
 
 
-def test_of_a_drained_node_no_labels_need_to_be_known() -> None:
-    nodes = Nodes()
+def test_of_a_drained_node_no_labels_need_to_be_known(nodes: Nodes) -> None:
     nodes.set_drained("edge0", drained=True)
     assert not nodes.has_labels("edge0")
     nodes.process_sync("edge0", 1)
@@ -79,7 +82,7 @@ def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> Non
     # what is applied from now on, too
     later = stored(service("later", edge=SITE, cloud="edge0"))
     index.put(later.key, CONTROLLERS[later.kind.plural].entry(later))
-    assert dict(index.roles_by_node(later.key)) == {"edge1": frozenset({"edge"})}
+    assert dict(index.roles_by_node(later.key)) == {"edge1": EDGE}
     nodes.set_drained("edge0", drained=False)
     index.node_changed("edge0")
     assert {"edge0", "edge1"} == set(index.roles_by_node(later.key))
@@ -99,20 +102,14 @@ def test_a_service_leaves_a_drained_node_and_one_pinned_to_it_waits_for_it() -> 
 
 def test_a_selector_of_which_only_drained_nodes_are_left_says_so() -> None:
     resource = stored(service(edge=SITE))
-    presence = Presence(node="edge0", epoch=1, online=True, labels=SITE)
-    both = {
-        **NODES,
-        "edge0": Node("edge0", online=True, epoch=1, presence=presence, drained=True),
-        "edge1": node("edge1"),
-    }
+    both = {**NODES, "edge0": replace(NODES["edge0"], presence=presence(1, labels=SITE), drained=True)}
     assert verdict(resource, seen(placed={"cloud0": CLOUD}, nodes=both))[1] == "NodeDrained"
     assert verdict(resource, seen(placed={"cloud0": CLOUD}))[1] == "NoNode"
 
 
 def test_without_its_cloud_node_a_service_is_degraded_for_the_edge_answers() -> None:
     drained = {**NODES, "cloud0": replace(NODES["cloud0"], drained=True)}
-    observed = seen(
-        placed={"edge0": frozenset({"edge"})}, nodes=drained, reports={"edge0": report(HELMET, "edge0", "edge")}
-    )
+    placed, reports = {"edge0": EDGE}, {"edge0": report(HELMET, "edge0", "edge")}
+    observed = seen(placed=placed, nodes=drained, reports=reports)
     assert verdict(HELMET, replace(observed, status=RAN))[:2] == ("Degraded", "NodeDrained")
     assert verdict(HELMET, observed)[:2] == ("Pending", "NodeDrained"), "it has never started"

@@ -6,11 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from services.gm.app import GlobalManager
 from services.gm.cluster.sqlite_file import Database, StoreError
@@ -19,12 +17,12 @@ from services.gm.main import main
 NOBODY = "mqtt://127.0.0.1:1"
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """``main`` sets up logging for its process; here that is the process of other tests as well."""
-    yield
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+def refusal(capsys: pytest.CaptureFixture[str], store: Path, *options: str) -> str:
+    """Return what the process says as it ends with exit code 2."""
+    assert main(["--store", str(store), *options]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return error
 
 
 def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,10 +35,7 @@ def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture
 
 
 def test_a_wrong_address_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--store", str(tmp_path), "--broker", "http://x"]) == 2
-    error = capsys.readouterr().err
-    assert "--broker: 'http://x' is not accepted" in error
-    assert "Traceback" not in error
+    assert "--broker: 'http://x' is not accepted" in refusal(capsys, tmp_path, "--broker", "http://x")
 
 
 @pytest.mark.parametrize(("files", "said"), [((), "it holds no credentials"), (("tls.crt", "tls.key"), "mqtts://")])
@@ -49,8 +44,7 @@ def test_credentials_that_cannot_serve_are_one_line_and_exit_code_2(
 ) -> None:
     for file in files:
         (tmp_path / file).write_text("")
-    assert main(["--store", str(tmp_path), "--broker", NOBODY, "--credentials", str(tmp_path)]) == 2
-    error = capsys.readouterr().err.splitlines()
+    error = refusal(capsys, tmp_path, "--broker", NOBODY, "--credentials", str(tmp_path)).splitlines()
     assert error[0].startswith(f"halimede gm: --credentials: '{tmp_path}'")
     assert (len(error), said in error[0]) == (1, True)
 
@@ -59,11 +53,9 @@ def test_a_store_in_use_is_named_with_what_to_do_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Database(tmp_path / "store.db"):
-        assert main(["--store", str(tmp_path), "--broker", NOBODY]) == 2
-    error = capsys.readouterr().err
+        error = refusal(capsys, tmp_path, "--broker", NOBODY)
     assert str(tmp_path / "store.db") in error
     assert "--store" in error
-    assert "Traceback" not in error
 
 
 def test_what_goes_wrong_in_a_background_task_is_one_line_and_exit_code_2(
@@ -73,8 +65,7 @@ def test_what_goes_wrong_in_a_background_task_is_one_line_and_exit_code_2(
         raise StoreError("the disk is full: free some space")
 
     monkeypatch.setattr(GlobalManager, "_complain", breaks)
-    assert main(["--store", str(tmp_path), "--broker", NOBODY]) == 2
-    assert "halimede gm: the disk is full: free some space\n" in capsys.readouterr().err
+    assert "halimede gm: the disk is full: free some space\n" in refusal(capsys, tmp_path, "--broker", NOBODY)
 
 
 @pytest.mark.slow
@@ -89,7 +80,6 @@ def test_without_a_broker_it_says_so_goes_on_and_ends_cleanly_when_asked(
         env={**os.environ, "HALIMEDE_LOG": "json"},
     )
     try:
-        assert process.stderr is not None
         lines = []
         for line in process.stderr:
             lines.append(line)

@@ -9,41 +9,22 @@ import msgspec
 import pytest
 
 from halimede.api import Resource
-from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, TaskInfo, WorkerReport
+from halimede.messages import Histogram, Output, Status, TaskInfo, WorkerReport
 from services.gm.cluster.port import ClusterWorkers, NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
-from services.gm.controllers.base import Forget, Keep, Pods, Send, WriteStatus
-from services.gm.nodes import Node
+from services.gm.controllers.base import Keep, Send, ServiceWorkload, WriteStatus
 from tests.integration.gm_world import MULTI_EDGE, dataset, metric, model, multi_edge
-from tests.unit.gm.test_plan import deliveries, stored
-from tests.unit.gm.workloads.world import SETTINGS
+from tests.unit.gm.test_plan import NODES, deliveries, node, reported, seen_where, stored, written
+from tests.unit.gm.workloads.world import SECRETS, SETTINGS
 
-SMALL, FINDER, FRAMES = (
-    stored(model("small")),
-    stored(model("finder", url="https://u:p@h/f")),
-    stored(dataset("frames")),
-)
-
-
-def service(**workers: Any) -> Resource[Any]:
-    return stored(multi_edge(**workers))
-
-
-CROSSING = service(north="edge0", south="edge0", cloud="cloud0")
-
-
-def node(name: str, *, online: bool = True) -> Node:
-    return Node(name, online=online, epoch=1, presence=Presence(node=name, epoch=1, online=online))
+SMALL, FRAMES = stored(model("small")), stored(dataset("frames"))
+FINDER = stored(model("finder", url="https://u:p@h/f"))
+CROSSING = stored(multi_edge(north="edge0", south="edge0", cloud="cloud0"))
 
 
 def seen(**changes: Any) -> Observed:
-    fresh = Observed(
-        now="2026-01-01T00:00:00Z",
-        placed={"edge0": frozenset({"north", "south"}), "cloud0": frozenset({"joint"})},
-        nodes={name: node(name) for name in ("edge0", "edge1", "cloud0")},
-        references={SMALL.key: SMALL, FINDER.key: FINDER, FRAMES.key: FRAMES},
-    )
-    return replace(fresh, **changes)
+    placed = {"edge0": frozenset({"north", "south"}), "cloud0": frozenset({"joint"})}
+    return seen_where(placed, SMALL, FINDER, FRAMES, **{"nodes": NODES, **changes})
 
 
 def done(number: int) -> TaskInfo:
@@ -56,10 +37,7 @@ def worker(part: str, phase: Any = "Running", **more: Any) -> WorkerReport:
 
 
 def report(on: str, *workers: WorkerReport, counts: TaskInfo | None = None) -> NodeReport:
-    meta = CROSSING.metadata
-    output = Output(task_info=counts) if counts else None
-    status = NodeStatus(phase="Running", uid=meta.uid, observed_generation=1, workers=list(workers), output=output)
-    return NodeReport(CROSSING.key, on, status, edge=any(w.role == "edge" for w in workers))
+    return reported(CROSSING, on, *workers, output=Output(task_info=counts) if counts else None)
 
 
 def reports(*north: WorkerReport, joint: WorkerReport | None = None) -> dict[str, NodeReport]:
@@ -67,8 +45,7 @@ def reports(*north: WorkerReport, joint: WorkerReport | None = None) -> dict[str
 
 
 def status(resource: Resource[Any] = CROSSING, **changes: Any) -> Status:
-    [write] = [action for action in plan(resource, seen(**changes)) if isinstance(action, WriteStatus)]
-    return write.status
+    return written(plan(resource, seen(**changes)))
 
 
 def said(found: Status) -> dict[str, tuple[str, str, str]]:
@@ -93,11 +70,6 @@ def test_a_detector_is_a_model_like_the_other_and_the_dataset_goes_to_the_edge()
     assert Keep("edge0", resource.key, resource.metadata.uid) in deliveries(resource, without)
     made = CONTROLLERS[MULTI_EDGE].status(resource, without)
     assert made.conditions[-1].reason == "ModelNotFound"
-
-
-def test_a_node_that_has_no_worker_of_it_any_more_forgets_it() -> None:
-    sent = deliveries(CROSSING, seen(holders=frozenset({"edge0", "edge1"})))
-    assert sent[-1] == Forget("edge1", CROSSING.key, CROSSING.metadata.uid, 0)
 
 
 def test_two_workers_of_one_role_on_a_node_are_told_apart() -> None:
@@ -161,11 +133,7 @@ def test_distributions_stay_out_of_it() -> None:
     busy = msgspec.structs.replace(done(2), edge_latency=Histogram(buckets={"1": 2}))
     found = status(reports={"edge0": report("edge0", worker("north", task_info=busy), counts=busy)})
     north = next(each for each in found.workers if each.name == "north")
-    assert (north.output, found.output) != (None, None)
-    assert north.output is not None
-    assert north.output.task_info == done(2)
-    assert found.output is not None
-    assert found.output.task_info == done(2)
+    assert north.output.task_info == found.output.task_info == done(2)
 
 
 def test_planning_again_with_the_status_written_asks_for_no_second_write() -> None:
@@ -191,13 +159,10 @@ def pod(part: str, *, ready: bool = True) -> dict[str, Any]:
 @pytest.mark.parametrize(("ready", "phase"), [(True, "Running"), (False, "Pending")])
 def test_pods_say_how_workers_stand_and_nodes_what_they_have_done(ready: bool, phase: str) -> None:
     north = WorkerReport(name="pod-north", role="edge", phase="Running", task_info=done(2))
-    pods = ClusterWorkers(
-        {}, (pod("north", ready=ready), pod("joint")), {"halimede-edge-worker": {}, "halimede-cloud-worker": {}}
-    )
+    pods = ClusterWorkers({}, (pod("north", ready=ready), pod("joint")), SECRETS)
     settings = replace(SETTINGS, host_paths=("/models",))
-    found = status(reports={"edge0": report("edge0", north, counts=done(2))}, pods=Pods(pods, settings))
-    assert said(found) == {
-        "north": ("edge0", phase, ""), "south": ("", "Pending", ""), "joint": ("edge0", "Running", ""),
-    }  # fmt: skip
+    found = status(reports={"edge0": report("edge0", north, counts=done(2))}, workload=ServiceWorkload(pods, settings))
+    states = {"north": ("edge0", phase, ""), "south": ("", "Pending", ""), "joint": ("edge0", "Running", "")}
+    assert said(found) == states
     counted = {each.name: each.output.task_info for each in found.workers if each.output}
     assert counted == {"north": done(2), "south": None, "joint": None}

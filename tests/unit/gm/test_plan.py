@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,25 +34,42 @@ SMALL, BIG, FRAMES = stored(model("small")), stored(model("big")), stored(datase
 NODES = {name: node(name) for name in ("edge0", "edge1", "cloud0")}
 
 
+def seen_where(placed: Mapping[str, Collection[str]], /, *resources: Resource[Any], **changes: Any) -> Observed:
+    """Return what GM knows where the nodes of ``placed`` are online and these resources are there."""
+    nodes, references = {name: node(name) for name in placed}, {resource.key: resource for resource in resources}
+    fresh = {"now": "2026-01-01T00:00:00Z", "placed": placed, "nodes": nodes, "references": references}
+    return Observed(**{**fresh, **changes})
+
+
 def seen(**changes: Any) -> Observed:
-    fresh = Observed(
-        now="2026-01-01T00:00:00Z",
-        placed={"edge0": EDGE, "cloud0": CLOUD},
-        nodes=NODES,
-        references={SMALL.key: SMALL, BIG.key: BIG, FRAMES.key: FRAMES},
-    )
-    return replace(fresh, **changes)
+    return seen_where({"edge0": EDGE, "cloud0": CLOUD}, SMALL, BIG, FRAMES, **{"nodes": NODES, **changes})
+
+
+def written(actions: list[Any]) -> Status:
+    """Return the status that a plan writes."""
+    [write] = [action for action in actions if isinstance(action, WriteStatus)]
+    return write.status
+
+
+def verdict(status: Status) -> tuple[str, str]:
+    return status.phase, status.conditions[-1].reason
 
 
 def deliveries(resource: Resource[Any], observed: Observed) -> list[Any]:
     return [action for action in plan(resource, observed) if isinstance(action, Send | Keep | Forget)]
 
 
-def report(resource: Resource[Any], on: str, *roles: Any, phase: Any = "Running") -> NodeReport:
+def reported(resource: Resource[Any], on: str, *workers: WorkerReport, **fields: Any) -> NodeReport:
+    """Return what a node says of a resource; ``fields``: of the status."""
     meta = resource.metadata
+    status = {"phase": "Running", "uid": meta.uid, "observed_generation": meta.generation, "workers": list(workers)}
+    is_edge = any(worker.role == "edge" for worker in workers)
+    return NodeReport(resource.key, on, NodeStatus(**{**status, **fields}), edge=is_edge)
+
+
+def report(resource: Resource[Any], on: str, *roles: Any, phase: Any = "Running") -> NodeReport:
     workers = [WorkerReport(name=f"w-{role}", role=role, phase=phase) for role in roles]
-    status = NodeStatus(phase=phase, uid=meta.uid, observed_generation=meta.generation, workers=workers)
-    return NodeReport(resource.key, on, status, edge="edge" in roles)
+    return reported(resource, on, *workers, phase=phase)
 
 
 def test_each_node_gets_what_its_roles_name_and_then_the_service() -> None:
@@ -88,9 +106,8 @@ def test_a_node_whose_role_misses_something_keeps_what_it_has_and_the_others_go_
 
 def test_who_holds_a_service_without_a_role_in_it_forgets_it_but_may_take_this_generation_again() -> None:
     helmet = stored(service(), generation=3)
-    assert deliveries(helmet, seen(holders=frozenset({"edge0", "edge1"})))[-1] == Forget(
-        "edge1", helmet.key, "uid-helmet", 2
-    )
+    sent = deliveries(helmet, seen(holders=frozenset({"edge0", "edge1"})))
+    assert sent[-1] == Forget("edge1", helmet.key, "uid-helmet", 2)
 
 
 @pytest.mark.parametrize(
@@ -183,16 +200,10 @@ def test_deleting_waits_for_online_holders_alone() -> None:
 def test_a_model_is_ready_once_every_node_that_needs_it_has_it(
     placed: tuple[str, ...], reports: dict[str, str], phase: str, reason: str
 ) -> None:
-    observed = seen(
-        placed=dict.fromkeys(placed, frozenset()), reports={n: report(SMALL, n, phase=p) for n, p in reports.items()}
-    )
-    status = CONTROLLERS["models"].status(SMALL, observed)
+    made = {name: report(SMALL, name, phase=phase) for name, phase in reports.items()}
+    status = CONTROLLERS["models"].status(SMALL, seen(placed=dict.fromkeys(placed, frozenset()), reports=made))
     assert (status.phase, status.conditions[-1].reason) == (phase, reason)
     assert [n.node for n in status.nodes if n.phase != "Ready"] == [n for n in placed if reports.get(n) != "Ready"]
-
-
-def test_a_dataset_that_no_node_looks_for_is_unused() -> None:
-    assert CONTROLLERS["datasets"].status(FRAMES, seen(placed={})).phase == "Unused"
 
 
 def test_every_key_that_a_service_names_is_in_its_own_namespace() -> None:

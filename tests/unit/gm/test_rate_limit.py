@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from services.gm.rate_limit import EVENTS_ABOUT, EVENTS_OF, MAX_SUPPRESSED, EventDeduplicator
-from tests.simulated import simulated
 
-RATE, BURST = EVENTS_ABOUT
+pytestmark = pytest.mark.simulated
 
 
-@simulated
 async def test_one_event_over_and_over_is_left_out_and_counted_with_the_next() -> None:
-    events = EventDeduplicator()
-    told = [events.times("DeadLetter", "client/edge0") for _ in range(100)]
-    assert told == [1] * int(BURST) + [0] * (100 - int(BURST))
+    events, (rate, burst) = EventDeduplicator(), EVENTS_ABOUT
+    counts = [events.times("DeadLetter", "client/edge0") for _ in range(100)]
+    assert counts == [1] * int(burst) + [0] * (100 - int(burst))
     assert events.times("DeadLetter", "client/edge1") == 1
-    await asyncio.sleep(1 / RATE)
-    assert events.times("DeadLetter", "client/edge0") == 1 + 100 - BURST
+    await asyncio.sleep(1 / rate)
+    assert events.times("DeadLetter", "client/edge0") == 1 + 100 - burst
 
 
-@simulated
 async def test_one_reason_about_ever_new_things_is_left_out_in_bounds() -> None:
     events, burst = EventDeduplicator(), int(EVENTS_OF[1])
-    told = [events.times("NodeFlood", f"node/{number}") for number in range(burst + 2 * MAX_SUPPRESSED)]
-    assert told == [1] * burst + [0] * 2 * MAX_SUPPRESSED
+    counts = [events.times("NodeFlood", f"node/{number}") for number in range(burst + 2 * MAX_SUPPRESSED)]
+    assert counts == [1] * burst + [0] * 2 * MAX_SUPPRESSED
     assert len(events._suppressed) == MAX_SUPPRESSED
     assert events.times("NoPlacement", "node/1") == 1

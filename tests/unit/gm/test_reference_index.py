@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +44,7 @@ def test_after_any_history_placement_is_what_matching_everything_gives(steps: li
             key = Key(SERVICES, "default", name)
             if what == "put":
                 edge, cloud = detail  # type: ignore[misc]
-                entries[key] = CONTROLLERS[SERVICES].entry(parse(service(name, edge=edge, cloud=cloud)))
+                entries[key] = CONTROLLERS[SERVICES].entry(parse(service(name, edge=edge, cloud=cloud)))  # type: ignore[has-type]
             else:
                 entries.pop(key, None)
             index.put(key, entries.get(key))
@@ -98,14 +100,18 @@ def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() ->
     assert index.put(SMALL, None) == set()
 
 
+def placed(index: ReferenceIndex, **where: Any) -> tuple[Key, ReferenceEntry]:
+    entry = CONTROLLERS[SERVICES].entry(parse(service(**where)))
+    index.put(entry.resource.key, entry)
+    return entry.resource.key, entry
+
+
 def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
     nodes = Nodes()
     for name in ("edge0", "edge1", "cloud0", "cloud1"):
         nodes.register(name, RegisteredNode({"pool": name[:-1]}))
     index = ReferenceIndex(nodes, pods=True)
-    entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
-    key = entry.resource.key
-    index.put(key, entry)
+    key, _ = placed(index, edge="edge0", cloud={"pool": "cloud"})
     assert index.roles_by_node(key) == {"edge0": {"edge"}}
     assert index.set_scheduled(key, {"cloud": frozenset({"cloud1"}), "edge": frozenset({"edge1"})}) >= {key, BIG}
     assert index.roles_by_node(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
@@ -117,9 +123,7 @@ def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
 
 def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_them() -> None:
     index = ReferenceIndex(Nodes(), pods=True)
-    entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
-    key = entry.resource.key
-    index.put(key, entry)
+    key, entry = placed(index, edge="edge0", cloud={"pool": "cloud"})
     index.set_scheduled(key, {"cloud": frozenset({"cloud1"})})
     assert index.set_scheduled(key, {}) == set()
     assert "cloud1" in index.roles_by_node(key)
@@ -132,9 +136,7 @@ def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_
 
 def test_a_role_without_pods_keeps_its_nodes_while_pods_of_another_role_move() -> None:
     index = ReferenceIndex(Nodes(), pods=True)
-    entry = CONTROLLERS[SERVICES].entry(parse(service(edge={"pool": "edge"}, cloud={"pool": "cloud"})))
-    key = entry.resource.key
-    index.put(key, entry)
+    key, _ = placed(index, edge={"pool": "edge"}, cloud={"pool": "cloud"})
     index.set_scheduled(key, {"edge": frozenset({"edge0"}), "cloud": frozenset({"cloud0"})})
     assert index.set_scheduled(key, {"edge": frozenset({"edge1"}), "cloud": frozenset()}) == {key, SMALL, BIG}
     assert index.roles_by_node(key) == {"edge1": {"edge"}, "cloud0": {"cloud"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ KEY = Key("jointinferenceservices", "default", "helmet")
 
 def share(
     node: str,
-    *roles: str,
+    *roles: Any,
     phase: Any = "Running",
     online: bool = True,
     reported: bool = True,
@@ -28,16 +29,10 @@ def share(
     worker: Any = None,
 ) -> Share:
     known = Node(node, online=online, epoch=1, presence=Presence(node=node, epoch=1, online=online))
-    workers = [
-        worker or WorkerReport(name=f"w-{role}", role=role, phase=phase)  # type: ignore[arg-type]
-        for role in roles
-    ]
+    workers = [worker or WorkerReport(name=f"w-{role}", role=role, phase=phase) for role in roles]
+    output = Output(task_info=info) if info else None
     told = NodeStatus(
-        phase=node_phase or phase,
-        uid="u",
-        observed_generation=generation,
-        workers=workers,
-        output=Output(task_info=info) if info else None,
+        phase=node_phase or phase, uid="u", observed_generation=generation, workers=workers, output=output
     )
     return Share(node, frozenset(roles), known, NodeReport(KEY, node, told, edge="edge" in roles) if reported else None)
 
@@ -109,6 +104,14 @@ def test_the_phase_says_whether_samples_are_answered_and_the_reason_what_is_wron
     assert found.conditions[-1].type == phase
 
 
+def test_a_worker_that_runs_and_gets_no_frames_degrades_its_service_and_says_why() -> None:
+    message = "gate: Unreachable: nobody is there"
+    worker = WorkerReport(name="w", role="edge", phase="Running", reason="SourceFailed", message=message)
+    last = status(share("edge0", E, worker=worker)).conditions[-1]
+    assert (last.type, last.reason) == ("Degraded", "SourceFailed")
+    assert f"edge0: {message}" in last.message
+
+
 def test_a_named_node_that_was_never_seen_counts_as_missing_only() -> None:
     never = Share("ghost", frozenset({E}), None, None)
     found = status(never, missing=[Problem("NodeNotFound", "ghost")])
@@ -137,18 +140,12 @@ def test_samples_are_counted_where_they_were_accepted() -> None:
     edge = TaskInfo(inference_number=100, edge_inference_number=80, cloud_inference_number=20, hard_example_number=25)
     cloud = TaskInfo(inference_number=20, served=20)
     gone = TaskInfo(inference_number=7, lost=1)
-    left = [
-        NodeReport(KEY, "old", NodeStatus(phase="Running", uid="u", observed_generation=1,
-                                          output=Output(task_info=gone)), live=False, edge=True),
-        NodeReport(KEY, "old-cloud", NodeStatus(phase="Running", uid="u", observed_generation=1,
-                                            output=Output(task_info=cloud)), live=False, edge=False),
-    ]  # fmt: skip
+    left = [replace(share(f"old-{role}", role, info=info).report, live=False) for role, info in ((E, gone), (C, cloud))]
     found = status(share("e", E, info=edge), share("c", C, info=cloud), former=left)
     values = {m.key: m.value for m in found.metrics}
-    assert values["inferenceNumber"] == "107"
-    assert values["cloudInferenceNumber"] == "20"
-    assert values["lost"] == "1"
-    assert {n.node: n.task_info.inference_number for n in found.nodes if n.task_info} == {"e": 100, "c": 20, "old": 7}
+    assert (values["inferenceNumber"], values["cloudInferenceNumber"], values["lost"]) == ("107", "20", "1")
+    counted = {n.node: n.task_info.inference_number for n in found.nodes if n.task_info}
+    assert counted == {"e": 100, "c": 20, "old-edge": 7}
 
 
 def test_metrics_weigh_ratios_and_merge_distributions() -> None:
@@ -156,22 +153,15 @@ def test_metrics_weigh_ratios_and_merge_distributions() -> None:
     for _ in range(99):
         record(fast, 2.0)
     record(slow, 500.0)
-    values = {
-        m.key: m.value
-        for m in metrics(
-            [
-                TaskInfo(inference_number=300, upload_cloud_ratio=0.1, edge_latency=fast),
-                TaskInfo(inference_number=100, upload_cloud_ratio=0.5, edge_latency=slow),
-            ]
-        )
-    }
+    many = TaskInfo(inference_number=300, upload_cloud_ratio=0.1, edge_latency=fast)
+    few = TaskInfo(inference_number=100, upload_cloud_ratio=0.5, edge_latency=slow)
+    values = {m.key: m.value for m in metrics([many, few])}
     assert values["uploadCloudRatio"] == "0.2"
-    assert float(values["edgeLatencyP50Ms"]) == pytest.approx(2, rel=0.05)
-    assert float(values["edgeLatencyP99Ms"]) == pytest.approx(2, rel=0.05)
+    assert [float(values[f"edgeLatencyP{n}Ms"]) for n in (50, 99)] == pytest.approx([2, 2], rel=0.05)
     assert "offloadLatencyP50Ms" not in values
     worked = {m.key: m.value for m in metrics([], [TaskInfo(queue_latency=fast), TaskInfo(compute_latency=slow)])}
-    assert float(worked["queueLatencyP50Ms"]) == pytest.approx(2, rel=0.05)
-    assert float(worked["computeLatencyP99Ms"]) == pytest.approx(500, rel=0.05)
+    latencies = [float(worked[key]) for key in ("queueLatencyP50Ms", "computeLatencyP99Ms")]
+    assert latencies == pytest.approx([2, 500], rel=0.05)
     assert {m.key: m.value for m in metrics([])}["uploadCloudRatio"] == "0"
 
 
@@ -181,8 +171,7 @@ def test_a_status_has_the_latencies_of_all_cloud_workers_and_its_nodes_have_none
     cloud = TaskInfo(served=1, queue_latency=taken, compute_latency=taken, edge_latency=taken, offload_latency=taken)
     found = status(share("e", E, info=TaskInfo(queued=2)), share("c", C, info=cloud))
     values = {m.key: m.value for m in found.metrics}
-    assert float(values["queueLatencyP50Ms"]) == pytest.approx(3, rel=0.05)
-    assert float(values["computeLatencyP50Ms"]) == pytest.approx(3, rel=0.05)
+    assert [float(values[f"{part}LatencyP50Ms"]) for part in ("queue", "compute")] == pytest.approx([3, 3], rel=0.05)
     assert values["queued"] == "2"
     assert "edgeLatencyP50Ms" not in values  # of edge workers alone
     (summary,) = [node.task_info for node in found.nodes if node.node == "c" and node.task_info]
@@ -193,30 +182,29 @@ def test_a_status_has_the_latencies_of_all_cloud_workers_and_its_nodes_have_none
 def test_a_thousand_nodes_and_more_fit_and_those_in_trouble_are_shown() -> None:
     shares = [share(f"n{n}", E, phase="Pending" if n == 1500 else "Running") for n in range(2000)]
     found = status(*shares)
-    assert found.active == 1999
-    assert len(found.nodes) == MAX_SHOWN_NODES
-    assert found.nodes[0].node == "n1500"
+    assert (found.active, len(found.nodes), found.nodes[0].node) == (1999, MAX_SHOWN_NODES, "n1500")
+
+
+def condition(found: Status, kind: str) -> tuple[str, str, str, str] | None:
+    conditions = (c for c in found.conditions if c.type == kind)
+    return next(((c.status, c.reason, c.message, c.last_transition_time) for c in conditions), None)
 
 
 def test_an_edited_script_is_a_condition_with_both_digests_until_the_service_is_edited() -> None:
-    def shares(digest: str) -> list[Share]:
-        edge = share("e0", E)
-        assert edge.report
-        edge.report.status.code["/x.py"] = digest
-        return [edge]
+    def edge(digest: str) -> Share:
+        edge_share = share("e0", E)
+        edge_share.report.status.code["/x.py"] = digest
+        return edge_share
 
-    def code(found: Status) -> tuple[str, str] | None:
-        conditions = (c for c in found.conditions if c.type == "Code")
-        return next(((c.message.partition(": workers")[0], c.last_transition_time) for c in conditions), None)
-
-    before = status(*shares("a" * 64))
-    assert code(before) is None
-    changed = status(*shares("b" * 64), previous=before, now="t2")
-    assert code(changed) == ("node e0: /x.py: sha256 aaaaaaaaaaaa.. -> bbbbbbbbbbbb..", "t2")
-    assert changed.conditions[-1].type == "Running"
-    later = status(*shares("b" * 64), previous=changed, now="t3")
-    assert code(later) == code(changed)
-    assert code(status(*shares("b" * 64), previous=later, now="t4", generation=8)) is None
+    before = status(edge("a" * 64))
+    assert condition(before, "Code") is None
+    changed = status(edge("b" * 64), previous=before, now="t2")
+    *_, message, began = condition(changed, "Code")
+    assert message.startswith("node e0: /x.py: sha256 aaaaaaaaaaaa.. -> bbbbbbbbbbbb..: workers")
+    assert (began, changed.conditions[-1].type) == ("t2", "Running")
+    later = status(edge("b" * 64), previous=changed, now="t3")
+    assert condition(later, "Code") == condition(changed, "Code")
+    assert condition(status(edge("b" * 64), previous=later, now="t4", generation=8), "Code") is None
 
 
 def test_a_cloud_that_takes_too_little_is_a_condition_beside_the_phase_with_the_figures_of_all_edges() -> None:
@@ -227,18 +215,15 @@ def test_a_cloud_that_takes_too_little_is_a_condition_beside_the_phase_with_the_
         ]
         return [share(f"e{i}", E, info=info, online=online) for i, info in enumerate(infos)]
 
-    def overload(found: Status) -> tuple[str, str, str, str] | None:
-        conditions = (c for c in found.conditions if c.type == "Overload")
-        return next(((c.status, c.reason, c.message, c.last_transition_time) for c in conditions), None)
-
     before = status(*edges(overloaded=0))
-    assert (overload(before), before.overload) == (None, "")
+    assert (condition(before, "Overload"), before.overload) == (None, "")
     during = status(*edges(overloaded=1), previous=before, now="t2")
-    assert overload(during) == ("True", "CloudTooSlow", "takes 0.8 samples/s, 9/s are hard", "t2")
+    later = status(*edges(overloaded=1), previous=during, now="t3")
+    for found in (during, later):
+        assert condition(found, "Overload") == ("True", "CloudTooSlow", "takes 0.8 samples/s, 9/s are hard", "t2")
     assert during.overload == "CloudTooSlow: takes 0.8 samples/s, 9/s are hard"
     assert (during.phase, during.conditions[-1].type) == ("Running", "Running")
-    later = status(*edges(overloaded=1), previous=during, now="t3")
-    assert overload(later) == ("True", "CloudTooSlow", "takes 0.8 samples/s, 9/s are hard", "t2")
     after = status(*edges(overloaded=0), previous=later, now="t4")
-    assert (overload(after), after.overload) == (("False", "CloudFastEnough", "it takes what is hard", "t4"), "")
+    assert condition(after, "Overload") == ("False", "CloudFastEnough", "it takes what is hard", "t4")
+    assert after.overload == ""
     assert status(*edges(overloaded=1, online=False)).overload == "", "what a node said before it went offline is over"

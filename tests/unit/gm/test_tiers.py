@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from halimede.api import Resource
-from halimede.messages import NodeStatus, Output, Status, TaskInfo, WorkerReport
+from halimede.messages import Output, Status, TaskInfo, WorkerReport
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import Observed, plan
-from services.gm.controllers.base import Keep, Send, WriteStatus
+from services.gm.controllers.base import Keep, Send
 from tests.integration.gm_world import metric, model, service
-from tests.unit.gm.test_plan import BIG, SMALL, deliveries, node, stored
+from tests.unit.gm.test_plan import BIG, SMALL, deliveries, node, reported, seen_where, stored, verdict, written
 
 MIDDLE, FOUND = stored(model("middle")), stored(model("found", url="/found.json", format="calibration"))
 
 
-def tiered(**gate: Any) -> Resource[Any]:
-    template = {"spec": {"nodeName": "gate0", "containers": [{"name": "worker", "image": "halimede/worker"}]}}
-    said = {"name": "gate", "model": {"name": "middle"}, "hardExampleMining": {"name": "Margin"}, "template": template}
-    return stored(service(tiers=[{**said, **gate}]))
-
-
-SITE = tiered(calibration={"name": "found"})
+TEMPLATE = {"spec": {"nodeName": "gate0", "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+GATE = {"model": {"name": "middle"}, "calibration": {"name": "found"}, "hardExampleMining": {"name": "Margin"}}
+SITE = stored(service(tiers=[{"name": "gate", "template": TEMPLATE, **GATE}]))
 
 
 def seen(**changes: Any) -> Observed:
-    fresh = Observed(
-        now="2026-01-01T00:00:00Z",
-        placed={"edge0": frozenset({"edge"}), "gate0": frozenset({"gate"}), "cloud0": frozenset({"cloud"})},
-        nodes={name: node(name) for name in ("edge0", "gate0", "cloud0")},
-        references={each.key: each for each in (SMALL, MIDDLE, BIG, FOUND)},
-    )
-    return replace(fresh, **changes)
+    placed = {"edge0": frozenset({"edge"}), "gate0": frozenset({"gate"}), "cloud0": frozenset({"cloud"})}
+    return seen_where(placed, SMALL, MIDDLE, BIG, FOUND, **changes)
 
 
 def report(on: str, part: str, phase: Any = "Running", **done: int) -> NodeReport:
     role: Any = "edge" if part == "edge" else "cloud"
     info = TaskInfo(**done)  # type: ignore[arg-type]  # counts alone
     worker = WorkerReport(name=f"w-{part}", role=role, part=part, phase=phase, task_info=info)
-    meta = SITE.metadata
-    status = NodeStatus(
-        phase=phase, uid=meta.uid, observed_generation=1, workers=[worker], output=Output(task_info=info)
-    )
-    return NodeReport(SITE.key, on, status, edge=role == "edge")
+    return reported(SITE, on, worker, phase=phase, output=Output(task_info=info))
 
 
 def reports(gate: Any = "Running") -> dict[str, NodeReport]:
@@ -55,8 +40,7 @@ def reports(gate: Any = "Running") -> dict[str, NodeReport]:
 
 
 def status(**changes: Any) -> Status:
-    [write] = [action for action in plan(SITE, seen(**changes)) if isinstance(action, WriteStatus)]
-    return write.status
+    return written(plan(SITE, seen(**changes)))
 
 
 def test_each_node_gets_the_models_of_its_tier_and_the_service() -> None:
@@ -72,7 +56,7 @@ def test_a_tier_whose_model_is_missing_is_named_and_the_others_go_on() -> None:
     assert Keep("gate0", SITE.key, SITE.metadata.uid) in deliveries(SITE, seen(references=references))
     assert Send("edge0", SITE) in deliveries(SITE, seen(references=references))
     found = status(references=references, reports={k: v for k, v in reports().items() if k != "gate0"})
-    assert (found.phase, found.conditions[-1].reason) == ("Degraded", "ModelNotFound")
+    assert verdict(found) == ("Degraded", "ModelNotFound")
     assert "default/models/middle" in found.conditions[-1].message
     (gate,) = (worker for worker in found.workers if worker.name == "gate")
     assert (gate.phase, gate.reason, gate.node) == ("Pending", "ModelNotFound", "gate0")
@@ -81,11 +65,11 @@ def test_a_tier_whose_model_is_missing_is_named_and_the_others_go_on() -> None:
 def test_a_tier_on_a_node_that_there_is_not_is_named() -> None:
     nodes = {name: node(name) for name in ("edge0", "cloud0")}
     found = status(nodes=nodes, reports={k: v for k, v in reports().items() if k != "gate0"})
-    assert (found.phase, found.conditions[-1].reason) == ("Degraded", "NodeNotFound")
+    assert verdict(found) == ("Degraded", "NodeNotFound")
     assert found.conditions[-1].message.startswith("spec.tiers[0].template.spec.nodeName: node gate0")
 
 
-def test_the_status_says_of_each_tier_how_it_is_and_what_it_did() -> None:
+def test_the_status_says_of_each_tier_how_it_is_and_what_it_did_and_counts_a_sample_once() -> None:
     found = status(reports=reports())
     assert found.phase == "Running"
     assert {w.name: (w.role, w.node, w.phase) for w in found.workers} == {
@@ -99,21 +83,14 @@ def test_the_status_says_of_each_tier_how_it_is_and_what_it_did() -> None:
     keys = [each.key for each in found.metrics]
     assert not {"deferred.cloud", "served.edge"} & set(keys), "the last one asks nobody, the first is the service's own"
     (gate,) = (worker.output for worker in found.workers if worker.name == "gate")
-    assert gate
-    assert gate.task_info
-    assert gate.task_info.deferred == 2
-    assert len(gate.models) == 2
-
-
-def test_a_sample_counts_once_however_many_tiers_had_it() -> None:
-    found = status(reports=reports())
-    assert (metric(found, "inferenceNumber"), metric(found, "cloudInferenceNumber")) == ("10", "6")
-    assert metric(found, "uploadedBytes") == "600"
+    assert (gate.task_info.deferred, len(gate.models)) == (2, 2)
+    counts = [metric(found, key) for key in ("inferenceNumber", "cloudInferenceNumber", "uploadedBytes")]
+    assert counts == ["10", "6", "600"]
 
 
 def test_a_dead_tier_degrades_the_service() -> None:
     found = status(reports=reports(gate="Failed"))
-    assert (found.phase, found.conditions[-1].reason) == ("Degraded", "WorkerFailed")
+    assert verdict(found) == ("Degraded", "WorkerFailed")
     assert found.conditions[-1].message.startswith("gate worker on node gate0")
 
 
@@ -123,7 +100,6 @@ def test_what_a_tier_did_on_a_node_that_has_left_goes_on_counting() -> None:
 
 
 def test_without_tiers_nothing_is_said_of_them() -> None:
-    plain = stored(service())
-    [write] = [a for a in plan(plain, seen(reports={})) if isinstance(a, WriteStatus)]
-    assert write.status.workers == []
-    assert not [each for each in write.status.metrics if "." in each.key]
+    found = written(plan(stored(service()), seen(reports={})))
+    assert found.workers == []
+    assert not [each for each in found.metrics if "." in each.key]

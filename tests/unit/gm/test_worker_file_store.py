@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from halimede.blobs.admin import ManagedCache
@@ -10,13 +11,11 @@ from halimede.models import Cache
 from services.gm.worker_file_store import WorkerFileStore
 
 
-async def test_a_file_that_nothing_names_leaves_the_store_and_would_be_fetched_again(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    part = tmp_path / "part"
-    part.write_bytes(b"model")
-    digest = "9372c470eeadd5ecd9c3c74c2b3cb633f8e2f2fad799250a0f70d652b6b825e4"
-    cache.keep(part, digest)
-    files = WorkerFileStore(lambda _: None)
+async def test_a_file_of_workers_that_nothing_names_leaves_its_store_and_would_be_fetched_again(tmp_path: Path) -> None:
+    cache, files = Cache(tmp_path), WorkerFileStore(lambda _: None)
+    (tmp_path / "part").write_bytes(b"model")
+    digest = hashlib.sha256(b"model").hexdigest()
+    cache.keep(tmp_path / "part", digest)
     files.open(MemoryBus("gm-blobs", MemoryBroker()), ManagedCache(cache, 1000))
     files.states[digest] = ""
     await files.drop(digest)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from typing import Any
+
+import pytest
 
 from halimede.errors import HalimedeError
-from services.gm.workqueue import WorkQueue
-from tests.simulated import simulated
+from services.gm.workqueue import WORKERS, WorkQueue
+
+pytestmark = pytest.mark.simulated
 
 
 class Worker:
@@ -35,48 +40,35 @@ class Worker:
         await asyncio.wait([task])
 
 
-@simulated
-async def test_a_key_added_many_times_is_worked_on_once() -> None:
-    worker = Worker()
-    for _ in range(5):
-        worker.queue.add("a")
-        worker.queue.add("b")
-    await worker.run(10)
-    assert worker.done == [(0, "a"), (0, "b")]
+SPACED = {"spaced": True}
 
 
-@simulated
-async def test_a_key_added_while_it_is_worked_on_is_worked_on_again_afterwards() -> None:
-    worker = Worker(duration=2)
-    worker.queue.add("a")
-    asyncio.get_running_loop().call_later(1, worker.queue.add, "a")
-    await worker.run(10)
-    assert worker.done == [(0, "a"), (2, "a")]
+@pytest.mark.parametrize(
+    ("work", "added", "done"),
+    [
+        ({}, [(0, "a", {}), (0, "b", {})] * 5, [(0, "a"), (0, "b")]),
+        ({"duration": 2}, [(0, "a", {}), (1, "a", {})], [(0, "a"), (2, "a")]),
+        ({}, [(0, "a", {"at": 5}), (0, "a", {"at": 3}), (0, "a", {"at": 7})], [(3, "a")]),
+        (
+            {"spacing": 1},
+            [*((n / 10, "a", SPACED) for n in range(25)), (5, "a", SPACED), (5.5, "a", {})],
+            [(0, "a"), (1, "a"), (2, "a"), (3, "a"), (5, "a"), (5.5, "a")],
+        ),
+        ({"spacing": 1, "duration": 0.3}, [(n / 2, "a", SPACED) for n in range(20)], [(0, "a"), (3, "a"), (6, "a")]),
+    ],
+    ids=[
+        "once, however often it is added", "again, if it is added meanwhile", "at the earliest of its times",
+        "with a distance, unless it is urgent", "with more distance, if the work takes long",
+    ],
+)  # fmt: skip
+async def test_a_key_is_worked_on(work: dict[str, float], added: list[Any], done: list[Any]) -> None:
+    worker, loop = Worker(**work), asyncio.get_running_loop()
+    for after_s, key, options in added:
+        loop.call_at(after_s, functools.partial(worker.queue.add, key, **options))
+    await worker.run(8)
+    assert worker.done == done
 
 
-@simulated
-async def test_an_earlier_time_replaces_a_later_one() -> None:
-    worker = Worker()
-    worker.queue.add("a", at=5)
-    worker.queue.add("a", at=3)
-    worker.queue.add("a", at=7)
-    await worker.run(10)
-    assert worker.done == [(3, "a")]
-
-
-@simulated
-async def test_spaced_keys_keep_their_distance_and_urgent_ones_do_not() -> None:
-    worker = Worker(spacing=1)
-    loop = asyncio.get_running_loop()
-    for n in range(25):
-        loop.call_later(n / 10, lambda: worker.queue.add("a", spaced=True))
-    loop.call_later(5.0, lambda: worker.queue.add("a", spaced=True))
-    loop.call_later(5.5, lambda: worker.queue.add("a"))
-    await worker.run(10)
-    assert worker.done == [(0, "a"), (1, "a"), (2, "a"), (3, "a"), (5, "a"), (5.5, "a")]
-
-
-@simulated
 async def test_a_failing_key_comes_again_ever_later_and_holds_nobody_up() -> None:
     worker = Worker()
     worker.failures = [HalimedeError("mine"), RuntimeError("a bug"), HalimedeError("mine")]
@@ -88,7 +80,6 @@ async def test_a_failing_key_comes_again_ever_later_and_holds_nobody_up() -> Non
     assert worker.done[3:] == [(3.5, "b"), (7, "a")]
 
 
-@simulated
 async def test_a_slow_key_does_not_stop_the_others() -> None:
     worker = Worker(duration=5)
     for key in "abc":
@@ -97,7 +88,6 @@ async def test_a_slow_key_does_not_stop_the_others() -> None:
     assert [key for _, key in worker.done] == ["a", "b", "c"]
 
 
-@simulated
 async def test_what_somebody_waits_for_comes_before_what_is_due_already() -> None:
     worker = Worker(duration=1)
     for number in range(20):
@@ -108,10 +98,15 @@ async def test_what_somebody_waits_for_comes_before_what_is_due_already() -> Non
     assert worker.done[-1][0] == 2
 
 
-@simulated
-async def test_work_that_takes_long_is_spaced_further() -> None:
-    worker = Worker(spacing=1, duration=0.3)
-    for second in range(20):
-        asyncio.get_running_loop().call_later(second / 2, lambda: worker.queue.add("a", spaced=True))
-    await worker.run(8)
-    assert [at for at, _ in worker.done] == [0, 3, 6]
+async def test_keys_that_are_due_pass_and_later_ones_are_not_waited_for() -> None:
+    worker = Worker(duration=2)
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(worker.queue.run())
+    for number in range(WORKERS + 1):
+        worker.queue.add(f"{number}")
+    worker.queue.add("later", at=50)
+    await worker.queue.let_pass(1)
+    assert (len(worker.done), loop.time()) == (WORKERS, 1), "one is still due: the wait ends at its limit"
+    await worker.queue.let_pass(10)
+    assert (len(worker.done), loop.time()) == (WORKERS + 1, 2)
+    running.cancel()

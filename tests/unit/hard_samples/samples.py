@@ -13,14 +13,7 @@ def sample(number: int, data: bytes = b"picture", **changes: Any) -> KeptSample:
     """Return the sample of that number, with what was said of it."""
     id_ = f"{number:032x}"
     boxes = changes.pop("boxes", None)
-    said: dict[str, Any] = {
-        "by": "cloud",
-        "label": "5",
-        "camera": "cam0",
-        "hard": True,
-        "worker": "c",
-        "model": "v2",
-    } | changes
+    said = {"by": "cloud", "label": "5", "camera": "cam0", "hard": True, "worker": "c", "model": "v2", **changes}
     edge = said.pop("edge", Prediction(label="3", score=0.4, embeddings=b"1234"))
     final = Prediction(label=said["label"], score=0.9, boxes=boxes)
     result = Result(id=id_, service="digits", score=0.9, prediction=final, **said)

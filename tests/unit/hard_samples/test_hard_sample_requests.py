@@ -115,7 +115,7 @@ async def test_pages_without_an_end_are_an_error(step: int, monkeypatch: pytest.
 
 
 async def test_a_store_as_full_as_a_service_may_ask_for_is_listed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {field.name: field.type.type for field in type_info(KeepHardSamples).fields}
+    limits = {field.name: field.type.type for field in type_info(KeepHardSamples).fields}  # type: ignore[attr-defined]
     one, most = entry(SAMPLE, 1), limits["max_samples"].le
     page = KeptReply(worker="e", node="edge0", entries=[one] * ((most - 1) // 9), next=10)
     following = [msgspec.structs.replace(page, next=number) for number in range(9, 1, -1)]
@@ -124,7 +124,7 @@ async def test_a_store_as_full_as_a_service_may_ask_for_is_listed_to_its_end(mon
     async def answer(_: KeptSamples, wanted: KeptRequest) -> KeptReply:
         return following[10 - wanted.before]
 
-    monkeypatch.setattr(KeptSamples, "_one", answer)  # a million entries over a bus would take minutes
+    monkeypatch.setattr(KeptSamples, "_first_reply", answer)  # a million entries over a bus would take minutes
     kept = KeptSamples(MemoryBus("asker", MemoryBroker()))
     count = 0
     async for _ in kept.entries(page, KeptRequest()):

@@ -16,9 +16,8 @@ from halimede.errors import TooLargeError
 from halimede.frames import new_frame
 from halimede.hard_samples import store as store_module
 from halimede.hard_samples.store import (
-    BLOCK,
-    MAX_TEXT,
-    REMOVED,
+    DISK_BLOCK,
+    REMOVED_ERROR,
     HardSampleServer,
     HardSampleStore,
     describe,
@@ -47,24 +46,13 @@ def stored(folder: Path, count: int = 3, **bounds: int) -> HardSampleStore:
 @pytest.mark.parametrize(
     ("wanted", "does_fit"),
     [
-        ({}, True),
-        ({"camera": "cam0"}, True),
-        ({"camera": "cam1"}, False),
-        ({"by": "cloud"}, True),
-        ({"by": "edge"}, False),
-        ({"reason": "Margin"}, True),
-        ({"reason": "Entropy"}, False),
-        ({"label": "5"}, True),
-        ({"label": "3"}, True),
-        ({"label": "4"}, False),
-        ({"disagree": True}, True),
-        ({"stratum": "hard"}, True),
-        ({"stratum": "easy"}, False),
-        ({"since_ns": 7 * 10**9}, True),
-        ({"since_ns": 7 * 10**9 + 1}, False),
+        ({}, True), ({"camera": "cam0"}, True), ({"camera": "cam1"}, False), ({"by": "cloud"}, True),
+        ({"by": "edge"}, False), ({"reason": "Margin"}, True), ({"reason": "Entropy"}, False), ({"label": "5"}, True),
+        ({"label": "3"}, True), ({"label": "4"}, False), ({"disagree": True}, True), ({"stratum": "hard"}, True),
+        ({"stratum": "easy"}, False), ({"since_ns": 7 * 10**9}, True), ({"since_ns": 7 * 10**9 + 1}, False),
         ({"camera": "cam0", "by": "edge"}, False),
     ],
-)
+)  # fmt: skip
 def test_a_sample_fits_a_request_in_all_its_fields(wanted: dict[str, Any], does_fit: bool) -> None:
     assert matches(sample(7, reason="Margin"), KeptRequest(**wanted)) is does_fit
 
@@ -98,7 +86,6 @@ def test_long_texts_of_a_sample_are_cut_in_its_summary() -> None:
 
 def test_features_of_both_answers_are_left_out_and_all_else_stays() -> None:
     found = sample(1)
-    assert found.edge is not None
     assert (found.edge.embeddings, found.edge.label, found.edge.score) == (None, "3", 0.4)
     result = msgspec.structs.replace(found.result, prediction=Prediction(label="5", score=0.9, embeddings=b"1234"))
     again = describe(result, None, namespace="n", now_ns=5, model="m", digest="d")
@@ -108,15 +95,9 @@ def test_features_of_both_answers_are_left_out_and_all_else_stays() -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "form", "size"),
     [
-        ((4, 6), np.uint8, "png", (6, 4)),
-        ((4, 6, 1), np.uint8, "png", (6, 4)),
-        ((4, 6, 3), np.uint8, "png", (6, 4)),
-        ((4, 6, 2), np.uint8, "npy", (0, 0)),
-        ((4, 6, 4), np.uint8, "npy", (0, 0)),
-        ((6,), np.uint8, "npy", (0, 0)),
-        ((2, 4, 6, 3), np.uint8, "npy", (0, 0)),
-        ((4, 6), np.float32, "npy", (0, 0)),
-        ((4, 6, 3), np.float32, "npy", (0, 0)),
+        *((shape, np.uint8, "png", (6, 4)) for shape in ((4, 6), (4, 6, 1), (4, 6, 3))),
+        *((shape, np.uint8, "npy", (0, 0)) for shape in ((4, 6, 2), (4, 6, 4), (6,), (2, 4, 6, 3))),
+        *((shape, np.float32, "npy", (0, 0)) for shape in ((4, 6), (4, 6, 3))),
     ],
 )
 def test_pixels_are_stored_as_a_picture_if_they_are_one(
@@ -156,15 +137,14 @@ def test_a_search_goes_on_after_the_samples_that_were_read(
 
 
 def test_a_sample_that_just_fits_is_stored_and_a_larger_one_is_not(tmp_path: Path) -> None:
-    samples = HardSampleStore(tmp_path, 2 * BLOCK, 10)
-    samples.add(sample(1), b"x" * BLOCK)
-    assert (len(samples), samples.bytes, samples.added) == (1, 2 * BLOCK, 1)
+    samples = HardSampleStore(tmp_path, 2 * DISK_BLOCK, 10)
+    samples.add(sample(1), b"x" * DISK_BLOCK)
+    assert (len(samples), samples.bytes, samples.added) == (1, 2 * DISK_BLOCK, 1)
     with pytest.raises(TooLargeError):
-        samples.add(sample(2), b"x" * (BLOCK + 1))
+        samples.add(sample(2), b"x" * (DISK_BLOCK + 1))
     assert (sample(1).id in samples, len(samples), samples.added) == (True, 1, 1)
     samples.add(sample(3), DATA)
-    assert (sample(1).id in samples, sample(3).id in samples, samples.bytes) == (False, True, 2 * BLOCK)
-    assert MAX_TEXT == 1024**2
+    assert (sample(1).id in samples, sample(3).id in samples, samples.bytes) == (False, True, 2 * DISK_BLOCK)
 
 
 def test_a_folder_is_read_once_and_not_with_each_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +181,9 @@ def test_documents_of_another_process_are_read_by_age_up_to_the_last(tmp_path: P
     (tmp_path / f"000000000009-{'0' * 32}.json").write_text("{")
     names = sorted(path.name for path in tmp_path.glob("0*.json"))
     assert last_stored(tmp_path) == names[-1]
-    assert [int(stored_sample.id, 16) for stored_sample, _ in stored_samples(tmp_path)] == [1, 2, 3]
-    assert [int(stored_sample.id, 16) for stored_sample, _ in stored_samples(tmp_path, newest_first=True)] == [3, 2, 1]
-    assert [int(stored_sample.id, 16) for stored_sample, _ in stored_samples(tmp_path, last=names[1])] == [1, 2]
+    options: dict[str, Any]
+    for options, numbers in (({}, [1, 2, 3]), ({"newest_first": True}, [3, 2, 1]), ({"last": names[1]}, [1, 2])):
+        assert [int(document.id, 16) for document, _ in stored_samples(tmp_path, **options)] == numbers
     assert all(path.read_bytes() == DATA for _, path in stored_samples(tmp_path))
 
 
@@ -230,7 +210,6 @@ async def test_a_worker_replies_to_requests_for_all_or_for_itself_alone(tmp_path
     worker = Requests(tmp_path)
     for fields in ({}, {"worker": "w0"}, {"namespace": "default", "service": "digits"}, NAMES):
         reply = await worker.reply(**fields)
-        assert reply is not None
         assert (reply.samples, reply.room, reply.worker, reply.node) == (3, worker.samples.bytes, "w0", "edge0")
         assert len(reply.entries) == 3
     for name in NAMES:
@@ -240,14 +219,12 @@ async def test_a_worker_replies_to_requests_for_all_or_for_itself_alone(tmp_path
 async def test_a_sample_that_is_not_here_is_an_error_only_of_the_worker_that_was_named(tmp_path: Path) -> None:
     worker = Requests(tmp_path)
     reply = await worker.reply(id=sample(2).id)
-    assert reply is not None
     assert (reply.sample is not None, reply.data, reply.error) == (True, DATA, "")
     person = PersonLabel(label="1", by="anna")
     for more in ({}, {"person": person}):
         assert await worker.reply(id=sample(9).id, **more) is None
         named = await worker.reply(id=sample(9).id, worker="w0", **more)
-        assert named is not None
-        assert named.error == REMOVED
+        assert named.error == REMOVED_ERROR
 
 
 async def test_a_label_that_is_no_class_is_refused_where_the_sample_is(tmp_path: Path) -> None:
@@ -255,17 +232,12 @@ async def test_a_label_that_is_no_class_is_refused_where_the_sample_is(tmp_path:
     wrong, right = PersonLabel(label="9", by="anna"), PersonLabel(label="2", by="anna")
     assert await worker.reply(id=sample(9).id, person=wrong) is None
     refused = await worker.reply(id=sample(1).id, person=wrong)
-    assert refused is not None
     assert refused.error == "label '9' is no class of the model: use one of 1, 2"
     stored_label = await worker.reply(id=sample(1).id, person=right)
-    assert stored_label is not None
-    assert stored_label.sample is not None
     assert stored_label.sample.labels == [right]
 
 
-async def test_a_store_that_cannot_be_read_is_an_error_with_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_cannot_be_read_says_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Requests(tmp_path)
 
     def fails(*_: object) -> None:
@@ -273,5 +245,4 @@ async def test_a_store_that_cannot_be_read_is_an_error_with_the_cause(
 
     monkeypatch.setattr(worker.samples, "page", fails)
     reply = await worker.reply()
-    assert reply is not None
     assert reply.error == "its store cannot be read: Input/output error"

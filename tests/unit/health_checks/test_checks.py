@@ -1,4 +1,4 @@
-"""Each check: the facts with which it gives a row, and those with which it does not."""
+"""Each check: the facts with which it gives a row, and those with which it does not; what there is to do about it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from halimede.cli.commands.status import Snapshot, document
+from halimede.cli.system_facts import SystemAnswers
 from halimede.health_checks.check import Check
 from halimede.health_checks.facts import (
     BusFacts,
@@ -21,6 +23,7 @@ from halimede.health_checks.facts import (
     SystemFacts,
 )
 from halimede.health_checks.registry import CHECKS, examine
+from halimede.health_checks.resources import examine_kind
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 from halimede.topics import NODE_CAMERA_STATUS
 
@@ -60,8 +63,12 @@ def with_node(**fields: Any) -> SystemFacts:
     return replace(WELL, nodes=[msgspec.structs.replace(NODE, **fields)])
 
 
-def with_body(kind: str = "ji", **fields: Any) -> SystemFacts:
-    return replace(WELL, resources={kind: [body(**fields)]})
+def with_body(kind: str = "ji", phase: str = "Running", reason: str = "", **fields: Any) -> SystemFacts:
+    return replace(WELL, resources={kind: [body(phase, reason, **fields)]})
+
+
+def with_condition(kind: str, reason: str, message: str) -> SystemFacts:
+    return with_body(beside=({"type": kind, "status": "True", "reason": reason, "message": message},))
 
 
 def answers(answered: int, degraded: int) -> DegradedAnswers:
@@ -84,6 +91,19 @@ class Case:
     texts: tuple[str, ...] = field(default=())
 
 
+def problem(facts: SystemFacts, name: str, *texts: str) -> Case:
+    return Case(facts, name, "problem", True, texts)
+
+
+def failing(facts: SystemFacts, name: str, *texts: str) -> Case:
+    """Return a case of a warning with which ``status`` fails."""
+    return Case(facts, name, "warning", True, texts)
+
+
+def warning(facts: SystemFacts, name: str, *texts: str) -> Case:
+    return Case(facts, name, "warning", False, texts)
+
+
 def model(name: str, *labels: str, **spec: Any) -> dict[str, Any]:
     spec = {"url": "/m.onnx", "format": "onnx", "labels": list(labels), "postprocess": {"task": "detection"}, **spec}
     return {"metadata": {"namespace": "default", "name": name}, "spec": spec, "status": {"phase": "Ready"}}
@@ -99,142 +119,103 @@ def with_models(*models: dict[str, Any]) -> SystemFacts:
 
 READER = body(edgeWorker={"source": {"cameras": ["a"]}})
 LETTER = DeadLetter(client="c", topic="a/b", reason="nonsense", size=3)
+UPSTREAM, DOWNSTREAM = "node/+/sedna/upstream/sync", "node/edge0/+/sedna/downstream/#"
+BEHIND = {"edge0": -3 * DAY}
 UNREADY = "Kubernetes takes it as not ready (NodeStatusUnknown: Kubelet stopped posting node status.)"
 CASES = {
     "all is well": Case(WELL),
-    "two GMs": Case(replace(WELL, bus=BusFacts(stores={"a", "b"})), "global manager", "problem", True, ("2 are",)),
-    "one GM": Case(replace(WELL, bus=BusFacts(stores={"a"}))),
-    "another version of GM": Case(
-        replace(WELL, version="2"), "global manager", "warning", False, ("its version is 1, this command's is 2",)
+    "two GMs": problem(replace(WELL, bus=BusFacts(online_stores={"a", "b"})), "global manager", "2 are"),
+    "one GM": Case(replace(WELL, bus=BusFacts(online_stores={"a"}))),
+    "another version of GM": warning(
+        replace(WELL, version="2"), "global manager", "its version is 1, this command's is 2"
     ),
-    "GM without its broker": Case(with_manager(connected=False), "broker", "problem", True, ("not connected",)),
-    "GM's store": Case(with_manager(store="it is full"), "store", "problem", True, ("it is full",)),
-    "GM's old store": Case(with_manager(quarantined="x"), "store", "problem", True, ("remove these files",)),
-    "no time": Case(with_manager(time=""), "clock", "warning", False, ("does not send its time",)),
+    "GM without its broker": problem(with_manager(connected=False), "broker", "not connected"),
+    "GM's store": problem(with_manager(store="it is full"), "store", "it is full"),
+    "GM's old store": problem(with_manager(quarantined="x"), "store", "remove these files"),
+    "no time": warning(with_manager(time=""), "clock", "does not send its time"),
     "1.5 s ahead": Case(with_manager(time=after(1.5))),
-    "30 s ahead": Case(with_manager(time=after(30)), "clock", "warning", False, ("30.0 s ahead",)),
-    "30 s behind": Case(with_manager(time=after(-30)), "clock", "warning", False, ("30.0 s behind",)),
-    "2 days ahead": Case(with_manager(time=after(2 * DAY)), "clock", "warning", False, ("2.0 days ahead",)),
-    "2 days ahead, with TLS": Case(
-        replace(with_manager(time=after(2 * DAY)), tls=True), "clock", "problem", True, ("2.0 days ahead",)
-    ),
-    "no node": Case(replace(WELL, nodes=[]), "nodes", "problem", True, ("halimede lc --node NAME",)),
-    "a node is offline": Case(with_node(online=False), "nodes", "warning", True, ("halimede delete node edge0",)),
+    "30 s ahead": warning(with_manager(time=after(30)), "clock", "30.0 s ahead"),
+    "30 s behind": warning(with_manager(time=after(-30)), "clock", "30.0 s behind"),
+    "2 days ahead": warning(with_manager(time=after(2 * DAY)), "clock", "2.0 days ahead"),
+    "2 days ahead, with TLS": problem(replace(with_manager(time=after(2 * DAY)), tls=True), "clock", "2.0 days ahead"),
+    "no node": problem(replace(WELL, nodes=[]), "nodes", "halimede lc --node NAME"),
+    "a node is offline": failing(with_node(online=False), "nodes", "halimede delete node edge0"),
     "a node is drained": Case(with_node(drained=True)),
-    "a node of Kubernetes": Case(
-        with_node(online=False, trouble=UNREADY), "nodes", "warning", True, (UNREADY, "kubectl describe node edge0")
+    "a node of Kubernetes": failing(
+        with_node(online=False, trouble=UNREADY), "nodes", UNREADY, "kubectl describe node edge0"
     ),
-    "a node's version": Case(with_node(version="2"), "nodes", "warning", True, ("version 2 is not",)),
-    "a node's trouble": Case(with_node(trouble="its store is full"), "nodes", "warning", True, ("its store is full",)),
-    "a node's resources": Case(with_node(unknown=["default/x/y"]), "nodes", "warning", True, ("default/x/y",)),
+    "a node's version": failing(with_node(version="2"), "nodes", "version 2 is not"),
+    "a node's trouble": failing(with_node(trouble="its store is full"), "nodes", "its store is full"),
+    "a node's resources": failing(with_node(unknown=["default/x/y"]), "nodes", "default/x/y"),
     "a service runs": Case(with_body()),
-    "a service failed": Case(
-        with_body(phase="Failed", reason="Crashed"),
-        "services",
-        "problem",
-        True,
-        ("ji/helmet: Failed: Crashed: why", "halimede logs helmet"),
+    "a service failed": problem(
+        with_body("ji", "Failed", "Crashed"), "services", "ji/helmet: Failed: Crashed: why", "halimede logs helmet"
     ),
-    "a service waits": Case(
-        with_body(phase="Pending", reason="NodeDrained"), "services", "warning", True, ("uncordon",)
+    "a service waits": failing(with_body("ji", "Pending", "NodeDrained"), "services", "uncordon"),
+    "a crash loop of pods": problem(with_body("ji", "Failed", "CrashLoopBackOff"), "services", "kubectl logs"),
+    "a mount of pods": problem(with_body("ji", "Failed", "FailedMount"), "services", "kubectl describe pods"),
+    "a node of pods": failing(with_body("ji", "Degraded", "NodeUnreachable"), "services", "kubectl get"),
+    "an image without Kubernetes": failing(
+        with_body("im", "Degraded", "ImageNotSupported"), "services", "remove spec.image"
     ),
-    "a crash loop of pods": Case(
-        with_body(phase="Failed", reason="CrashLoopBackOff"), "services", "problem", True, ("kubectl logs",)
+    "replicas without Kubernetes": failing(
+        with_body("im", "Degraded", "ReplicasNotSupported"), "services", "set spec.replicas"
     ),
-    "a mount of pods": Case(
-        with_body(phase="Failed", reason="FailedMount"), "services", "problem", True, ("kubectl describe pods",)
-    ),
-    "a node of pods": Case(
-        with_body(phase="Degraded", reason="NodeUnreachable"), "services", "warning", True, ("kubectl get",)
-    ),
-    "drift": Case(
-        with_body(beside=({"type": "Drift", "status": "True", "reason": "SamplesChanged", "message": "differ"},)),
-        "services",
-        "warning",
-        False,
-        ("SamplesChanged: differ", "halimede calibrate"),
+    "another node": failing(with_body("im", "Degraded", "NodeMismatch"), "services", "halimede nodes"),
+    "drift": warning(
+        with_condition("Drift", "SamplesChanged", "differ"), "services", "SamplesChanged: differ", "halimede calibrate"
     ),
     "drift that is over": Case(with_body(beside=({"type": "Drift", "status": "False", "reason": "x"},))),
-    "a starved training of a learning loop": Case(
-        with_body("tm", phase="Training", reason="Starved"), "services", "warning", True, ("Starved", "spec.cpuShare")
+    "a starved training of a learning loop": failing(
+        with_body("tm", "Training", "Starved"), "services", "Starved", "spec.cpuShare"
     ),
-    "a cloud that is too slow": Case(
-        with_body(beside=({"type": "Overload", "status": "True", "reason": "CloudTooSlow", "message": "0.8/s"},)),
-        "services",
-        "warning",
-        False,
-        ("CloudTooSlow: 0.8/s", "targetUploadRatio"),
+    "a cloud that is too slow": warning(
+        with_condition("Overload", "CloudTooSlow", "0.8/s"), "services", "CloudTooSlow: 0.8/s", "targetUploadRatio"
     ),
-    "a subscription of GM is refused": Case(
-        with_manager(refused=["node/+/sedna/upstream/sync"]),
-        "granted",
-        "problem",
-        True,
-        ("gm: ", "node/+/sedna/upstream/sync", "access rules"),
+    "a subscription of GM is refused": problem(
+        with_manager(refused=[UPSTREAM]), "granted", "gm: ", UPSTREAM, "access rules"
     ),
-    "a subscription of a node is refused": Case(
-        with_node(refused=["node/edge0/+/sedna/downstream/#"]),
-        "nodes",
-        "problem",
-        True,
-        ("node/edge0: ", "node/edge0/+/sedna/downstream/#", "access rules"),
+    "a subscription of a node is refused": problem(
+        with_node(refused=[DOWNSTREAM]), "nodes", "node/edge0: ", DOWNSTREAM, "access rules"
     ),
     "10 % degraded": Case(with_manager(degraded=[answers(100, 10)])),
-    "11 % degraded": Case(
-        with_manager(degraded=[answers(100, 11)]), "answers", "warning", False, ("11% of its answers", "(11 of 100)")
-    ),
-    "50 % degraded": Case(with_manager(degraded=[answers(100, 50)]), "answers", "warning", False, ("ji/helmet",)),
-    "51 % degraded": Case(with_manager(degraded=[answers(100, 51)]), "answers", "problem", True, ("ji/helmet: 51%",)),
+    "11 % degraded": warning(with_manager(degraded=[answers(100, 11)]), "answers", "11% of its answers", "(11 of 100)"),
+    "50 % degraded": warning(with_manager(degraded=[answers(100, 50)]), "answers", "ji/helmet"),
+    "51 % degraded": problem(with_manager(degraded=[answers(100, 51)]), "answers", "ji/helmet: 51%"),
     "all of 9 degraded": Case(with_manager(degraded=[answers(9, 9)])),
-    "a model failed": Case(with_body("model", phase="Failed"), "models", "problem", True, ("model/helmet",)),
-    "a model whose new content cannot be used": Case(
-        with_body("model", phase="Ready", reason="ContentUnusable"),
-        "models",
-        "warning",
-        False,
-        ("model/helmet: ContentUnusable", "correct the file"),
+    "a model failed": problem(with_body("model", "Failed"), "models", "model/helmet"),
+    "a model whose new content cannot be used": warning(
+        with_body("model", "Ready", "ContentUnusable"), "models", "model/helmet: ContentUnusable", "correct the file"
     ),
-    "a dataset whose files list the same samples": Case(
-        with_body("dataset", phase="Ready", reason="SamplesRepeated"),
+    "a dataset whose files list the same samples": warning(
+        with_body("dataset", "Ready", "SamplesRepeated"),
         "datasets",
-        "warning",
-        False,
-        ("dataset/helmet: SamplesRepeated", "correct what the message names"),
+        "dataset/helmet: SamplesRepeated",
+        "correct what the message names",
     ),
-    "a dataset without a sample": Case(
-        with_body("dataset", phase="Ready", reason="NoSamples"), "datasets", "warning", False, ("NoSamples",)
-    ),
-    "models with different classes": Case(
+    "a dataset without a sample": warning(with_body("dataset", "Ready", "NoSamples"), "datasets", "NoSamples"),
+    "models with different classes": warning(
         with_models(model("small", "palm"), model("big")),
         "services",
-        "warning",
-        False,
-        ("ji/helmet: small answers palm, and big numbers of classes", "set `spec.labels` of both"),
+        "ji/helmet: small answers palm, and big numbers of classes",
+        "set `spec.labels` of both",
     ),
     "models with the same classes": Case(with_models(model("small", "palm"), model("big", "palm"))),
     "a model of another version of GM": Case(with_models(model("small", "palm"), model("big", newer=1))),
-    "a model waits": Case(with_body("model", phase="Pending"), "models", "warning", True, ("model/helmet",)),
-    "a dataset failed": Case(with_body("dataset", phase="Failed"), "datasets", "problem", True, ("dataset/helmet",)),
-    "a dataset waits": Case(with_body("dataset", phase="Pending"), "datasets", "warning", True, ("dataset/helmet",)),
+    "a model waits": failing(with_body("model", "Pending"), "models", "model/helmet"),
+    "a dataset failed": problem(with_body("dataset", "Failed"), "datasets", "dataset/helmet"),
+    "a dataset waits": failing(with_body("dataset", "Pending"), "datasets", "dataset/helmet"),
     "a report of now": Case(with_body(nodes=(node_of(-5),))),
-    "a report of the future": Case(
-        with_body(nodes=(node_of(300),)), "node clocks", "warning", False, ("edge0 (+300 s)", "NTP")
+    "a report of the future": warning(with_body(nodes=(node_of(300),)), "node clocks", "edge0 (+300 s)", "NTP"),
+    "a clock a minute behind": warning(
+        with_manager(clocks={"edge0": -70.0}), "node clocks", "node/edge0", "70.0 s behind"
     ),
-    "a clock a minute behind": Case(
-        with_manager(clocks={"edge0": -70.0}), "node clocks", "warning", False, ("node/edge0", "70.0 s behind")
-    ),
-    "a clock days behind": Case(
-        with_manager(clocks={"edge0": -3 * DAY}), "node clocks", "warning", False, ("3.0 days behind",)
-    ),
-    "a clock days behind, with TLS": Case(
-        replace(with_manager(clocks={"edge0": -3 * DAY}), tls=True), "node clocks", "problem", True, ("3.0 days",)
-    ),
-    "a report of now by a clock days behind": Case(
-        replace(with_manager(clocks={"edge0": -3 * DAY}), resources={"ji": [body(nodes=(node_of(-3 * DAY),))]}),
+    "a clock days behind": warning(with_manager(clocks=BEHIND), "node clocks", "3.0 days behind"),
+    "a clock days behind, with TLS": problem(replace(with_manager(clocks=BEHIND), tls=True), "node clocks", "3.0 days"),
+    "a report of now by a clock days behind": warning(
+        replace(with_manager(clocks=BEHIND), resources={"ji": [body(nodes=(node_of(-3 * DAY),))]}),
         "node clocks",
-        "warning",
-        False,
-        ("3.0 days behind",),
+        "3.0 days behind",
     ),
     "no report for 6 s": Case(
         with_manager(quiet=[QuietWorker("default", "helmet-cloud", "cloud0", after(-6))]),
@@ -243,42 +224,31 @@ CASES = {
         False,
         ("worker/helmet-cloud: no report for 6 s on node cloud0",),
     ),
-    "an old report": Case(
-        with_body(nodes=(node_of(-300),)), "reports", "warning", False, ("helmet on edge0 for 300 s",)
-    ),
+    "an old report": warning(with_body(nodes=(node_of(-300),)), "reports", "helmet on edge0 for 300 s"),
     "an old report of a node that is offline": Case(with_body(nodes=(node_of(-300, online=False),))),
     "an old report of a worker that starts": Case(with_body(nodes=(node_of(-300, phase="Pending"),))),
     "a camera runs": Case(with_camera("running")),
     "a camera has ended": Case(with_camera("stopped", "Ended")),
-    "a camera is stalled": Case(
-        with_camera("stalled", "Stalled", "no frame"), "cameras", "warning", False, ("stalled: Stalled: no frame",)
+    "a camera is stalled": warning(
+        with_camera("stalled", "Stalled", "no frame"), "cameras", "stalled: Stalled: no frame"
     ),
-    "a camera is gone": Case(
-        with_camera("gone", "Gone"), "cameras", "warning", False, (f"empty retained message on {TOPIC}",)
-    ),
-    "a camera of nobody has failed": Case(
-        with_camera("failed", "Unreachable"), "cameras", "warning", False, ("camera/a: failed",)
-    ),
-    "a camera of a service has failed": Case(
+    "a camera is gone": warning(with_camera("gone", "Gone"), "cameras", f"empty retained message on {TOPIC}"),
+    "a camera of nobody has failed": warning(with_camera("failed", "Unreachable"), "cameras", "camera/a: failed"),
+    "a camera of a service has failed": problem(
         replace(with_camera("failed", "Unreachable"), resources={"ji": [READER]}),
         "cameras",
-        "problem",
-        True,
-        ("Unreachable", "read by helmet"),
+        "Unreachable",
+        "read by helmet",
     ),
-    "a camera that an edge worker opens has failed": Case(
+    "a camera that an edge worker opens has failed": problem(
         with_camera("failed", "Unauthorized", topic=NODE_CAMERA_STATUS.at(node="edge0", ns="default", camera="a").text),
         "cameras",
-        "problem",
-        True,
-        ("check its user and password",),
+        "check its user and password",
     ),
-    "a dead letter that GM has received": Case(
-        with_manager(letters=RecentLetters(7, "a/b", "nonsense")), "dead letters", "warning", False, ("7 in the last",)
+    "a dead letter that GM has received": warning(
+        with_manager(letters=RecentLetters(7, "a/b", "nonsense")), "dead letters", "7 in the last"
     ),
-    "a dead letter": Case(
-        replace(WELL, bus=BusFacts(dead_letters=[LETTER])), "dead letters", "warning", False, ("a/b: nonsense",)
-    ),
+    "a dead letter": warning(replace(WELL, bus=BusFacts(dead_letters=[LETTER])), "dead letters", "a/b: nonsense"),
 }
 
 
@@ -314,3 +284,32 @@ def test_a_version_of_gm_that_answers_otherwise_is_read_as_far_as_it_can_be() ->
     assert ManagerFacts.of({"version": "0", "epoch": "?"}) == ManagerFacts(version="0")
     assert ManagerFacts.of("0") == ManagerFacts(version="0")
     assert ManagerFacts.of({"version": "0", "epoch": 3, "another": 1}) == ManagerFacts(version="0", epoch=3)
+
+
+def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
+    def named(name: str, phase: str, reason: str = "") -> dict[str, Any]:
+        return {**body(phase, reason), "metadata": {"namespace": "default", "name": name}}
+
+    resources = {
+        "ji": [named("helmet", "Running")],
+        "mei": [named("gate", "Failed", "Crashed")],
+        "im": [named("faces", "Pending", "FrameworkNotSupported"), named("off", "Stopped")],
+        "dataset": [named("data", "Failed", "DatasetNotFound")],
+    }
+    facts = SystemFacts(NOW, ManagerFacts(version="1"), "1", resources=resources)
+    snapshot = Snapshot("broker", answers=SystemAnswers({"version": "1"}, facts, truncated=False))
+    about = {check.about: check.do for check in snapshot.checks()}
+    assert "ONNX" in about["im/faces"]
+    assert "put the data at spec.url" in about["dataset/data"]
+    assert "halimede logs gate" in about["mei/gate"]
+    assert about.keys().isdisjoint({"ji/helmet", "im/off"})
+    shown = document(snapshot, snapshot.checks())
+    assert shown["healthy"] is False
+    assert {row["name"] for row in shown["services"]} == {"helmet", "gate", "faces", "off"}
+    assert {task["about"] for task in shown["todo"]} == {check["about"] for check in shown["checks"]}
+
+
+def test_only_joint_services_are_said_to_have_logs() -> None:
+    for kind in ("ji", "im", "dataset"):
+        (check,) = examine_kind(kind, [body("Failed", "Whatever")])
+        assert ("halimede logs" in check.do) is (kind == "ji")

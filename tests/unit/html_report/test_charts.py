@@ -50,11 +50,8 @@ def test_a_flow_of_nothing_is_drawn() -> None:
 
 
 def test_a_line_goes_through_its_points_and_its_level_is_where_the_value_is() -> None:
-    chart = drawn(
-        charts.curve(
-            [(0, 0), (0.5, 0.2), (1, 0.1)], "red", ChartAxis(0, 1), ChartAxis(0, 0.4), levels={"most": (0.2, "b")}
-        )
-    )
+    axes, levels = (ChartAxis(0, 1), ChartAxis(0, 0.4)), {"most": (0.2, "b")}
+    chart = drawn(charts.curve([(0, 0), (0.5, 0.2), (1, 0.1)], "red", *axes, levels=levels))
     (line,) = chart.iter("polyline")
     points = [tuple(map(float, point.split(","))) for point in line.get("points", "").split()]
     (level,) = [each for each in chart.iter("line") if each.get("stroke") == "b"]
@@ -77,6 +74,11 @@ def test_the_ends_of_an_interval_are_where_a_bar_of_that_value_would_end() -> No
     assert len(list(chart.iter("line"))) == 3
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.91, 0.99), (0.0, 1.0), (0.9899, 0.99), (-0.02, 0.02)])
+def test_a_range_has_several_ticks(low: float, high: float) -> None:
+    assert len(charts.ticks(low, high)) >= 2
+
+
 @given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e6))
 def test_ticks_are_few_and_within_their_range(low: float, span: float) -> None:
     high = low + span
@@ -88,9 +90,8 @@ def test_ticks_are_few_and_within_their_range(low: float, span: float) -> None:
 
 
 def test_waits_are_drawn_in_the_colour_of_who_answered() -> None:
-    chart = drawn(
-        charts.waits([(0.1, 4.0, "edge"), (0.2, 9.0, "cloud")], [(0.1, "killed")], 1.0, {"edge": "x", "cloud": "y"})
-    )
+    waits = [(0.1, 4.0, "edge"), (0.2, 9.0, "cloud")]
+    chart = drawn(charts.waits(waits, [(0.1, "killed")], 1.0, {"edge": "x", "cloud": "y"}))
     edge, cloud = chart.iter("circle")
     assert (edge.get("fill"), cloud.get("fill")) == ("x", "y")
     foot = 250
@@ -98,9 +99,8 @@ def test_waits_are_drawn_in_the_colour_of_who_answered() -> None:
 
 
 def test_a_rate_is_as_high_as_its_axis_says() -> None:
-    chart = drawn(
-        charts.stacked({"a": [10.0, 20.0], "b": [10.0, 0.0]}, {"a": "x", "b": "y"}, step=0.5, unit="a second")
-    )
+    heights = {"a": [10.0, 20.0], "b": [10.0, 0.0]}
+    chart = drawn(charts.stacked_bars(heights, {"a": "x", "b": "y"}, step=0.5, unit="a second"))
     first, second, upper, _ = (float(bar.get("height", "")) for bar in chart.iter("rect"))
     assert second == pytest.approx(2 * first, rel=0.01)
     assert first == upper

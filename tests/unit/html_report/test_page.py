@@ -14,15 +14,13 @@ def test_all_text_is_escaped() -> None:
     found = HtmlPage(text)
     assert found.mistakes == []
     assert "script" not in found.tags
-    assert found.rows == [[EVIL, "value"], [EVIL, EVIL]]
-    assert found.tiles == [(EVIL, EVIL, EVIL, True)]
+    assert (found.rows, found.tiles) == ([[EVIL, "value"], [EVIL, EVIL]], [(EVIL, EVIL, EVIL, True)])
 
 
 def test_a_browser_may_load_nothing_from_elsewhere() -> None:
     text = render("title", "intro", [], picture(b"\x00\xff", "dots", kind="png"))
     found = HtmlPage(text)
-    assert found.external == []
-    assert found.references == [("data:image/png;base64,AP8=", "")]
+    assert (found.external, found.references) == ([], [("data:image/png;base64,AP8=", "")])
     assert "default-src 'none'" in text
 
 

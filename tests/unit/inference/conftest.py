@@ -47,15 +47,22 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
 
 @pytest.fixture
 def make_graph(tmp_path: Path) -> MakeGraph:
-    """Write a graph: ``make_graph([(op, inputs, outputs, attributes)...], inputs={name: (type, shape)}, ...)``."""
+    """Write a graph: ``make_graph([(op, inputs, outputs, attributes)...], inputs={name: (type, shape)}, ...)``.
+
+    A shape without a type is one of floats.
+    """
+
+    def ports(declared: dict[str, Any]) -> dict[str, Any]:
+        return {name: port if isinstance(port, tuple) else (TensorProto.FLOAT, port) for name, port in declared.items()}
 
     def make(
         nodes: list[tuple[str, list[str], list[str], dict[str, Any]]],
-        inputs: dict[str, tuple[int, list[Any]]],
-        outputs: dict[str, tuple[int, list[Any] | None]],
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
         constants: dict[str, np.ndarray] | None = None,
     ) -> Path:
-        return write_graph(tmp_path / f"graph{len(list(tmp_path.iterdir()))}.onnx", nodes, inputs, outputs, constants)
+        path = tmp_path / f"graph{len(list(tmp_path.iterdir()))}.onnx"
+        return write_graph(path, nodes, ports(inputs), ports(outputs), constants)
 
     return make
 

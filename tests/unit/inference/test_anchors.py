@@ -16,6 +16,7 @@ from halimede.api.processing import Anchors
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model
 from halimede.inference.decoders.anchors import anchor_boxes, cell_middles, load_anchors
+from halimede.messages import Prediction
 from tests.graphs import FLOAT, Node, write_graph
 
 SIDE = 16
@@ -39,16 +40,15 @@ def model(folder: Path, numbers: np.ndarray, scores: np.ndarray, shape: tuple[in
 
 def spec(anchors: dict[str, object], **fields: object) -> ModelSpec:
     boxes = {"decode": "ssd-anchors", "output": "numbers", "anchors": anchors}
-    return convert(
-        {
-            "url": "/m.onnx",
-            "format": "onnx",
-            "preprocess": [{"op": "resize", "width": SIDE, "height": SIDE}],
-            "postprocess": {"task": "detection", "output": "scores", "boxes": boxes, **fields},
-        },
-        ModelSpec,
-        "spec",
-    )
+    after = {"task": "detection", "output": "scores", "boxes": boxes, **fields}
+    steps = [{"op": "resize", "width": SIDE, "height": SIDE}]
+    return convert({"url": "/m", "format": "onnx", "preprocess": steps, "postprocess": after}, ModelSpec, "spec")
+
+
+def answer_of(path: Path, described: ModelSpec, size: tuple[int, int] = (SIDE, SIDE)) -> Prediction:
+    with open_model(path, described) as opened:
+        (answer,) = opened.predict([opened.prepare(np.zeros((*size, 3), np.uint8))])
+    return answer
 
 
 def vast_array() -> bytes:
@@ -84,8 +84,7 @@ class TestModel:
         numbers, scores = np.zeros((COUNT, 8)), np.full((COUNT, 1), -9.0)
         numbers[4], scores[4] = [1, -1, 4, 2, 0, 0, 2, 3], 2  # in the second cell: its middle is 12, 4
         path = model(tmp_path, numbers, scores)
-        with open_model(path, spec(GRID, activation="sigmoid", nms={"score": 0.5})) as opened:
-            (answer,) = opened.predict([opened.prepare(np.zeros((2 * SIDE, 4 * SIDE, 3), np.uint8))])
+        answer = answer_of(path, spec(GRID, activation="sigmoid", nms={"score": 0.5}), (2 * SIDE, 4 * SIDE))
         (box,), (points,) = answer.boxes, answer.landmarks
         assert [box.x1, box.y1, box.x2, box.y2] == [44, 4, 60, 8]
         assert box.score == pytest.approx(1 / (1 + math.exp(-2)))
@@ -94,8 +93,7 @@ class TestModel:
     def test_logarithms_of_sizes_have_the_variances_of_ssd(self, tmp_path):
         np.save(tmp_path / "anchors.npy", np.array([[0.5, 0.25, 0.25, 0.5]]))
         path = model(tmp_path, np.array([[1.0, -1, 5 * math.log(2), 0]]), np.array([[0.1, 0.9]]))
-        with open_model(path, spec({"file": "anchors.npy", "log": True})) as opened:
-            (answer,) = opened.predict([opened.prepare(np.zeros((SIDE, SIDE, 3), np.uint8))])
+        answer = answer_of(path, spec({"file": "anchors.npy", "log": True}))
         (box,) = answer.boxes
         # middle 8 + 0.1 * 4, 4 - 0.1 * 8; size 2 * 4, 8
         assert [box.x1, box.y1, box.x2, box.y2] == pytest.approx([4.4, -0.8, 12.4, 7.2], abs=1e-5)
@@ -104,8 +102,7 @@ class TestModel:
     def test_a_file_of_numbers_in_text_is_read_too(self, tmp_path):
         (tmp_path / "anchors.csv").write_text("0.5,0.5,1,1\n0.25,0.25,1,1\n")
         path = model(tmp_path, np.array([[0, 0, 2, 2], [0, 0, 2, 2]]), np.array([[0], [0.9]]))
-        with open_model(path, spec({"file": "anchors.csv"})) as opened:
-            (answer,) = opened.predict([opened.prepare(np.zeros((SIDE, SIDE, 3), np.uint8))])
+        answer = answer_of(path, spec({"file": "anchors.csv"}))
         assert [answer.boxes[0].x1, answer.boxes[0].y2] == [3, 5]
 
 

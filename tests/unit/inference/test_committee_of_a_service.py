@@ -13,7 +13,7 @@ from halimede.api import parse
 from halimede.api.placement import placements
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.evaluate import evaluate
-from halimede.evaluation.service import Chain, answers, read_chain
+from halimede.evaluation.service import Chain, answer_all, read_chain
 from halimede.inference import EnsembleModel, ModelError, open_model
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.settings import read
@@ -43,7 +43,7 @@ def chain(folder: Path, *names: str, labels: str = "") -> Chain:
 def test_evaluate_lets_the_committee_answer_and_draws_agreement(tmp_path: Path) -> None:
     tiers = chain(tmp_path, "middle")
     assert [resource.metadata.name for resource in tiers.models] == ["small", "big", "middle"]
-    votes = answers(tiers.edge, data())[0].value["votes"]
+    votes = answer_all(tiers.edge, data())[0].value["votes"]
     assert sorted(votes) == ["a", "b"]
     report = evaluate(tiers, data())
     assert report.operating_point.rule == "Agreement"
@@ -79,7 +79,7 @@ def test_a_model_that_is_absent_or_has_other_labels_is_named(tmp_path: Path) -> 
     assert (refused.value.field, refused.value.value) == ("spec.edgeWorker.committee.name", "'nowhere'")
     other = chain(tmp_path, "middle", labels="x y z")
     with pytest.raises(ModelError, match="different labels"):
-        answers(other.edge, data())
+        answer_all(other.edge, data())
 
 
 def test_its_models_are_delivered_like_the_model() -> None:
@@ -96,14 +96,12 @@ def test_a_worker_opens_the_models_of_its_environment(tmp_path: Path) -> None:
     described = json.dumps({"url": str(path), "format": "onnx", "labels": spec.labels})
     settings = read("edge", {**EDGE, "COMMITTEE1_URL": str(path), "COMMITTEE1_SPEC": described})
     compose = joint_inference(settings).compose
-    assert compose is not None
     first = open_model(tiers.edge.path, tiers.edge.spec)
     with compose(first) as committee:
         assert isinstance(committee, EnsembleModel)
         sample = committee.prepare(np.array([1.0, -1.0, -9.0], np.float32))
         assert committee.predict([sample])[0].value["votes"] == ["a", "b"]
     alone = joint_inference(read("edge", EDGE)).compose
-    assert alone is not None
     with open_model(tiers.edge.path, tiers.edge.spec) as model_alone:
         assert alone(model_alone) is model_alone
 

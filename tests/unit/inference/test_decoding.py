@@ -14,17 +14,16 @@ from halimede.api.model import ModelSpec
 from halimede.evaluation.data import read_labelled
 from halimede.frames.encodings import decode
 from halimede.frames.payloads import open_payload
-from halimede.hard_samples.store import HardSampleStore, describe, picture
-from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.inference import open_model, preprocess
 from halimede.inference.decoding import Decoding, decoding_of
 from halimede.inference.estimator import EstimatorModel
 from halimede.inference.geometry import Geometry, follow, geometry_of, scale_of, scaled_side
 from halimede.joint_model import JointModel
-from halimede.messages import Prediction, Result
+from halimede.messages import Prediction
 from halimede.pipeline.inference import prepare
 from halimede.training.data import read_data
 from halimede.training.kept_data import GROUP_NS, read_kept
+from tests.kept_samples import SHARE, KeptStore
 
 CHW = [{"op": "normalize"}, {"op": "layout", "order": "chw"}]
 
@@ -41,9 +40,7 @@ def decoding(*steps: dict[str, object], mode: str = "scaled") -> Decoding | None
 def jpeg(width: int, height: int, mode: str = "RGB", seed: int = 0) -> bytes:
     """A picture with smooth colours and some grain, as a camera's."""
     rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(
-        (width, height), Image.Resampling.BICUBIC
-    )
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize((width, height))
     grain = np.clip(np.asarray(coarse, np.int16) + rng.integers(-6, 7, (height, width, 3)), 0, 255).astype(np.uint8)
     out = io.BytesIO()
     Image.fromarray(grain).convert(mode).save(out, "JPEG", quality=88)
@@ -66,7 +63,6 @@ def test_the_scale_is_the_smallest_that_the_first_size_allows(
     step: dict[str, object], size: tuple[int, int], scale: int
 ) -> None:
     chosen = decoding(step)
-    assert chosen is not None
     assert chosen.scale(*size) == scale
 
 
@@ -82,7 +78,6 @@ def test_no_picture_is_smaller_than_its_step_needs_and_the_step_makes_the_same_s
     ):
         declared = spec(step)
         chosen = decoding_of(declared.decode, declared.preprocess)
-        assert chosen is not None
         scale = chosen.scale(width, height)
         try:
             whole = follow(declared.preprocess, (height, width))
@@ -91,8 +86,6 @@ def test_no_picture_is_smaller_than_its_step_needs_and_the_step_makes_the_same_s
             continue
         decoded = Geometry.of(width, height, scale)
         small = follow(declared.preprocess, (scaled_side(height, scale), scaled_side(width, scale)), decoded)
-        assert whole is not None
-        assert small is not None
         assert (whole.x.size, whole.y.size) == (small.x.size, small.y.size)
         if step["op"] != "letterbox":
             assert scale == 1 or (decoded.x.size >= whole.x.size and decoded.y.size >= whole.y.size)
@@ -126,7 +119,6 @@ def test_a_small_picture_has_the_mapping_to_its_frame(size: tuple[int, int]) -> 
     scale = scale_of(pixels)
     assert pixels.shape[:2] == (scaled_side(size[1], scale), scaled_side(size[0], scale))
     geometry = follow(spec(step).preprocess, pixels.shape, geometry_of(pixels))
-    assert geometry is not None
     corners = geometry.back(np.array([[0.0, 0.0, 64.0, 64.0]]))
     assert corners[0] == pytest.approx([0, 0, *size], abs=scale)
 
@@ -144,28 +136,20 @@ class Recorder:
 
 def keep(folder: Path, files: list[bytes], labels: list[str]) -> None:
     """Store hard samples that the cloud answered surely, one in each group."""
-    samples, stream = HardSampleStore(folder, 1 << 28, 1000), StreamCounts(folder)
+    kept = KeptStore(folder)
     for number, (contents, label) in enumerate(zip(files, labels, strict=True)):
         now_ns = 10**18 + number * GROUP_NS
-        frame = open_payload(contents, "cam")
         answer = Prediction(label=label, score=1.0, probabilities=[1.0, 0.0] if label == "day" else [0.0, 1.0])
-        result = Result(
-            id=frame.id.hex(), service="s", camera="cam", hard=True, label=label, score=1.0, prediction=answer,
-            worker="c", model="big", by="cloud", audit=False,
-        )  # fmt: skip
-        sample = describe(result, answer, namespace="default", now_ns=now_ns, model="v1", digest="", audit_share=0.25)
-        sample.image, data = picture(frame)
-        samples.add(sample, data)
-        stream.observe("v1", 0.25, now_ns / 1e9, hard=True)
-    stream.save()
+        kept.add(open_payload(contents, "cam"), answer, now_ns)
+        kept.stream.observe("v1", SHARE, now_ns / 1e9, hard=True)
+    kept.stream.save()
 
 
 @pytest.mark.parametrize("mode", ["exact", "scaled"])
 @pytest.mark.parametrize("method", ["antialias", "linear", "area"])
 def test_all_ways_to_a_models_input_give_equal_arrays(mode: str, method: str, tmp_path: Path) -> None:
     steps = [{"op": "letterbox", "width": 64, "height": 64, "method": method}, *CHW]
-    declared = spec(*steps, decode=mode)
-    declared = msgspec.structs.replace(declared, labels=["day", "night"])
+    declared = msgspec.structs.replace(spec(*steps, decode=mode), labels=["day", "night"])
     for number in range(24):
         file = tmp_path / ("day", "night")[number % 2] / f"{number}.jpg"
         file.parent.mkdir(exist_ok=True)
@@ -200,19 +184,17 @@ def test_linear_and_area_are_the_pixels_of_opencv() -> None:
             expected = np.rint(cv2.resize(usual, (90, 70), interpolation=interpolation))
             resized = preprocess.apply(steps, source)
             assert resized.dtype == source.dtype
-            assert np.abs(np.rint(resized).reshape(expected.shape) - expected).max() <= (
-                0 if source.dtype == np.uint8 else 1
-            )
+            most = 0 if source.dtype == np.uint8 else 1
+            assert np.abs(np.rint(resized).reshape(expected.shape) - expected).max() <= most
 
 
 def test_a_method_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(
-        Exception, match=r"resize method area needs the package opencv-python-headless.*halimede\[opencv\]"
-    ):
-        open_model(tmp_path / "m.onnx", spec({"op": "resize", "width": 9, "height": 9, "method": "area"}))
+    by_area = spec({"op": "resize", "width": 9, "height": 9, "method": "area"})
+    with pytest.raises(Exception, match=r"resize method area needs the package opencv-python-headless.*\[opencv\]"):
+        open_model(tmp_path / "m.onnx", by_area)
 
 
 @pytest.mark.parametrize("cast", [[], [{"op": "cast", "dtype": "float32"}], [{"op": "cast", "dtype": "float16"}]])

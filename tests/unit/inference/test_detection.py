@@ -27,13 +27,14 @@ YOLO = np.array(
 
 
 def reader(labels=LABELS, names=("y",), top=0, **fields) -> BoxReader:
-    nms = fields.pop("nms", None)
-    activation = fields.pop("activation", "none")
-    return BoxReader(
-        names,
-        Postprocess(task="detection", boxes=Boxes(**fields), nms=nms, activation=activation, top_k=top),
-        labels,
-    )
+    of_graph = {name: fields.pop(name) for name in ("nms", "activation") if name in fields}
+    return BoxReader(names, Postprocess(task="detection", boxes=Boxes(**fields), top_k=top, **of_graph), labels)
+
+
+def detecting(boxes: Boxes | None = None, nms: Nms | None = None, **fields: object) -> ModelSpec:
+    return ModelSpec(
+        url="/m", format="onnx", postprocess=Postprocess(task="detection", boxes=boxes, nms=nms), **fields
+    )  # fmt: skip
 
 
 def rows(prediction) -> list[list[object]]:
@@ -44,11 +45,7 @@ class TestForms:
     @pytest.mark.parametrize("turned", [False, True], ids=["boxes first", "channels first"])
     def test_yolo_takes_the_best_class_of_each_box(self, turned):
         found = reader(decode="yolo").read((YOLO.T if turned else YOLO,))
-        assert rows(found) == [
-            [6, 6, 14, 14, 0.9, "cap"],
-            [7, 6, 15, 14, 0.8, "cap"],
-            [6, 6, 14, 14, 0.7, "helmet"],
-        ]
+        assert rows(found) == [[6, 6, 14, 14, 0.9, "cap"], [7, 6, 15, 14, 0.8, "cap"], [6, 6, 14, 14, 0.7, "helmet"]]
 
     def test_suppression_keeps_the_best_of_each_class(self):
         found = reader(decode="yolo", nms=Nms()).read((YOLO.T,))
@@ -113,19 +110,12 @@ class TestTheWayBack:
             {"y": (FLOAT, ["N", 1, 6])},
             {"zero": np.zeros(1, np.float32), "boxes": np.array([[[2, 2, 6, 6, 0.5, 1]]], np.float32)},
         )  # fmt: skip
-        spec = ModelSpec(
-            url="/m",
-            format="onnx",
-            labels=LABELS,
-            preprocess=[Crop(width=16, height=16), Resize(width=8, height=8)],
-            postprocess=Postprocess(task="detection", nms=Nms()),
-        )
-        model = open_model(path, spec)
+        steps = [Crop(width=16, height=16), Resize(width=8, height=8)]
+        model = open_model(path, detecting(nms=Nms(), labels=LABELS, preprocess=steps))
         samples = [model.prepare(np.zeros((16 + 2 * i, 16 + 4 * i, 3), np.float32)) for i in range(3)]
         alone = [model.predict([sample])[0] for sample in samples]
-        assert [rows(answer) for answer in alone] == [
-            [[4 + 2 * i, 4 + i, 12 + 2 * i, 12 + i, 0.5, "helmet"]] for i in range(3)
-        ]
+        for i, answer in enumerate(alone):
+            assert rows(answer) == [[4 + 2 * i, 4 + i, 12 + 2 * i, 12 + i, 0.5, "helmet"]]
         assert model.predict(samples) == alone
 
     def test_a_sample_that_nobody_prepared_keeps_the_models_own_pixels(self):
@@ -148,6 +138,13 @@ class TestRefusals:
         with pytest.raises(SampleError, match=says):
             reader(**fields).read((part,))
 
+    @pytest.mark.parametrize(("scores", "classes"), [((2, 1), (2, 1)), ((2,), (3,))])
+    def test_classes_apart_from_scores_need_one_score_for_each_box(self, scores, classes):
+        with pytest.raises(SampleError, match="want one a box"):
+            reader(names=("s", "b", "c"), output="b", classes="c").read(
+                (np.zeros(scores), np.zeros((2, 4)), np.zeros(classes))
+            )
+
     @pytest.mark.parametrize(
         ("boxes", "field"),
         [
@@ -156,26 +153,16 @@ class TestRefusals:
         ],
     )
     def test_a_spec_that_contradicts_itself_is_refused(self, make_echo, boxes, field):
-        spec = ModelSpec(url="/m", format="onnx", postprocess=Postprocess(task="detection", boxes=boxes))
         with pytest.raises(InvalidFieldError, match=re.escape(field)):
-            open_model(make_echo(["N", 3, 6]), spec)
+            open_model(make_echo(["N", 3, 6]), detecting(boxes))
 
     def test_an_output_that_is_not_there_is_named(self, make_echo):
-        spec = ModelSpec(
-            url="/m", format="onnx", postprocess=Postprocess(task="detection", boxes=Boxes(output="boxes"))
-        )
         with pytest.raises(ModelError, match=r"no output 'boxes': set spec\.postprocess\.boxes\.output to one of y"):
-            open_model(make_echo(["N", 3, 6]), spec)
+            open_model(make_echo(["N", 3, 6]), detecting(Boxes(output="boxes")))
 
     def test_labels_that_do_not_fit_are_found_when_the_model_is_opened(self, make_echo):
-        spec = ModelSpec(
-            url="/m",
-            format="onnx",
-            labels=LABELS,
-            postprocess=Postprocess(task="detection", boxes=Boxes(decode="yolo")),
-        )
         with pytest.raises(ModelError, match=r"\[9, 20\].*spec\.labels"):
-            open_model(make_echo(["N", 9, 20]), spec)
+            open_model(make_echo(["N", 9, 20]), detecting(Boxes(decode="yolo"), labels=LABELS))
 
     @given(npst.arrays(np.float32, st.tuples(st.integers(0, 9), st.just(7)), elements=st.floats(width=32)))
     def test_any_numbers_are_boxes_or_an_error_of_the_sample(self, values):

@@ -1,3 +1,5 @@
+"""Vectors of embedding models, and penultimate features beside a classifier's scores, which the rule Learned reads."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto
 
+from halimede.api import parse
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
@@ -21,17 +24,14 @@ def a_spec(**fields: object) -> ModelSpec:
 
 
 class TestAnEmbeddingModel:
-    def test_answers_with_vectors_of_length_one(self, tmp_path):
+    def test_answers_with_vectors_of_length_one_or_of_zeros_for_a_blank_picture(self, tmp_path):
         with open_model(write_describer(tmp_path / "m.onnx", 4), a_spec()) as model:
-            answers = model.predict([np.array(row, np.float32) for row in ([1, 0, 0, 0], [30, 20, 20, 10])])
-        first, second = (unpack(answer.embeddings, 1)[0] for answer in answers)
+            answers = model.predict([np.array(row, np.float32) for row in ([1, 0, 0, 0], [30, 20, 20, 10], [0] * 4)])
+        first, second, blank = (unpack(answer.embeddings, 1)[0] for answer in answers)
         np.testing.assert_allclose(first, np.array([3, -1, -1, -1]) / np.sqrt(12), atol=1e-3)
         np.testing.assert_allclose(second, np.array([1, 0, 0, -1]) / np.sqrt(2), atol=1e-3)
+        assert not blank.any()
         assert all(answer.label is None and answer.probabilities is None for answer in answers)
-
-    def test_may_give_nothing_but_zeros_for_a_blank_picture(self, tmp_path):
-        with open_model(write_describer(tmp_path / "m.onnx", 4), a_spec()) as model:
-            assert not unpack(model.predict([np.zeros(4, np.float32)])[0].embeddings, 1).any()
 
     def test_is_read_off_pooled_features_whatever_labels_the_spec_names(self, tmp_path):
         nodes = [("GlobalAveragePool", ["x"], ["y"], {})]
@@ -88,3 +88,49 @@ def test_any_bytes_are_features_or_an_error_of_the_sample(data, count):
 def test_what_is_no_vector_of_numbers_is_refused(values):
     with pytest.raises(SampleError):
         unit(np.array(values))
+
+
+@pytest.fixture
+def path(make_graph):
+    return make_graph(
+        [("Identity", ["x"], ["hidden"], {}), ("Softmax", ["x"], ["soft"], {})],
+        {"x": ["N", 3]},
+        {"soft": ["N", 3], "hidden": ["N", 3]},
+    )
+
+
+def test_features_come_with_the_answer_at_length_one_and_need_no_name_for_the_scores(path):
+    model = open_model(path, a_spec(postprocess=Postprocess(features="hidden")))
+    first, second = model.predict([np.array([3, 0, 4], np.float32), np.array([0, 1, 0], np.float32)])
+    assert unpack(first.embeddings, 1)[0] == pytest.approx([0.6, 0, 0.8], abs=1e-3)
+    assert unpack(second.embeddings, 1)[0] == pytest.approx([0, 1, 0], abs=1e-3)
+    assert (first.label, second.label) == ("2", "1")
+    with open_model(path, a_spec(postprocess=Postprocess(output="soft"))) as model:
+        assert model.predict([np.ones(3, np.float32)])[0].embeddings is None
+
+
+def test_an_output_that_is_not_there_is_refused_by_name(path):
+    with pytest.raises(ModelError, match=r"no output 'hiden'.*spec\.postprocess\.features.*hidden"):
+        open_model(path, a_spec(postprocess=Postprocess(features="hiden")))
+
+
+def test_what_is_no_vector_is_refused_when_the_model_is_opened(make_graph):
+    path = make_graph(
+        [("Softmax", ["x"], ["soft"], {}), ("Expand", ["x", "to"], ["map"], {})],
+        {"x": ["N", 3]},
+        {"soft": ["N", 3], "map": [2, 2, 3]},
+        {"to": np.array([2, 2, 3])},
+    )
+    with pytest.raises((ModelError, SampleError)):
+        open_model(path, a_spec(postprocess=Postprocess(features="map")))
+
+
+def test_only_classifiers_have_them():
+    body = {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": "m"},
+        "spec": {"url": "/m", "format": "onnx", "postprocess": {"task": "detection", "features": "hidden"}},
+    }
+    with pytest.raises(InvalidFieldError, match=r"spec\.postprocess\.features: 'hidden'.*classification"):
+        parse(body)

@@ -52,10 +52,7 @@ def test_the_majority_answers_and_members_may_have_other_inputs_and_orders_of_cl
     assert (prediction.label, prediction.score) == ("cat", pytest.approx(0.5))
     assert prediction.probabilities == pytest.approx([1.7 / 3, 1.3 / 3])
     assert prediction.value == {"votes": ["cat", "cat", "dog"], "scores": [0.9, 0.6, 0.8]}
-
-
-def test_of_two_models_that_differ_the_surer_one_answers():
-    assert answer(Fixed(0.6, 0.4), Fixed(0.1, 0.9)).label == "dog"
+    assert answer(Fixed(0.6, 0.4), Fixed(0.1, 0.9)).label == "dog", "of two that differ the surer one"
 
 
 def test_a_batch_has_the_answer_of_each_sample_in_order():
@@ -69,8 +66,8 @@ def test_agreement_is_the_mean_score_of_the_majority_and_another_vote_counts_not
     alike, unlike = answer(Fixed(0.9, 0.1), Fixed(0.7, 0.3)), answer(Fixed(0.9, 0.1), Fixed(0.3, 0.7))
     miner = create("Agreement", {"threshold_agreement": "0.8"})
     assert (judge(miner, alike).hard, judge(miner, unlike).hard) == (False, True)
-    assert miner.hardness(alike) == pytest.approx(-0.8)
-    assert miner.hardness(unlike) == pytest.approx(-0.45)
+    assert miner.hardness(alike) == pytest.approx(-0.8)  # type: ignore[attr-defined]
+    assert miner.hardness(unlike) == pytest.approx(-0.45)  # type: ignore[attr-defined]
     assert float(parameters_at(miner, -0.6)["threshold_agreement"]) == pytest.approx(0.6)
 
 
@@ -78,7 +75,7 @@ def test_agreement_is_the_mean_score_of_the_majority_and_another_vote_counts_not
 def test_an_answer_without_votes_is_hard_with_the_reason(value):
     miner = create("Agreement", {})
     with pytest.raises(MiningError, match="has no votes"):
-        miner.hardness(Prediction(label="a", score=1.0, value=value))
+        miner.hardness(Prediction(label="a", score=1.0, value=value))  # type: ignore[attr-defined]
     assert judge(miner, Prediction(value=value)).hard
 
 

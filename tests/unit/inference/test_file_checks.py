@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from halimede.system import onnx_file
 from halimede.system.onnx_file import MalformedProtobufError, WireType, fields, records
@@ -156,8 +156,3 @@ def test_whatever_protobuf_reads_of_a_changed_file_is_read_here_too(noise, data)
 def test_numbers_and_texts_are_told_apart():
     content = b"\x08\x01" + field(2, b"text") + b"\x31" + bytes(8) + b"\xa5\x06" + bytes(4) + b"\xa0\x06\x96\x01"
     assert [(number, content[start:end]) for number, start, end in fields(content, 0, len(content))] == [(2, b"text")]
-
-
-def test_a_tensor_of_the_onnx_package_has_the_fields_that_are_looked_for():
-    numbers = {name: number.number for name, number in TensorProto.DESCRIPTOR.fields_by_name.items()}
-    assert (numbers["name"], numbers["external_data"]) == (8, 13)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halimede.api.processing import Crop, Grayscale, Layout, Letterbox, Normalize, Resize, Scale
 from halimede.inference import SampleError
-from halimede.inference.geometry import fitted, follow
+from halimede.inference.geometry import fit_letterbox, follow
 from halimede.inference.preprocess import apply, blank
 
 size = st.integers(1, 40)
@@ -54,7 +54,7 @@ def test_a_letterbox_holds_the_whole_picture_in_its_middle(width, height, box_wi
     frame = np.full((height, width), 200, np.uint8)
     result = apply([step], frame)
     rows, columns = np.nonzero(result == 200)
-    new_width, new_height, left, top = fitted(step, width, height)
+    new_width, new_height, left, top = fit_letterbox(step, width, height)
     assert (columns.min(), columns.max() + 1) == (left, left + new_width)
     assert (rows.min(), rows.max() + 1) == (top, top + new_height)
     assert (result[result != 200] == 7).all()

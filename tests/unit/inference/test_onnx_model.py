@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Cast, Grayscale, Layout, Resize, Scale
-from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
+from halimede.inference import ModelError, SampleError, open_model
+from tests.graphs import FLOAT
 
 FLAT = [Scale(factor=1 / 16), Layout(order="flat")]
-FLOAT = TensorProto.FLOAT
 
 
 def a_spec(**fields: object) -> ModelSpec:
@@ -58,31 +56,31 @@ class TestAnExportedClassifier:
 
 
 class TestAFileThatIsNoModel:
-    def test_is_refused_when_it_is_missing(self, tmp_path):
-        with pytest.raises(ModelError, match=r"absent\.onnx does not exist"):
-            open_model(tmp_path / "absent.onnx", a_spec())
+    @pytest.mark.parametrize("name", ["absent.onnx", ""], ids=["missing", "a folder"])
+    def test_is_refused_when_it_is_no_file(self, tmp_path, name):
+        with pytest.raises(ModelError, match=rf"{(tmp_path / name).name} does not exist"):
+            open_model(tmp_path / name, a_spec())
 
-    def test_is_refused_when_it_is_a_folder(self, tmp_path):
-        with pytest.raises(ModelError, match="does not exist"):
-            open_model(tmp_path, a_spec())
-
-    def test_is_refused_when_it_is_empty(self, tmp_path):
-        (tmp_path / "m.onnx").touch()
-        with pytest.raises(ModelError, match="is empty"):
+    @pytest.mark.parametrize(
+        ("content", "text"),
+        [
+            (b"", "is empty"),
+            (b"\x00" * 64, "not an ONNX model"),
+            (b"<html>not found</html>", "not an ONNX model"),
+            (bytes(range(256)) * 8, "not an ONNX model"),
+            (slice(0, 40), "not an ONNX model that can run here"),
+            (slice(0, -200), "not an ONNX model that can run here"),
+            (slice(100, None), "not an ONNX model that can run here"),
+        ],
+        ids=["empty", "zeros", "a page", "bytes", "its beginning", "most of it", "its end"],
+    )
+    def test_is_refused_in_one_line_when_it_is_cut_or_holds_something_else(self, digits, tmp_path, content, text):
+        is_cut = isinstance(content, slice)
+        (tmp_path / "m.onnx").write_bytes(digits.path.read_bytes()[content] if is_cut else content)
+        with pytest.raises(ModelError, match=text) as caught:
             open_model(tmp_path / "m.onnx", a_spec())
-
-    @pytest.mark.parametrize("keep", [slice(0, 40), slice(0, -200), slice(100, None)])
-    def test_is_refused_when_it_is_cut(self, digits, tmp_path, keep):
-        (tmp_path / "m.onnx").write_bytes(digits.path.read_bytes()[keep])
-        with pytest.raises(ModelError, match="not an ONNX model that can run here") as caught:
-            open_model(tmp_path / "m.onnx", a_spec())
-        assert caught.value.__cause__ is not None
-
-    @pytest.mark.parametrize("content", [b"\x00" * 64, b"<html>not found</html>", bytes(range(256)) * 8])
-    def test_is_refused_when_it_holds_something_else(self, tmp_path, content):
-        (tmp_path / "m.onnx").write_bytes(content)
-        with pytest.raises(ModelError, match="not an ONNX model"):
-            open_model(tmp_path / "m.onnx", a_spec())
+        assert not is_cut or caught.value.__cause__ is not None
+        assert "\n" not in str(caught.value)
 
     def test_a_version_that_cannot_be_read_is_named_however_long_the_path_is(self, make_echo, tmp_path):
         folder = tmp_path / "models-of-a-user" / ("v" * 200)
@@ -93,66 +91,30 @@ class TestAFileThatIsNoModel:
         with pytest.raises(ModelError, match="Unsupported model IR version: 99, max supported IR version: "):
             open_model(folder / "new.onnx", a_spec())
 
-    def test_is_refused_when_its_operators_come_from_a_library(self, make_graph):
-        path = make_graph(
-            [("Secret", ["x"], ["y"], {"domain": "evil.example"})], {"x": (FLOAT, ["N", 2])}, {"y": (FLOAT, ["N", 2])}
-        )
-        with pytest.raises(UnsafeModelError, match=r"operator 'Secret' of 'evil\.example'.*library"):
-            open_model(path, a_spec())
-
-    def test_is_refused_when_its_weights_lie_outside_its_folder(self, tmp_path):
-        folder = tmp_path / "model"
-        folder.mkdir()
-        (tmp_path / "secret.bin").write_bytes(np.ones(2, np.float32).tobytes())
-        weights = numpy_helper.from_array(np.ones(2, np.float32), "w")
-        weights.ClearField("raw_data")
-        weights.data_location = TensorProto.EXTERNAL
-        weights.external_data.add(key="location", value="../secret.bin")
-        graph = helper.make_graph(
-            [helper.make_node("Add", ["x", "w"], ["y"])],
-            "outside",
-            [helper.make_tensor_value_info("x", FLOAT, ["N", 2])],
-            [helper.make_tensor_value_info("y", FLOAT, ["N", 2])],
-            [weights],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        (folder / "m.onnx").write_bytes(model.SerializeToString())
-        with pytest.raises(UnsafeModelError, match=r"'\.\./secret\.bin', which is not in its folder"):
-            open_model(folder / "m.onnx", a_spec())
-
-    def test_is_refused_when_its_format_is_not_onnx(self, digits):
-        with pytest.raises(ModelError, match=r"'pb'.*spec\.format.*estimator"):
-            open_model(digits.path, a_spec(format="pb"))
-
     def test_is_read_whatever_the_case_of_its_format(self, digits):
         assert open_model(digits.path, a_spec(format="ONNX")).labels == ()
 
 
 class TestInputs:
-    def test_a_frame_of_three_channels_is_told_to_become_gray(self, digits):
-        model = open_model(digits.path, a_spec(preprocess=[Layout(order="flat")]))
-        with pytest.raises(SampleError, match=r"wants input \[N,64\] float32, the frame gives \[N,192\].*grayscale"):
-            model.prepare(np.zeros((8, 8, 3), np.uint8))
-
-    def test_a_frame_of_another_size_is_told_to_be_resized(self, digits):
-        model = open_model(digits.path, a_spec(preprocess=[Layout(order="flat")]))
-        with pytest.raises(SampleError, match="resize"):
-            model.prepare(np.zeros((9, 9), np.uint8))
-
-    def test_a_picture_for_a_flat_input_is_told_to_be_laid_out(self, digits):
-        with pytest.raises(SampleError, match=r"add a layout step \(flat\)"):
-            open_model(digits.path, a_spec()).prepare(np.zeros((8, 8), np.uint8))
+    @pytest.mark.parametrize(
+        ("steps", "shape", "text"),
+        [
+            ([Layout(order="flat")], (8, 8, 3), r"wants input \[N,64\] float32, the frame gives \[N,192\].*grayscale"),
+            ([Layout(order="flat")], (9, 9), "resize"),
+            ([], (8, 8), r"add a layout step \(flat\)"),
+        ],
+        ids=["three channels", "another size", "a picture for a flat input"],
+    )
+    def test_a_frame_that_does_not_fit_is_told_the_step_that_it_lacks(self, digits, steps, shape, text):
+        with pytest.raises(SampleError, match=text):
+            open_model(digits.path, a_spec(preprocess=steps)).prepare(np.zeros(shape, np.uint8))
 
     def test_axes_of_length_one_are_set_as_the_model_wants_them(self, make_echo):
         model = open_model(make_echo(["N", 1, 4], out_shape=["N", 1, 4]), a_spec())
         assert model.prepare(np.zeros((4, 1, 1), np.float32)).shape == (1, 4)
 
     def test_channels_first_and_last_are_never_mixed_up_in_silence(self, make_graph):
-        path = make_graph(
-            [("GlobalAveragePool", ["x"], ["y"], {})],
-            {"x": (FLOAT, ["N", 3, 4, 4])},
-            {"y": (FLOAT, ["N", 3, 1, 1])},
-        )
+        path = make_graph([("GlobalAveragePool", ["x"], ["y"], {})], {"x": ["N", 3, 4, 4]}, {"y": ["N", 3, 1, 1]})
         model = open_model(path, a_spec())
         with pytest.raises(SampleError, match="layout"):
             model.prepare(np.zeros((4, 4, 3), np.float32))
@@ -160,9 +122,7 @@ class TestInputs:
 
     def test_fractions_are_not_cut_to_whole_numbers_unless_the_spec_says_so(self, make_graph):
         path = make_graph(
-            [("Cast", ["x"], ["y"], {"to": FLOAT})],
-            {"x": (TensorProto.UINT8, ["N", 2])},
-            {"y": (FLOAT, ["N", 2])},
+            [("Cast", ["x"], ["y"], {"to": FLOAT})], {"x": (TensorProto.UINT8, ["N", 2])}, {"y": ["N", 2]}
         )
         with pytest.raises(SampleError, match="add a cast step"):
             open_model(path, a_spec()).prepare(np.array([0.5, 1], np.float32))
@@ -188,11 +148,7 @@ class TestInputs:
         assert len(model.predict([sample])) == 1
 
     def test_a_model_of_two_inputs_is_refused(self, make_graph):
-        path = make_graph(
-            [("Add", ["a", "b"], ["y"], {})],
-            {"a": (FLOAT, ["N", 2]), "b": (FLOAT, ["N", 2])},
-            {"y": (FLOAT, ["N", 2])},
-        )
+        path = make_graph([("Add", ["a", "b"], ["y"], {})], {"a": ["N", 2], "b": ["N", 2]}, {"y": ["N", 2]})
         with pytest.raises(ModelError, match=r"2 inputs \(a, b\)"):
             open_model(path, a_spec())
 
@@ -214,29 +170,18 @@ class TestBatchAxis:
     def test_a_batch_axis_that_is_open_only_by_declaration_is_found_out(self, make_graph):
         path = make_graph(
             [("Reshape", ["x", "shape"], ["y"], {})],
-            {"x": (FLOAT, ["N", 3])},
-            {"y": (FLOAT, None)},
+            {"x": ["N", 3]},
+            {"y": None},
             {"shape": np.array([1, 3], np.int64)},
         )
         answers = open_model(path, a_spec()).predict(list(np.eye(3, dtype=np.float32)))
         assert [answer.label for answer in answers] == ["0", "1", "2"]
 
     def test_open_picture_sizes_are_taken_as_they_come(self, make_graph):
-        path = make_graph(
-            [("GlobalAveragePool", ["x"], ["y"], {})],
-            {"x": (FLOAT, ["N", 3, "H", "W"])},
-            {"y": (FLOAT, ["N", 3, 1, 1])},
-        )
+        path = make_graph([("GlobalAveragePool", ["x"], ["y"], {})], {"x": ["N", 3, "H", "W"]}, {"y": ["N", 3, 1, 1]})
         model = open_model(path, a_spec(preprocess=[Scale(factor=1 / 255), Layout(order="chw")]))
         for size in ((4, 6), (7, 3)):
             frame = np.zeros((*size, 3), np.uint8)
             frame[..., 1] = 255
             (answer,) = model.predict([model.prepare(frame)])
             assert (answer.label, answer.probabilities) == ("1", [0, 1, 0])
-
-
-def test_errors_of_a_model_fit_one_line(digits, tmp_path: Path):
-    (tmp_path / "m.onnx").write_bytes(digits.path.read_bytes()[:300])
-    with pytest.raises(ModelError) as caught:
-        open_model(tmp_path / "m.onnx", a_spec())
-    assert "\n" not in str(caught.value)

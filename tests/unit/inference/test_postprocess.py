@@ -9,9 +9,14 @@ from hypothesis.extra import numpy as npst
 
 from halimede.api.processing import Postprocess
 from halimede.inference import SampleError
-from halimede.inference.detection import MAX_BOXES, detect
+from halimede.inference.detection import MAX_BOXES, BoxReader
 from halimede.inference.postprocess import ClassReader, activate, classify
 from halimede.messages import Prediction
+
+
+def detect(rows, labels=()):
+    return BoxReader([""], Postprocess(task="detection"), labels).read((rows,))
+
 
 any_scores = npst.arrays(
     st.sampled_from([np.float16, np.float32, np.float64]), st.integers(1, 20), elements=st.floats(width=16)
@@ -77,15 +82,11 @@ def test_what_is_no_row_of_scores_is_refused(shape):
         classify(np.zeros(shape))
 
 
-def test_boxes_keep_their_order_and_have_plain_numbers():
+def test_boxes_keep_their_order_and_have_plain_numbers_and_none_are_an_answer_too():
     answer = detect(np.array([[0, 1, 2, 3, 0.5, 7], [4, 5, 6, 7, 1, 0]], np.float32))
     assert [box.label for box in answer.boxes] == [7, 0]
     assert all(type(value) is float for box in answer.boxes for value in (box.x1, box.score))
-
-
-def test_no_boxes_are_an_answer_too():
-    assert detect(np.zeros((0, 6))).boxes == []
-    assert detect(np.array([[0, 0, 0, 0, -1.0, -1]])).boxes == []
+    assert detect(np.zeros((0, 6))).boxes == detect(np.array([[0, 0, 0, 0, -1.0, -1]])).boxes == []
 
 
 @pytest.mark.parametrize(

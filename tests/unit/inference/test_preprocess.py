@@ -22,22 +22,18 @@ frames = npst.arrays(
 
 
 @given(frames, st.integers(1, 9), st.integers(1, 9))
-def test_any_picture_becomes_the_declared_input(frame, width, height):
-    steps = [Grayscale(), Resize(width=width, height=height), Scale(factor=1 / 255), Layout(order="chw")]
-    result = apply(steps, frame)
+def test_any_picture_becomes_the_declared_input_and_resizing_keeps_type_axes_and_range(frame, width, height):
+    resize = Resize(width=width, height=height)
+    result = apply([Grayscale(), resize, Scale(factor=1 / 255), Layout(order="chw")], frame)
     assert result.shape == (1, height, width)
     assert result.flags.c_contiguous
     assert result.min() >= 0
     assert result.max() <= 1 + 1e-6
-
-
-@given(frames, st.integers(1, 9), st.integers(1, 9))
-def test_resizing_keeps_type_axes_and_range(frame, width, height):
-    result = apply([Resize(width=width, height=height)], frame)
-    assert (result.dtype, result.shape) == (frame.dtype, (height, width, *frame.shape[2:]))
+    resized = apply([resize], frame)
+    assert (resized.dtype, resized.shape) == (frame.dtype, (height, width, *frame.shape[2:]))
     # single precision may round over the edge of what double holds
-    assert result.min() >= frame.min() - 1e-4
-    assert result.max() <= frame.max() + 1e-4
+    assert resized.min() >= frame.min() - 1e-4
+    assert resized.max() <= frame.max() + 1e-4
 
 
 @given(npst.arrays(np.uint8, (5, 7, 3)))
@@ -48,15 +44,10 @@ def test_gray_is_what_pillow_makes(frame):
     np.testing.assert_allclose(in_floats, expected, atol=1)
 
 
-def test_gray_leaves_alpha_out():
-    frame = np.dstack([np.full((2, 2, 3), 90, np.uint8), np.zeros((2, 2), np.uint8)])
-    assert apply([Grayscale()], frame).tolist() == np.full((2, 2, 1), 90).tolist()
-
-
-def test_a_fourth_channel_is_resized_like_the_others_and_no_alpha():
-    frame = np.zeros((4, 4, 4), np.uint8)
-    frame[..., :3] = 200
-    assert (apply([Resize(width=2, height=2)], frame)[..., :3] == 200).all()
+def test_gray_leaves_alpha_out_and_a_fourth_channel_is_resized_like_the_others():
+    frame = np.dstack([np.full((4, 4, 3), 90, np.uint8), np.zeros((4, 4), np.uint8)])
+    assert apply([Grayscale()], frame).tolist() == np.full((4, 4, 1), 90).tolist()
+    assert (apply([Resize(width=2, height=2)], frame)[..., :3] == 90).all()
 
 
 def test_scaling_multiplies_then_takes_the_mean_off_then_divides():
@@ -109,16 +100,13 @@ def test_layouts_order_the_axes():
         ("uint8", [-1.0, 0.9, 255.0, 300.0], [0, 0, 255, 255]),
         ("int32", [-3e9, 2147483647.0, 3e9], [-(2**31), 2**31 - 1, 2**31 - 1]),
         ("float16", [0.5, 2.0], [0.5, 2.0]),
+        ("int64", [1e30, -1e30], [2**63 - 1024, -(2**63)]),
+        ("int64", np.array([2**64 - 1], np.uint64), [2**63 - 1]),
     ],
 )
 def test_casting_stays_within_the_range_of_the_type(dtype, given, expected):
     result = apply([Cast(dtype=dtype)], np.array(given))
     assert (result.dtype, result.tolist()) == (np.dtype(dtype), expected)
-
-
-def test_casting_to_64_bits_never_wraps():
-    assert apply([Cast(dtype="int64")], np.array([1e30, -1e30])).tolist() == [2**63 - 1024, -(2**63)]
-    assert apply([Cast(dtype="int64")], np.array([2**64 - 1], np.uint64)).tolist() == [2**63 - 1]
 
 
 def test_without_steps_the_frame_is_not_copied():
@@ -171,9 +159,7 @@ def test_a_frame_with_one_value_that_is_no_number_is_refused_whatever_the_steps_
     frame = np.ones((4, 5), dtype)
     apply(steps, frame)
     frame[2, 3] = value
-    with pytest.raises(
-        SampleError, match=r"the frame holds NaN or infinity 1 times, first at \[2, 3\]: repair its source"
-    ):
+    with pytest.raises(SampleError, match=r"holds NaN or infinity 1 times, first at \[2, 3\]: repair its source"):
         apply(steps, frame)
 
 

@@ -59,14 +59,10 @@ def test_an_empty_page_has_no_boxes_and_specks_are_no_text():
     assert reader().read((specks,)).boxes == []
 
 
-def test_a_page_that_is_all_text_is_one_box_within_the_frame():
-    geometry = follow([Fit(longest=100)], (120, 200, 3))
-    assert corners(reader().read((np.ones((1, 60, 100)),), geometry)) == [[0, 0, 200, 120]]
-
-
-def test_boxes_are_in_pixels_of_the_frame():
+def test_boxes_are_in_pixels_of_the_frame_and_a_page_that_is_all_text_is_one_within_it():
     geometry = follow([Fit(longest=100)], (120, 200, 3))
     assert corners(reader(unclip=0.0).read((two_words(),), geometry))[1] == [40, 80, 100, 100]
+    assert corners(reader().read((np.ones((1, 60, 100)),), geometry)) == [[0, 0, 200, 120]]
 
 
 @pytest.mark.parametrize(

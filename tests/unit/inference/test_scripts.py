@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ from halimede.inference.scripts import bind
 from halimede.messages.file_facts import TrialReason
 from tests.graphs import FLOAT, write_graph
 
-Write = Callable[..., Path]
 LABELS = ["cap", "helmet"]
-POST = {"script": {"file": "post.py"}}
 
 
 def spec(**fields: Any) -> ModelSpec:
@@ -60,28 +57,34 @@ def answer(path: Path, wanted: ModelSpec, *frames: np.ndarray) -> list[Any]:
         return isolate([model.prepare(frame) for frame in frames], model.predict)
 
 
+def answers(folder: Path, code: str, *frames: np.ndarray, file: str = "post.py", **fields: Any) -> list[Any]:
+    """Write a script next to a model; return the answers that it makes of frames."""
+    return answer(write(folder, code, file), spec(**{**scripted(file), **fields}), *frames)
+
+
 def row(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
+RESIZE = {"op": "resize", "width": 8, "height": 4}
+BOTH, CAST = {"op": "script", "file": "both.py"}, {"op": "cast", "dtype": "float32"}
+
+
 class TestPostprocess:
     def test_a_script_gets_every_output_of_one_sample_by_its_name(self, folder: Path) -> None:
-        path = write(
-            folder,
-            """
+        code = """
             def postprocess(outputs, size):
                 return {"value": {name: [list(map(int, each.shape)), each.tolist()] for name, each in outputs.items()}}
-        """,
-        )
-        found = answer(path, spec(**scripted()), row(1, 2), row(3, 4))
+        """
+        found = answers(folder, code, row(1, 2), row(3, 4))
         assert [each.value["value"] for each in found] == [
             {"y": [[1, 2], [[1, 2]]], "twice": [[1, 2], [[2, 4]]]},
             {"y": [[1, 2], [[3, 4]]], "twice": [[1, 2], [[6, 8]]]},
         ]
 
     def test_probabilities_get_the_labels_of_the_spec(self, folder: Path) -> None:
-        path = write(folder, "def postprocess(outputs, size):\n    return outputs['y'][0]\n")
-        (found,) = answer(path, spec(labels=LABELS, **scripted()), row(0.25, 0.75))
+        code = "def postprocess(outputs, size):\n    return outputs['y'][0]\n"
+        (found,) = answers(folder, code, row(0.25, 0.75), labels=LABELS)
         assert (found.label, found.score, found.probabilities) == ("helmet", 0.75, [0.25, 0.75])
 
     def test_a_function_of_another_name_is_called(self, folder: Path) -> None:
@@ -92,48 +95,31 @@ class TestPostprocess:
 
     def test_a_script_reads_files_next_to_it(self, folder: Path) -> None:
         (folder / "names.txt").write_text("left\nright\n")
-        path = write(
-            folder,
-            """
+        code = """
             from pathlib import Path
             NAMES = Path(__file__).with_name("names.txt").read_text().split()
             def postprocess(outputs, size):
                 return NAMES[int(outputs["y"].argmax())]
-        """,
-        )
-        assert [each.label for each in answer(path, spec(**scripted()), row(0, 1), row(1, 0))] == ["right", "left"]
+        """
+        assert [each.label for each in answers(folder, code, row(0, 1), row(1, 0))] == ["right", "left"]
 
     def test_boxes_in_the_models_input_are_mapped_back_through_declared_steps(self, picture_model: Path) -> None:
-        path = write(
-            picture_model,
-            """
-            def postprocess(outputs, size):
-                return [[1, 1, 3, 2, 0.5, "helmet"]]
-        """,
-        )
-        wanted = spec(preprocess=[{"op": "resize", "width": 8, "height": 4}], **scripted())
-        (found,) = answer(path, wanted, np.zeros((8, 16, 1), np.uint8))
+        code = "def postprocess(outputs, size):\n    return [[1, 1, 3, 2, 0.5, 'helmet']]\n"
+        (found,) = answers(picture_model, code, np.zeros((8, 16, 1), np.uint8), preprocess=[RESIZE])
         box = found.boxes[0]
         assert (box.x1, box.y1, box.x2, box.y2, box.label) == (2, 2, 6, 4, "helmet")
 
     def test_a_script_gets_the_height_and_width_of_the_frame(self, picture_model: Path) -> None:
-        path = write(picture_model, "def postprocess(outputs, size):\n    return {'value': list(size)}\n")
-        wanted = spec(preprocess=[{"op": "resize", "width": 8, "height": 4}], **scripted())
-        assert answer(path, wanted, np.zeros((30, 20, 1), np.uint8))[0].value["value"] == [30, 20]
+        code = "def postprocess(outputs, size):\n    return {'value': list(size)}\n"
+        (found,) = answers(picture_model, code, np.zeros((30, 20, 1), np.uint8), preprocess=[RESIZE])
+        assert found.value["value"] == [30, 20]
 
 
 class TestPreprocess:
     def test_a_script_is_a_step_between_declared_ones(self, picture_model: Path) -> None:
-        path = write(
-            picture_model,
-            """
-            def preprocess(image):
-                return image[::2, ::2]
-        """,
-            "pre.py",
-        )
-        steps = [{"op": "grayscale"}, {"op": "script", "file": "pre.py"}, {"op": "resize", "width": 8, "height": 4}]
-        wanted = spec(preprocess=[*steps, {"op": "cast", "dtype": "float32"}], **scripted())
+        path = write(picture_model, "def preprocess(image):\n    return image[::2, ::2]\n", "pre.py")
+        steps = [{"op": "grayscale"}, {"op": "script", "file": "pre.py"}, RESIZE, CAST]
+        wanted = spec(preprocess=steps, **scripted())
         write(picture_model, "def postprocess(outputs, size):\n    return {'value': float(outputs['y'][0])}\n")
         frame = np.zeros((8, 16), np.uint8)
         frame[1::2] = 200  # in the rows that the script leaves out
@@ -141,20 +127,15 @@ class TestPreprocess:
         assert answer(path, wanted, frame[1:])[0].value["value"] > 0
 
     def test_both_functions_of_one_file_share_their_variables(self, picture_model: Path) -> None:
-        path = write(
-            picture_model,
-            """
+        code = """
             seen = []
             def preprocess(image):
                 seen.append(image.shape)
                 return image[:4, :8, :1].astype("float32")
             def postprocess(outputs, size):
                 return {"value": [size[0], len(seen)]}
-        """,
-            "both.py",
-        )
-        wanted = spec(preprocess=[{"op": "script", "file": "both.py"}], **scripted("both.py"))
-        (found,) = answer(path, wanted, np.zeros((9, 9, 3), np.uint8))
+        """
+        (found,) = answers(picture_model, code, np.zeros((9, 9, 3), np.uint8), file="both.py", preprocess=[BOTH])
         height, calls = found.value["value"]
         assert height == 9
         assert calls >= 1
@@ -162,25 +143,20 @@ class TestPreprocess:
     def test_a_script_cannot_change_the_sample_that_it_gets(self, folder: Path) -> None:
         """If another sample of its batch fails, it is called with the same sample again."""
         path = write(folder, "def preprocess(row):\n    row[...] += 1\n    return row\n", "pre.py")
-        steps = [{"op": "layout", "order": "flat"}, {"op": "cast", "dtype": "float32"}]
-        wanted = spec(preprocess=[*steps, {"op": "script", "file": "pre.py"}], postprocess={"output": "y"})
+        steps = [{"op": "layout", "order": "flat"}, CAST, {"op": "script", "file": "pre.py"}]
+        wanted = spec(preprocess=steps, postprocess={"output": "y"})
         with pytest.raises(ModelError, match="read-only"):
             open_model(path, wanted)
 
     def test_boxes_of_a_script_that_moved_pixels_are_taken_as_they_are(self, picture_model: Path) -> None:
-        path = write(
-            picture_model,
-            """
+        code = """
             def preprocess(image):
                 return image[::2, ::2]
             def postprocess(outputs, size):
                 return [[0, 0, size[1] / 2, size[0] / 2, 0.5]]
-        """,
-            "both.py",
-        )
-        steps = [{"op": "resize", "width": 16, "height": 8}, {"op": "script", "file": "both.py"}]
-        wanted = spec(preprocess=[*steps, {"op": "cast", "dtype": "float32"}], **scripted("both.py"))
-        (found,) = answer(path, wanted, np.zeros((40, 100, 1), np.uint8))
+        """
+        steps = [{"op": "resize", "width": 16, "height": 8}, BOTH, CAST]
+        (found,) = answers(picture_model, code, np.zeros((40, 100, 1), np.uint8), file="both.py", preprocess=steps)
         assert (found.boxes[0].x2, found.boxes[0].y2) == (50, 20)
 
     def test_a_step_after_a_script_gets_what_the_script_returns(self, picture_model: Path) -> None:
@@ -190,10 +166,8 @@ class TestPreprocess:
             def postprocess(outputs, size):
                 return [[0, 0, size[1], size[0], 0.5]]
         """
-        path = write(picture_model, code, "both.py")
-        steps = [{"op": "grayscale"}, {"op": "script", "file": "both.py"}, {"op": "crop", "width": 8, "height": 4}]
-        wanted = spec(preprocess=[*steps, {"op": "cast", "dtype": "float32"}], **scripted("both.py"))
-        (found,) = answer(path, wanted, np.zeros((2, 2, 3), np.uint8))
+        steps = [{"op": "grayscale"}, BOTH, {"op": "crop", "width": 8, "height": 4}, CAST]
+        (found,) = answers(picture_model, code, np.zeros((2, 2, 3), np.uint8), file="both.py", preprocess=steps)
         assert (found.boxes[0].x2, found.boxes[0].y2) == (2, 2)
 
     def test_a_script_may_not_resize_where_declared_boxes_are_mapped_back(self, tmp_path: Path) -> None:
@@ -208,18 +182,12 @@ class TestPreprocess:
 def test_the_script_of_the_documents_resizes_and_suppresses_overlapping_boxes(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "processing.md").read_text()
     code = next(each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def postprocess" in each)
-    rows = [
-        [320, 320, 64, 64, 0.9, 0.1],
-        [324, 320, 64, 64, 0.8, 0.1],
-        [100, 100, 20, 40, 0.2, 0.7],
-        [9, 9, 9, 9, 0, 0],
-    ]
-    constants = {"found": np.array(rows, np.float32).T[np.newaxis]}
+    detected = [[320, 320, 64, 64, 0.9, 0.1], [324, 320, 64, 64, 0.8, 0.1], [100, 100, 20, 40, 0.2, 0.7]]
+    constants = {"found": np.array([*detected, [9] * 4 + [0] * 2], np.float32).T[np.newaxis]}
     ports = {"x": (FLOAT, [1, 3, 640, 640])}, {"output0": (FLOAT, [1, 6, 4])}
     write_graph(tmp_path / "model.onnx", [("Identity", ["found"], ["output0"], {})], *ports, constants)
-    path = write(tmp_path, code, "detector.py")
-    wanted = spec(preprocess=[{"op": "script", "file": "detector.py"}], **scripted("detector.py"))
-    (found,) = answer(path, wanted, np.zeros((320, 1280, 3), np.uint8))
+    steps = [{"op": "script", "file": "detector.py"}]
+    (found,) = answers(tmp_path, code, np.zeros((320, 1280, 3), np.uint8), file="detector.py", preprocess=steps)
     assert [(box.label, round(box.score, 3)) for box in found.boxes] == [("cap", 0.9), ("helmet", 0.7)]
     first = found.boxes[0]
     assert (first.x1, first.y1, first.x2, first.y2) == (576, 144, 704, 176)
@@ -281,35 +249,28 @@ class TestFaults:
             open_model(folder / "model.onnx", spec(**scripted()))
 
     def test_only_the_sample_that_a_script_fails_on_is_without_an_answer(self, folder: Path) -> None:
-        path = write(
-            folder,
-            """
+        code = """
             def postprocess(outputs, size):
                 if outputs["y"][0, 0] > 2:
                     raise ValueError("too much")
                 return "fine"
-        """,
-        )
-        good, bad, also = answer(path, spec(**scripted()), row(1, 0), row(3, 0), row(2, 0))
+        """
+        good, bad, also = answers(folder, code, row(1, 0), row(3, 0), row(2, 0))
         assert (good.label, also.label) == ("fine", "fine")
         assert isinstance(bad, SampleError)
         assert str(bad) == "spec.postprocess.script: postprocess of post.py raised ValueError: too much (line 4)"
 
     def test_a_script_in_preprocess_fails_where_the_model_runs_and_not_where_frames_come_in(self, folder: Path) -> None:
         """Frames are prepared on the event loop, and a sample that cannot be prepared is refused as broken."""
-        path = write(
-            folder,
-            """
+        code = """
             def preprocess(image):
                 if image.max() > 2:
                     raise ValueError("too bright")
                 return image.ravel()[:2].astype("float32")
-        """,
-            "pre.py",
-        )
-        wanted = spec(
-            preprocess=[{"op": "script", "file": "pre.py"}], postprocess={"output": "y", "activation": "softmax"}
-        )
+        """
+        path = write(folder, code, "pre.py")
+        softmax = {"output": "y", "activation": "softmax"}
+        wanted = spec(preprocess=[{"op": "script", "file": "pre.py"}], postprocess=softmax)
         with open_model(path, wanted) as model:
             prepared = [model.prepare(np.full((2, 2), value, np.uint8)) for value in (1, 9)]
             good, bad = isolate(prepared, model.predict)
@@ -340,9 +301,7 @@ class TestFaults:
         assert labels == ["old", "new"]
 
     def test_dataclasses_with_delayed_annotations_work(self, folder: Path) -> None:
-        path = write(
-            folder,
-            """
+        code = """
             from __future__ import annotations
             from dataclasses import asdict, dataclass
             from typing import ClassVar
@@ -354,9 +313,8 @@ class TestFaults:
 
             def postprocess(outputs, size):
                 return asdict(Found(2))
-        """,
-        )
-        assert answer(path, spec(**scripted()), row(0, 0))[0].value == {"count": 2}
+        """
+        assert answers(folder, code, row(0, 0))[0].value == {"count": 2}
 
 
 def test_scripts_of_a_model_that_is_a_folder_are_in_that_folder(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,11 +19,19 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Array
 from halimede.joint_model import NoAnswerError, Rule, Tier
 from tests import lite_files
+from tests.digits import picture as png
 from tests.graphs import write_weigher
+from tests.programs import run_python
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
-from tests.waiting import patience
 
 EDGE_ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
+MARGIN: dict[str, Any] = {"parameters": {"threshold_margin": 0.2}}
+
+
+class Slow:
+    def predict(self, data: Any) -> str:
+        time.sleep(0.2)
+        return "slow"
 
 
 def picture(value: int) -> Array:
@@ -35,7 +40,7 @@ def picture(value: int) -> Array:
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[JointModel]:
-    with JointModel(Small, Big, parameters={"threshold_margin": 0.2}) as made:
+    with JointModel(Small, Big, **MARGIN) as made:
         yield made
 
 
@@ -47,7 +52,6 @@ def test_easy_samples_are_the_small_models_and_hard_ones_the_big_ones(model: Joi
     assert (hard.label, hard.by, hard.hard, hard.degraded, hard.reason, hard.detail) == (
         "big", "cloud", True, False, "hard", "the mining rule found it hard",
     )  # fmt: skip
-    assert hard.edge is not None
     assert hard.edge.label == "small"
     assert hard.hardness is not None
     assert hard.cut is not None
@@ -76,9 +80,8 @@ def test_a_lite_file_is_a_model_like_an_onnx_file(tmp_path: Path) -> None:
 
 
 def test_all_forms_of_a_picture_are_the_same_sample(model: JointModel, tmp_path: Path) -> None:
-    image = Image.fromarray(picture(HARD))
-    image.save(tmp_path / "p.png")
-    data = (tmp_path / "p.png").read_bytes()
+    (tmp_path / "p.png").write_bytes(data := png(HARD, 4))
+    image = Image.open(tmp_path / "p.png")
     forms: list[Any] = [image, tmp_path / "p.png", str(tmp_path / "p.png"), data, memoryview(data), image.convert("P")]
     assert [answer.by for answer in model.predict_batch(forms)] == ["cloud"] * len(forms)
     assert model.predict([0.5, 1.5]).by == "edge"
@@ -155,11 +158,6 @@ async def test_event_loops_are_not_held_up(model: JointModel) -> None:
 
 
 async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
-    class Slow:
-        def predict(self, data: Any) -> str:
-            time.sleep(0.2)
-            return "slow"
-
     async with JointModel(Slow, **EDGE_ALONE) as model:
         task = asyncio.create_task(model.apredict(picture(1)))
         await asyncio.sleep(0.05)
@@ -178,12 +176,7 @@ def test_an_edge_alone_asks_nobody() -> None:
 
 
 def test_a_big_model_that_takes_too_long_leaves_the_small_ones_answer() -> None:
-    class Slow(Big):
-        def predict(self, data: Any) -> dict[str, Any]:
-            time.sleep(0.5)
-            return super().predict(data)
-
-    with JointModel(Small, Slow, parameters={"threshold_margin": 0.2}, deadline_ms=50) as model:
+    with JointModel(Small, Slow, **MARGIN, deadline_ms=50) as model:
         answer = model.predict(picture(HARD))
         assert (answer.label, answer.by, answer.degraded, answer.reason) == ("small", "edge", True, "deadline")
         assert answer.detail
@@ -195,9 +188,8 @@ def test_a_chain_of_tiers_asks_one_after_the_other() -> None:
             sure = int(np.asarray(data).flat[0]) == HARD
             return {"label": "middle", "probabilities": [0.95, 0.05] if sure else [0.5, 0.5]}
 
-    rule = Rule(parameters={"threshold_margin": 0.2})
-    middle = Tier(model=Middle, name="site", rule=rule)
-    with JointModel(Small, Big, tiers=[middle], parameters={"threshold_margin": 0.2}) as model:
+    middle = Tier(model=Middle, name="site", rule=Rule(**MARGIN))
+    with JointModel(Small, Big, tiers=[middle], **MARGIN) as model:
         answers = model.predict_batch([picture(EASY), picture(HARD), picture(HARD + 10)])
     assert [(answer.label, answer.by, answer.tier) for answer in answers] == [
         ("small", "edge", "edge"), ("middle", "cloud", "site"), ("big", "cloud", "cloud"),
@@ -205,7 +197,7 @@ def test_a_chain_of_tiers_asks_one_after_the_other() -> None:
 
 
 def test_a_budget_is_held() -> None:
-    with JointModel(Small, Big, parameters={"threshold_margin": 0.2}, target_upload_ratio=0.1) as model:
+    with JointModel(Small, Big, **MARGIN, target_upload_ratio=0.1) as model:
         answers = model.predict_batch([picture(HARD)] * 400)
     asked = sum(answer.by == "cloud" for answer in answers) / 400
     assert asked <= 0.15
@@ -237,7 +229,7 @@ def test_a_fitted_classifier_of_scikit_learn_is_a_model() -> None:
         def predict(self, rows: Array) -> Array:
             return np.array([8] * len(rows))
 
-    with JointModel(Fitted(), Labels(), parameters={"threshold_margin": 0.2}) as model:
+    with JointModel(Fitted(), Labels(), **MARGIN) as model:
         easy, hard = model.predict_batch([np.array([1.0, 2.0]), np.array([200.0, 2.0])])
     assert (easy.label, easy.score, easy.by) == ("3", 0.8, "edge")
     assert (hard.label, hard.score, hard.by) == ("8", None, "cloud")
@@ -279,12 +271,6 @@ def test_a_mistake_that_only_opening_shows_is_one_error(tmp_path: Path) -> None:
 
 async def test_closing_tells_all_who_wait_and_cancels_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halimede.joint_model.background_loop.GRACE_S", 0.1)
-
-    class Slow:
-        def predict(self, data: Any) -> str:
-            time.sleep(0.2)
-            return "slow"
-
     model = JointModel(Slow, **EDGE_ALONE)
     asked = [asyncio.create_task(model.apredict(picture(1))) for _ in range(80)]
     await asyncio.sleep(0.1)
@@ -300,7 +286,7 @@ def test_a_model_that_hangs_does_not_keep_a_script_from_ending() -> None:
 import time
 import halimede.joint_model.background_loop
 from halimede import JointModel
-halimede.joint_model.background_loop.LAST_S = 0.1
+halimede.joint_model.background_loop.FINAL_ERRORS_S = 0.1
 class Hangs:
     def predict(self, data):
         time.sleep(1000)
@@ -309,9 +295,7 @@ try:
 except TimeoutError:
     print("too long")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=True
-    )
+    done = run_python("-c", script, check=True)
     assert (done.stdout, done.stderr) == ("too long\n", "")
 
 
@@ -325,11 +309,6 @@ def test_it_opens_at_the_first_sample_and_never_again_once_closed() -> None:
 
 
 def test_what_is_under_way_is_answered_before_it_closes() -> None:
-    class Slow:
-        def predict(self, data: Any) -> str:
-            time.sleep(0.1)
-            return "slow"
-
     before = set(threading.enumerate())
     model = JointModel(Slow, **EDGE_ALONE).open()
     with ThreadPoolExecutor(1) as pool:
@@ -359,9 +338,7 @@ class Small:
 model = halimede.JointModel(Small, Small)
 print(model.predict([1.0]).label)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=False
-    )
+    done = run_python("-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
 
 
@@ -377,11 +354,9 @@ async def test_a_web_handler_answers_pictures() -> None:
 
     app = web.Application()
     app.router.add_post("/", classify)
-    out = io.BytesIO()
-    Image.fromarray(picture(HARD)).save(out, format="PNG")
-    async with JointModel(Small, Big, parameters={"threshold_margin": 0.2}) as model:
+    async with JointModel(Small, Big, **MARGIN) as model:
         app[key] = model
         async with TestClient(TestServer(app)) as client:
-            posts = [client.post("/", data=out.getvalue()) for _ in range(16)]
+            posts = [client.post("/", data=png(HARD, 4)) for _ in range(16)]
             for answer in await asyncio.gather(*posts):
                 assert await answer.json() == {"label": "big", "by": "cloud"}

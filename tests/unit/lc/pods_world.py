@@ -12,6 +12,7 @@ from halimede.messages import NodeStatus, TaskInfo
 from services.lc.paths import Worker
 from tests.integration.lc_world import HELMET, World, service
 from tests.integration.lc_world import model as any_model
+from tests.simulated import eventually
 
 PODS = [Worker("default", f"helmet-deployment-edge-7d9f-{n}") for n in range(100)]
 CLOUD = Worker("default", "helmet-deployment-cloud-5c6b-x")
@@ -51,9 +52,15 @@ def named(status: NodeStatus) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def ready(home: Path) -> AsyncIterator[World]:
-    """As ``world``, with the LC running and the service held."""
-    async with world(home) as node, node.lc():
+async def holding(node: World, *, killed: bool = False) -> AsyncIterator[None]:
+    """Run the LC inside the block, where it holds the service."""
+    async with node.lc(killed=killed):
         await node.gm.insert(model(), service())
         await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
-        yield node
+        yield
+
+
+async def counts(node: World, pod: Worker, status: Any = "running", *, total: int, **fields: Any) -> None:
+    """Speak for a pod, and wait until the service has counted so many inferences."""
+    await says(node, pod, status, **fields)
+    await eventually(lambda: counted(node) == total)

@@ -15,7 +15,9 @@ from halimede.models import Cache, fetch
 from halimede.names import Key
 from services.lc.models.cache_janitor import EVICT_PERIOD_S, RETRY_S, SETTLE_S, CacheChanges, CacheJanitor
 from services.lc.planning.resource_state import Preparation, RequiredFile
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.simulated
 
 
 class Node:
@@ -70,7 +72,6 @@ async def settle(seconds: float = 0.0) -> None:
         await asyncio.sleep(0.01)
 
 
-@simulated
 async def test_a_deleted_model_goes_at_once_and_a_replaced_one_stays(tmp_path: Path) -> None:
     node = Node(tmp_path)
     deleted, replaced = await node.bring("deleted"), await node.bring("replaced")
@@ -81,15 +82,13 @@ async def test_a_deleted_model_goes_at_once_and_a_replaced_one_stays(tmp_path: P
         assert node.there("replaced")
 
 
-@simulated
-@pytest.mark.parametrize("removal", ["forget", "evict"])
+@pytest.mark.parametrize("removal", ["remove", "evict"])
 async def test_what_is_wanted_again_while_it_is_removed_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removal: str
 ) -> None:
     """Given a training that is deleted and applied again, the archive of its class is needed again within a second."""
     node = Node(tmp_path, most=0 if removal == "evict" else 10_000)
     model = await node.bring("model")
-    assert model.path is not None
     remove = getattr(node.cache, removal)
 
     def found_meanwhile(*given: Any) -> Any:
@@ -98,17 +97,15 @@ async def test_what_is_wanted_again_while_it_is_removed_is_missing(
 
     monkeypatch.setattr(node.cache, removal, found_meanwhile)
     async with node.tidied():
-        node.leave(model, for_good=removal == "forget")
+        node.leave(model, for_good=removal == "remove")
         await eventually(lambda: node.missing)
     assert node.missing == [model.path]
     assert not model.path.exists()
 
 
-@simulated
 async def test_what_a_worker_runs_stays_until_it_does_not(tmp_path: Path) -> None:
     node = Node(tmp_path)
     model = await node.bring("model")
-    assert model.path is not None
     node.running = [model.path]
     async with node.tidied():
         node.leave(model, for_good=True)
@@ -124,7 +121,6 @@ async def test_what_a_worker_runs_stays_until_it_does_not(tmp_path: Path) -> Non
         await eventually(lambda: not node.there("model"))
 
 
-@simulated
 async def test_what_another_model_still_wants_stays(tmp_path: Path) -> None:
     node = Node(tmp_path)
     model = await node.bring("model")
@@ -135,7 +131,6 @@ async def test_what_another_model_still_wants_stays(tmp_path: Path) -> None:
         assert node.there("model")
 
 
-@simulated
 async def test_over_the_bound_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     node = Node(tmp_path, most=2500)
     brought = [await node.bring(name) for name in ("first", "second", "third")]
@@ -150,7 +145,6 @@ async def test_over_the_bound_what_was_used_longest_ago_goes_first(tmp_path: Pat
         assert node.there("third")
 
 
-@simulated
 async def test_what_others_have_brought_is_bounded_too(tmp_path: Path) -> None:
     node = Node(tmp_path, most=1500)
     async with node.tidied():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,19 +22,22 @@ def rules(tmp_path: Path) -> tuple[CodeFiles, Path]:
     return watch, file
 
 
-async def test_a_file_is_not_read_while_it_is_written(
-    rules: tuple[CodeFiles, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "begin", [lambda file: file.write_text(""), Path.unlink], ids=["that is written", "that an editor replaces"]
+)
+async def test_no_other_content_is_known_of_a_file(
+    rules: tuple[CodeFiles, Path], monkeypatch: pytest.MonkeyPatch, begin: Callable[[Path], object]
 ) -> None:
     watch, file = rules
-    before = watch.digests[str(file)]
+    before = dict(watch.digests)
 
     async def pause(_: float) -> None:
         file.write_text("class Few: pass  # whole\n")
 
-    monkeypatch.setattr(code_files.asyncio, "sleep", pause)
-    file.write_text("")  # who writes a file empties it first
+    monkeypatch.setattr(code_files.asyncio, "sleep", pause)  # type: ignore[attr-defined]
+    begin(file)
     assert not await watch._is_changed(str(file))
-    assert watch.digests[str(file)] == before
+    assert (watch.digests, watch.missing) == (before, set())
 
 
 async def test_a_file_that_no_longer_changes_has_a_new_digest(
@@ -41,7 +45,7 @@ async def test_a_file_that_no_longer_changes_has_a_new_digest(
 ) -> None:
     watch, file = rules
     before = watch.digests[str(file)]
-    monkeypatch.setattr(code_files, "QUIET_S", 0.0)
+    monkeypatch.setattr(code_files, "SETTLE_S", 0.0)
     file.write_text("class Few: pass  # whole\n")
     assert await watch._is_changed(str(file))
     assert watch.digests[str(file)] != before
@@ -53,7 +57,7 @@ async def test_a_file_that_is_removed_is_missing_until_it_is_back(
 ) -> None:
     watch, file = rules
     before, content = dict(watch.digests), file.read_text()
-    monkeypatch.setattr(code_files, "QUIET_S", 0.0)
+    monkeypatch.setattr(code_files, "SETTLE_S", 0.0)
     file.unlink()
     assert await watch._is_changed(str(file))
     assert not await watch._is_changed(str(file))
@@ -61,20 +65,6 @@ async def test_a_file_that_is_removed_is_missing_until_it_is_back(
     file.write_text(content)
     assert await watch._is_changed(str(file))
     assert (watch.missing, watch.digests) == (set(), before)
-
-
-async def test_a_file_that_an_editor_replaces_is_not_missing(
-    rules: tuple[CodeFiles, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch, file = rules
-
-    async def pause(_: float) -> None:
-        file.write_text("class Few: ...\n")
-
-    monkeypatch.setattr(code_files.asyncio, "sleep", pause)
-    file.unlink()
-    assert not await watch._is_changed(str(file))
-    assert not watch.missing
 
 
 async def test_a_pipe_a_device_and_a_huge_file_are_no_scripts(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,48 +62,47 @@ def test_a_worker_inherits_neither_the_folder_of_its_controller_nor_what_stood_i
     assert config.broker == "mqtt://broker:1999/site1"
 
 
-def damaged(node: Path, how: str) -> tuple[Path, str, str]:
-    """Return the folder to give, the broker's address, and a part of what is said."""
-    broker = "mqtt://127.0.0.1"
-    if how == "too long a name":
-        return node.parent / ("n" * 300), broker, "File name too long"
-    if how == "missing":
-        return node.parent / "nobody", broker, "there is no such folder"
-    if how == "of one user":
-        return node / "lc", broker, "the folder of one user: give the node's"
-    if how == "a role short":
-        (node / "cloud-worker" / "username").unlink()
-        (node / "cloud-worker" / "password").unlink()
-        (node / "cloud-worker").rmdir()
-        return node, broker, "it has no folder cloud-worker"
-    if how == "an empty role":
-        for file in (node / "edge-worker").iterdir():
-            file.unlink()
-        return node, broker, "it holds no credentials"
-    if how == "for TLS":
-        user(node / "lc", **{"tls.crt": "x", "tls.key": "x"})
-        return node, broker, "write the broker's address as mqtts://"
+def add_certificate(node: Path) -> None:
     user(node / "lc", **{"tls.crt": "x", "tls.key": "x"})
-    return node, "mqtts://127.0.0.1", "its files do not fit"
+
+
+def empty_role(node: Path) -> None:
+    for file in (node / "edge-worker").iterdir():
+        file.unlink()
 
 
 @pytest.mark.parametrize(
-    "how",
-    ["missing", "too long a name", "of one user", "a role short", "an empty role", "for TLS", "no certificate at all"],
+    ("damage", "folder", "scheme", "part"),
+    [
+        (Path.exists, "../nobody", "mqtt", "there is no such folder"),
+        (Path.exists, "../" + "n" * 300, "mqtt", "File name too long"),
+        (Path.exists, "lc", "mqtt", "the folder of one user: give the node's"),
+        (lambda node: shutil.rmtree(node / "cloud-worker"), "", "mqtt", "it has no folder cloud-worker"),
+        (empty_role, "", "mqtt", "it holds no credentials"),
+        (add_certificate, "", "mqtt", "write the broker's address as mqtts://"),
+        (add_certificate, "", "mqtts", "its files do not fit"),
+    ],
+    ids=["missing", "too long a name", "of one user", "a role short", "an empty role", "for TLS", "no certificate"],
 )
 def test_a_folder_that_cannot_serve_is_one_line_that_says_why(
-    node: Path, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+    node: Path,
+    damage: Callable[[Path], object],
+    folder: str,
+    scheme: str,
+    part: str,
+    *,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder, broker, part = damaged(node, how)
-    arguments = ["--node", "edge0", "--home", str(tmp_path), "--credentials", str(folder), "--broker", broker]
-    assert main(arguments) == 2
+    damage(node)
+    arguments = ["--node", "edge0", "--home", str(node.parent), "--credentials", str(node / folder)]
+    assert main([*arguments, "--broker", f"{scheme}://127.0.0.1"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"halimede lc: --credentials: '{str(folder)[:20]}")
+    assert said.startswith(f"halimede lc: --credentials: '{str(node)[:20]}")
     assert part in said
-    assert len(said.splitlines()) == 1
-    assert "hunter2" not in said
+    assert (len(said.splitlines()), "hunter2" in said) == (1, False)
 
 
-def test_the_home_of_nobody_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFieldError, match=r"--credentials.*no such user"):
-        parse(["--node", "edge0", "--home", str(tmp_path), "--credentials", "~no-such-user/site"])
+@pytest.mark.parametrize("option", ["--home", "--credentials"])
+def test_the_home_of_nobody_is_refused(option: str) -> None:
+    with pytest.raises(InvalidFieldError, match=f"{option}.*no such user"):
+        parse(["--node", "edge0", option, "~no-such-user/site"])

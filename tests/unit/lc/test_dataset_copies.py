@@ -18,7 +18,8 @@ from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.names import Key
 from services.lc.dataset_copies import DATA, DatasetCopies, SharedFiles
 from services.lc.planning.resource_state import RequiredFile
-from tests.simulated import simulated
+
+pytestmark = pytest.mark.simulated
 
 KEY = Key("datasets", "default", "frames")
 Disk = namedtuple("Disk", "total used free")
@@ -79,7 +80,6 @@ def source(tmp_path: Path) -> Source:
     return Source(tmp_path)
 
 
-@simulated
 async def test_a_copy_has_all_files_and_only_a_changed_one_comes_again(source: Source) -> None:
     source.write(a="1", sub__b="2", empty="", same="1")
     assert await source.bring(source.listed()) == {"a": "1", "sub/b": "2", "empty": "", "same": "1"}
@@ -94,7 +94,6 @@ async def test_a_copy_has_all_files_and_only_a_changed_one_comes_again(source: S
     assert set(source.fetched) == {"source.listing"}
 
 
-@simulated
 async def test_a_copy_that_is_complete_is_not_touched_and_a_damaged_file_is_brought_again(source: Source) -> None:
     source.write(a="1", b="2")
     want = source.listed()
@@ -110,7 +109,6 @@ async def test_a_copy_that_is_complete_is_not_touched_and_a_damaged_file_is_brou
     assert set(source.fetched) == {"a"}
 
 
-@simulated
 async def test_the_present_copy_stays_until_the_next_one_is_complete(source: Source) -> None:
     source.write(a="1", b="2")
     await source.bring(source.listed())
@@ -129,13 +127,11 @@ async def test_the_present_copy_stays_until_the_next_one_is_complete(source: Sou
     assert set(source.fetched) == {"b"}
 
 
-@simulated
 async def test_a_dataset_of_one_file_is_copied_as_one(source: Source) -> None:
     source.write(train="1", other="2")
     assert await source.bring(source.listed(source.data / "train")) == {"train": "1"}
 
 
-@simulated
 async def test_received_files_are_shared_at_once_and_changed_ones_are_not(source: Source) -> None:
     source.write(a="1", b="2")
     want = source.listed()
@@ -145,20 +141,17 @@ async def test_received_files_are_shared_at_once_and_changed_ones_are_not(source
     await asyncio.sleep(5)
     assert await source.shared.find(want.sha256)
     found = await source.shared.find(one)
-    assert found
     assert found.read_text() == "1"
     assert await source.shared.find(two) is None
     source.absent.clear()
     await task
     found = await source.shared.find(two)
-    assert found
     os.utime(found, (1, 1))
     assert await source.shared.find(two) is None
     source.shared.drop(KEY)
     assert await source.shared.find(one) is None
 
 
-@simulated
 async def test_a_copy_without_room_says_how_much_is_missing_and_takes_none(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +166,6 @@ async def test_a_copy_without_room_says_how_much_is_missing_and_takes_none(
     assert await source.bring(want) == {"a": "1" * 1000}
 
 
-@simulated
 async def test_a_listing_that_leads_out_of_the_folder_is_refused(source: Source, tmp_path: Path) -> None:
     evil = msgspec.json.encode(Listing(files=[ListedFile("../../evil", 1, hashlib.sha256(b"1").hexdigest())]))
     source.write(a="1")
@@ -187,7 +179,6 @@ async def test_a_listing_that_leads_out_of_the_folder_is_refused(source: Source,
     assert not list(tmp_path.rglob("evil"))
 
 
-@simulated
 async def test_copies_of_datasets_that_are_gone_are_removed(source: Source) -> None:
     source.write(a="1")
     await source.bring(source.listed())

@@ -9,22 +9,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from halimede.names import Key
 from services.lc.paths import NodePaths, Worker
-from services.lc.supervisor.linux_process import (
-    RECORD_VARIABLE,
-    LinuxLauncher,
-    connection_error,
-    inherited_variables,
-    start_ticks,
-)
+from services.lc.supervisor import linux_process
+from services.lc.supervisor.linux_process import LinuxLauncher, start_ticks
 from services.lc.supervisor.process import NeededPath, Process, ProcessSpec, Start, StartError
 from tests.simulated import eventually
 
@@ -34,32 +30,28 @@ WORKER = Worker("default", "w")
 #: lines of a worker's log
 DOWN = '{"event": "bus down", "timestamp": "2026-01-01T00:00:10.5Z", "reason": "Not authorized", "client": "w"}'
 UP = '{"event": "bus connected", "timestamp": "2026-01-01T00:00:11Z", "client": "w"}'
+LOADED = '{"event": "model loaded", "timestamp": "2026-01-01T00:00:12Z"}'
+WITHOUT_TIME = '{"event": "bus down", "timestamp": "x", "reason": "y"}'
 BEFORE, AFTER = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 11, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
     ("lines", "began", "error"),
     [
-        (
-            (DOWN, '{"event": "model loaded", "timestamp": "2026-01-01T00:00:12Z"}', "print of a script", ""),
-            BEFORE,
-            True,
-        ),
+        ((DOWN, LOADED, "print of a script", ""), BEFORE, True),
         ((UP, DOWN), BEFORE, True),
         ((DOWN, UP), BEFORE, False),
         ((DOWN,), AFTER, False),
-        (
-            ('{"event": "bus down"', "{}", "[1]", '{"event": "bus down", "timestamp": "x", "reason": "y"}'),
-            BEFORE,
-            False,
-        ),
+        ((DOWN,), datetime(2026, 1, 1, 0, 0, 10, 500_000, tzinfo=UTC), True),
+        ((DOWN,), datetime(2026, 1, 1, 0, 0, 10, 500_001, tzinfo=UTC), False),
+        (('{"event": "bus down"', "{}", "[1]", WITHOUT_TIME), BEFORE, False),
         ((), BEFORE, False),
     ],
 )
 def test_why_a_worker_has_no_connection_is_read_from_its_log(
     lines: tuple[str, ...], began: datetime, error: bool
 ) -> None:
-    assert connection_error("\n".join(lines), began) == ("Not authorized" if error else "")
+    assert linux_process.connection_error("\n".join(lines), began) == ("Not authorized" if error else "")
 
 
 def open_files() -> int:
@@ -104,11 +96,38 @@ async def test_the_exit_code_is_told(running: Running) -> None:
     assert await process.wait() == -signal.SIGKILL
 
 
+async def test_a_folder_that_may_be_made_is_made_once_and_one_that_must_exist_is_not(
+    running: Running, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a" / "b"
+    with pytest.raises(StartError, match="there is no folder at"):
+        running.start("/bin/true", paths=(NeededPath(str(folder), "folder"),))
+    for _ in range(2):
+        await running.start("/bin/true", paths=(NeededPath(str(folder), "folder", create=True),)).wait()
+    assert folder.is_dir()
+
+
+async def test_a_process_that_a_signal_has_stopped_is_told_from_one_that_runs(running: Running) -> None:
+    process = running.python("import time; time.sleep(60)")
+    assert not process.stopped
+    os.kill(process.record.pid, signal.SIGSTOP)
+    await eventually(lambda: process.stopped)
+    os.kill(process.record.pid, signal.SIGCONT)
+    await eventually(lambda: not process.stopped)
+
+
+async def test_a_connection_error_counts_if_it_is_younger_than_the_worker(running: Running) -> None:
+    now = datetime.now(UTC)
+    line = DOWN.replace("2026-01-01T00:00:10.5Z", (now - timedelta(seconds=30)).isoformat())
+    await running.start("/bin/echo", line).wait()
+    assert running.launcher.connection_error(WORKER, 60.0) == "Not authorized"
+    assert running.launcher.connection_error(WORKER, 5.0) == ""
+
+
 async def test_output_and_errors_are_appended_to_the_log(running: Running) -> None:
     await running.python("print('one')").wait()
     await running.python("import sys; print('two', file=sys.stderr)").wait()
-    assert running.log == "one\ntwo\n"
-    assert running.launcher.last_line(WORKER) == "two"
+    assert (running.log, running.launcher.last_line(WORKER)) == ("one\ntwo\n", "two")
     assert running.launcher.last_line(Worker("default", "other")) == ""
 
 
@@ -120,10 +139,10 @@ async def test_the_last_line_is_the_last_that_says_something_and_is_cut(running:
 async def test_a_worker_sees_what_it_is_told_and_not_the_rest(running: Running) -> None:
     await running.python("import os; print(sorted(os.environ))", env={"WORKER_NAME": "w"}).wait()
     names = set(msgspec.json.decode(running.log.replace("'", '"')))
-    assert {"PATH", "WORKER_NAME", "HALIMEDE_LOG", RECORD_VARIABLE} <= names
+    assert {"PATH", "WORKER_NAME", "HALIMEDE_LOG", linux_process.RECORD_VARIABLE} <= names
     assert "SECRET" not in names
-    told = {"HALIMEDE_X": "1", "LANG": "C", "OTEL_TRACES_EXPORTER": "otlp"}
-    assert inherited_variables({**told, "AWS_SECRET": "2"}) == told
+    told = {"HALIMEDE_BROKER": "b", "HALIMEDE_X": "1", "LANG": "C", "OTEL_TRACES_EXPORTER": "otlp"}
+    assert linux_process.inherited_variables({**told, "AWS_SECRET": "2", "HALIMEDE_CREDENTIALS": "/lc"}) == told
 
 
 async def test_a_worker_leads_a_group_of_its_own_and_has_no_input(running: Running) -> None:
@@ -190,10 +209,17 @@ async def test_a_running_worker_is_found_again_by_its_record(running: Running) -
 
 
 async def test_a_running_worker_is_found_again_without_a_record(running: Running) -> None:
-    process = running.start("sh", "-c", "sleep 60 & sleep 60")
-    await eventually(lambda: LinuxLauncher(running.folders).find([]))
-    (found,) = LinuxLauncher(running.folders).find([])
-    assert found.record == process.record
+    # the child leads a group as well, and inherits the record with the environment
+    child = "print(subprocess.Popen(['sleep', '60'], process_group=0).pid, flush=True)"
+    process = running.python(f"import subprocess; {child}; subprocess.run(['sleep', '60'])")
+    await eventually(lambda: running.log.endswith("\n"))
+    try:
+        with capture_logs() as logs:
+            (found,) = LinuxLauncher(running.folders).find([])
+        assert found.record == process.record
+        assert logs == []
+    finally:
+        os.kill(int(running.log), signal.SIGKILL)
 
 
 async def test_another_node_finds_nothing(running: Running, tmp_path: Path) -> None:
@@ -220,8 +246,10 @@ async def test_another_process_with_that_pid_is_not_taken_for_the_worker(
 
 async def test_of_two_processes_of_a_worker_one_is_found_and_the_other_left_alone(running: Running) -> None:
     first, second = running.python("import time; time.sleep(60)"), running.python("import time; time.sleep(60)")
-    (found,) = LinuxLauncher(running.folders).find([second.record])
+    with capture_logs() as logs:
+        (found,) = LinuxLauncher(running.folders).find([second.record])
     assert found.record == second.record
+    assert [entry["pid"] for entry in logs] == [first.record.pid]
     assert start_ticks(first.record.pid)
 
 
@@ -234,7 +262,7 @@ async def test_of_two_processes_of_a_worker_one_is_found_and_the_other_left_alon
         (["true"], {"paths": (NeededPath("/no/such/path"),)}, "HostPathMissing", "there is nothing at /no/such/path"),
         (["true"], {"paths": (NeededPath("/etc/passwd", "folder"),)}, "HostPathMissing", "no folder at /etc/passwd"),
         (["true"], {"paths": (NeededPath("/etc", "file"),)}, "HostPathMissing", "no file at /etc"),
-        (["true", "a\0b"], {}, "CannotStart", "null byte"),
+        (["true", "a\0b"], {}, "CannotStart", "true could not be started: embedded null byte"),
         (["true"], {"env": {"LABELS": "x" * 200_000}}, "CannotStart", "Argument list too long"),
     ],
 )
@@ -244,11 +272,6 @@ async def test_what_cannot_be_started_says_why(
     with pytest.raises(StartError, match=says) as caught:
         running.start(*argv, **spec)
     assert caught.value.reason == reason
-
-
-async def test_a_folder_that_may_be_made_is_made(running: Running, tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "b"
-    assert await running.start("test", "-d", str(folder), paths=(NeededPath(str(folder), "folder", True),)).wait() == 0
 
 
 @pytest.mark.parametrize("breaks", ["prlimit", "pidfd_open"])
@@ -264,6 +287,7 @@ async def test_a_process_that_cannot_be_limited_or_watched_is_ended(
         with pytest.raises(StartError) as caught:
             running.start("sleep", "600", memory_bytes=10**9)
     assert caught.value.reason == "CannotStart"
+    assert str(caught.value).startswith("sleep could not get its limits: int too big")
     assert open_files() == open_before
     assert LinuxLauncher(running.folders).find([]) == []
 

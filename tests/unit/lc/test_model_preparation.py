@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import pickle
-import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +14,15 @@ import pytest
 from examples.digits import train
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Grayscale, Layout, Normalize, Postprocess, PostprocessScript, Resize
-from halimede.models import Cache, FetchError, FetchReason, model_trial
-from halimede.models.archive import model_file
+from halimede.models import Cache, FetchError, FetchReason
 from halimede.models.cache import in_thread
 from halimede.names import Key
 from services.lc.models import preparer
 from services.lc.models.preparer import ModelFiles, UnusableError
 from services.lc.planning.resource_state import RequiredFile
 from tests.lite_files import write_weigher
+from tests.unit.models.archives import tar
+from tests.unit.models.test_model_trial import without
 
 KEY = Key("models", "default", "small")
 
@@ -32,6 +30,11 @@ KEY = Key("models", "default", "small")
 def want(path: Path, format_: str = "onnx", postprocess: Postprocess | None = None) -> RequiredFile:
     spec = msgspec.json.encode(ModelSpec(url="/", format=format_, postprocess=postprocess)).decode()
     return RequiredFile(KEY, "u1", 1, str(path), format=format_, spec=spec)
+
+
+def packed(to: Path, files: dict[str, bytes]) -> Path:
+    to.write_bytes(tar(files, "w:gz" if to.suffix == ".gz" else "w"))
+    return to
 
 
 @pytest.fixture(scope="module")
@@ -43,40 +46,37 @@ def small() -> Path:
 
 async def test_a_model_is_described_by_what_its_file_declares(tmp_path: Path, small: Path) -> None:
     brought = await ModelFiles()(want(small), Cache(tmp_path), lambda *_: None)
-    assert brought.path.read_bytes() == small.read_bytes()
-    assert brought.facts.size == small.stat().st_size
+    assert (brought.path.read_bytes(), brought.facts.size) == (small.read_bytes(), small.stat().st_size)
     assert [(t.datatype, t.shape) for t in brought.facts.inputs] == [("FP32", [-1, 64])]
     assert brought.facts.since.endswith("Z")
 
 
 async def test_an_archive_is_unpacked_and_its_one_model_is_taken(tmp_path: Path, small: Path) -> None:
-    packed = tmp_path / "small.tar.gz"
-    with tarfile.open(packed, "w:gz") as file:
-        file.add(small, "folder/anything.onnx")
-        readme = tarfile.TarInfo("folder/README")
-        readme.size = 2
-        file.addfile(readme, io.BytesIO(b"hi"))
-    brought = await ModelFiles()(want(packed), Cache(tmp_path / "cache"), lambda *_: None)
-    assert brought.path.name == "anything.onnx"
-    assert len(brought.facts.inputs) == 1
+    archive = packed(tmp_path / "m.tar.gz", {"folder/anything.onnx": small.read_bytes(), "folder/README": b"hi"})
+    brought = await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)
+    assert (brought.path.name, len(brought.facts.inputs)) == ("anything.onnx", 1)
+
+
+def record_threads(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[bool]:
+    """Return a list that gets, for each call of a module's function, whether the event loop waited for it."""
+    on_loop: list[bool] = []
+    function = getattr(module, name)
+
+    def recorded(*args: Any) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return function(*args)
+
+    monkeypatch.setattr(module, name, recorded)
+    return on_loop
 
 
 async def test_the_model_of_an_archive_is_searched_in_a_thread(
     tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[threading.Thread] = []
-
-    def recorded(*args: Any) -> Path:
-        threads.append(threading.current_thread())
-        return model_file(*args)
-
-    monkeypatch.setattr(preparer, "model_file", recorded)
-    packed = tmp_path / "small.tar.gz"
-    with tarfile.open(packed, "w:gz") as file:
-        file.add(small, "folder/model.onnx")
-    await ModelFiles()(want(packed), Cache(tmp_path / "cache"), lambda *_: None)
-    assert threads
-    assert threading.main_thread() not in threads
+    on_loop = record_threads(monkeypatch, preparer, "model_file")
+    archive = packed(tmp_path / "m.tar.gz", {"folder/model.onnx": small.read_bytes()})
+    await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)
+    assert set(on_loop) == {False}
 
 
 async def test_a_model_is_tried_once(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +111,8 @@ async def test_what_would_run_code_is_refused_with_its_reason(tmp_path: Path) ->
 
 def with_script(model: Path, code: str, to: Path) -> RequiredFile:
     """Pack a model and its script; return the archive with a spec that names the script."""
-    with tarfile.open(to, "w:gz") as file:
-        file.add(model, "model/model.onnx")
-        member = tarfile.TarInfo("model/post.py")
-        member.size = len(code)
-        file.addfile(member, io.BytesIO(code.encode()))
-    return want(to, postprocess=Postprocess(script=PostprocessScript(file="post.py")))
+    archive = packed(to, {"model/model.onnx": model.read_bytes(), "model/post.py": code.encode()})
+    return want(archive, postprocess=Postprocess(script=PostprocessScript(file="post.py")))
 
 
 async def test_a_script_comes_with_the_models_archive_and_is_tried_with_it(tmp_path: Path, small: Path) -> None:
@@ -161,8 +157,7 @@ async def test_formats_of_users_own_code_are_left_as_they_are(tmp_path: Path) ->
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"PK\x03\x04 whatever torch writes")
     brought = await ModelFiles()(want(weights, "pt"), Cache(tmp_path / "cache"), lambda *_: None)
-    assert await in_thread(brought.path.read_bytes) == weights.read_bytes()
-    assert brought.facts.inputs == []
+    assert (await in_thread(brought.path.read_bytes), brought.facts.inputs) == (weights.read_bytes(), [])
 
 
 def served(path: Path, format_: str) -> RequiredFile:
@@ -172,28 +167,13 @@ def served(path: Path, format_: str) -> RequiredFile:
     return RequiredFile(key, "u1", 1, str(path), format=format_, spec=spec, own_code=False)
 
 
-def packed(to: Path, **files: bytes) -> Path:
-    with tarfile.open(to, "w:gz") as file:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name.replace("__", "/").replace("_dot_", "."))
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
-    return to
-
-
-def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """Make a package appear as not installed."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(model_trial.importlib.util, "find_spec", lambda name: None if name == package else found(name))
-
-
 @pytest.mark.parametrize("archived", [True, False], ids=["an archive", "the bare file"])
 @pytest.mark.parametrize("make", [want, served], ids=["a Model", "an InferenceModel"])
 async def test_a_lite_model_is_unpacked_tried_and_described(
     tmp_path: Path, archived: bool, make: Callable[[Path, str], RequiredFile]
 ) -> None:
     file = write_weigher(tmp_path / "m.tflite")
-    given = packed(tmp_path / "m.tar.gz", faces__net_dot_tflite=file.read_bytes()) if archived else file
+    given = packed(tmp_path / "m.tar.gz", {"faces/net.tflite": file.read_bytes()}) if archived else file
     brought = await ModelFiles()(make(given, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
     assert (brought.path.name == "net.tflite", brought.lack) == (archived, "")
     assert await in_thread(brought.path.read_bytes) == file.read_bytes()
@@ -213,20 +193,20 @@ async def test_a_saved_model_without_its_package_is_there_for_the_users_code_and
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, "tensorflow")
-    archive = packed(tmp_path / "m.tar.gz", faces__saved_model_dot_pb=b"x", faces__variables__variables_dot_index=b"y")
+    archive = packed(tmp_path / "m.tar.gz", {"faces/saved_model.pb": b"x", "faces/variables/variables.index": b"y"})
     brought = await ModelFiles()(want(archive, "tensorflow"), Cache(tmp_path / "cache"), lambda *_: None)
     assert (brought.path.name, brought.path.is_dir(), brought.facts.inputs) == ("faces", True, [])
     assert brought.lack.endswith("run pip install 'halimede[tensorflow]'")
 
 
 async def test_a_checkpoint_of_the_users_code_stays_the_archive_that_it_was(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "m.tar.gz", checkpoint=b"x", model_dot_ckpt=b"y")
+    archive = packed(tmp_path / "m.tar.gz", {"checkpoint": b"x", "model.ckpt": b"y"})
     brought = await ModelFiles()(want(archive, "tensorflow"), Cache(tmp_path / "cache"), lambda *_: None)
     assert await in_thread(brought.path.read_bytes) == archive.read_bytes()
 
 
 async def test_an_archive_without_the_file_of_its_format_is_refused_where_no_user_code_reads_it(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "m.tar.gz", checkpoint=b"x")
+    archive = packed(tmp_path / "m.tar.gz", {"checkpoint": b"x"})
     with pytest.raises(FetchError, match=r"no \.tflite file, only checkpoint: add model\.tflite") as caught:
         await ModelFiles()(served(archive, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
     assert caught.value.reason is FetchReason.NO_MODEL_FILE
@@ -236,16 +216,12 @@ async def test_where_pods_run_the_models_only_onnx_is_unpacked_and_nothing_is_mi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, "ai_edge_litert")
-    archive = packed(tmp_path / "m.tar.gz", m_dot_tflite=write_weigher(tmp_path / "m.tflite").read_bytes())
+    archive = packed(tmp_path / "m.tar.gz", {"m.tflite": write_weigher(tmp_path / "m.tflite").read_bytes()})
     brought = await ModelFiles(formats={"onnx"})(want(archive, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
     assert (await in_thread(brought.path.read_bytes), brought.lack) == (archive.read_bytes(), "")
 
 
 async def test_an_archive_without_a_model_says_so(tmp_path: Path) -> None:
-    packed = tmp_path / "empty.tar"
-    with tarfile.open(packed, "w") as file:
-        member = tarfile.TarInfo("README")
-        member.size = 2
-        file.addfile(member, io.BytesIO(b"hi"))
+    archive = packed(tmp_path / "m.tar", {"README": b"hi"})
     with pytest.raises(FetchError, match=r"\.onnx"):
-        await ModelFiles()(want(packed), Cache(tmp_path / "cache"), lambda *_: None)
+        await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)

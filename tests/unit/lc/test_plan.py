@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.api import neptune, parse
+from halimede.api.base import NEPTUNE, kind_of
 from halimede.messages import ModelOutput
 from halimede.names import Key
 from services.lc.credentials import NodeCredentials
@@ -20,27 +21,22 @@ from services.lc.models.lookup import ParsedResources
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning import process_planner, template_process
 from services.lc.planning.plan import ObservedWorker, Plan, plan
-from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.process_planner import ProcessPlanner
 from services.lc.planning.resource_state import Preparation
 from services.lc.planning.template_process import Host
 from services.lc.store import NodeResource
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
+from tests.unit.gm.workloads.world import neptune_form
 
 HOST = Host("python", "/app", 1, 1)
-NODE = NodeContext("edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
-PLURALS = {
-    "Model": "models",
-    "JointInferenceService": "jointinferenceservices",
-    "MultiEdgeInferenceService": "multiedgeinferenceservices",
-    "Dataset": "datasets",
-}
+NODE = ProcessPlanner("edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
 
 
 def decide(
     *bodies: dict[str, Any],
     ready: Any = True,
     running: Any = (),
-    node: NodeContext = NODE,
+    node: ProcessPlanner = NODE,
     complete: bool = True,
     deleted: Any = (),
 ) -> Plan:
@@ -48,15 +44,12 @@ def decide(
     held = {}
     for body in bodies:
         meta = body["metadata"]
-        key = Key(PLURALS[body["kind"]], meta["namespace"], meta["name"])
+        key = Key(kind_of(body["kind"]).plural, meta["namespace"], meta["name"])
         held[key] = NodeResource(key, meta["uid"], meta["generation"], body)
     items = ParsedResources().read(held)
     wanted = plan(items, {}, {}, node).prepare
-    preparations = ready if isinstance(ready, dict) else {}
-    if ready is True:
-        preparations = {
-            key: Preparation(want, "Ready", path=Path(f"/cache/{key.name}")) for key, want in wanted.items()
-        }
+    here = {key: Preparation(want, "Ready", path=Path(f"/cache/{key.name}")) for key, want in wanted.items()}
+    preparations = here if ready is True else ready or {}
     observed = {r.worker: r for r in running}
     return plan(items, preparations, observed, node, complete=complete, is_deleted=lambda uid: uid in deleted)
 
@@ -67,24 +60,26 @@ def runs(
     return ObservedWorker(worker, service, uid, spec_hash, **fields)
 
 
+@pytest.fixture
+def digest() -> str:
+    """That of the edge worker of the service as it is."""
+    return decide(model(), service()).start[0].spec.digest
+
+
 def test_a_worker_starts_once_its_model_is_ready() -> None:
     decided = decide(model(), service())
     assert [(s.worker, s.service, s.uid, s.role) for s in decided.start] == [(EDGE, HELMET, "u1", "edge")]
     env = decided.start[0].spec.env
-    assert env["MODEL_URL"] == "/cache/small"
-    assert env["HALIMEDE_BROKER"] == "127.0.0.1:1883"
+    assert (env["MODEL_URL"], env["HALIMEDE_BROKER"]) == ("/cache/small", "127.0.0.1:1883")
     assert env["HALIMEDE_STATE"] == "/home/nodes/edge0/workers/default/helmet-edge-edge0"
-    assert (env["HEM_NAME"], json.loads(env["HEM_PARAMETERS"])) == (
-        "Margin",
-        [{"key": "threshold_margin", "value": "0.2"}],
-    )
+    mining = [{"key": "threshold_margin", "value": "0.2"}]
+    assert (env["HEM_NAME"], json.loads(env["HEM_PARAMETERS"])) == ("Margin", mining)
     assert (env["DEADLINE_MS"], env["GRACE_S"], env["SERVICE_UID"], env["NODE_NAME"]) == ("2000", "10", "u1", "edge0")
     assert "SOURCE" not in env
 
 
 def test_an_edge_worker_waits_for_its_detector_and_is_told_which_boxes_are_cropped() -> None:
-    detecting = service()
-    detecting["spec"]["edgeWorker"]["detector"] = {"name": "finder", "maxBoxes": 7}
+    detecting = service(detector={"name": "finder", "maxBoxes": 7})
     waiting = decide(model(), detecting)
     assert not waiting.start
     assert "finder" in waiting.states[HELMET].lacks[EDGE].message
@@ -95,12 +90,9 @@ def test_an_edge_worker_waits_for_its_detector_and_is_told_which_boxes_are_cropp
 
 def test_a_worker_is_told_its_credentials_whatever_the_template_says() -> None:
     guarded = replace(NODE, credentials=NodeCredentials(Path("/site/nodes/edge0")))
-    container = {"name": "w", "env": [{"name": "HALIMEDE_CREDENTIALS", "value": ""}, {"name": "MINE", "value": "1"}]}
-    for env in ([], container["env"]):
-        bodies = model(), service()
-        pod = bodies[1]["spec"]["edgeWorker"]["template"]["spec"]
-        pod["containers"] = [{**pod["containers"][0], "env": env}]
-        told = decide(*bodies, node=guarded).start[0].spec.env
+    own = [{"name": "HALIMEDE_CREDENTIALS", "value": ""}, {"name": "MINE", "value": "1"}]
+    for env in ([], own):
+        told = decide(model(), service(edge={"env": env}), node=guarded).start[0].spec.env
         assert told["HALIMEDE_CREDENTIALS"] == "/site/nodes/edge0/edge-worker"
         assert "/lc" not in str(told)
     assert told["MINE"] == "1"
@@ -109,9 +101,8 @@ def test_a_worker_is_told_its_credentials_whatever_the_template_says() -> None:
 
 @pytest.mark.parametrize("source", [{"url": "rtsp://127.0.0.1/1"}, {"cameras": ["cam0"]}])
 def test_which_addresses_a_camera_may_have_is_the_nodes_to_say(source: dict[str, Any]) -> None:
-    bodies = model(), service(source=source)
-    pod = bodies[1]["spec"]["edgeWorker"]["template"]["spec"]
-    pod["containers"] = [{**pod["containers"][0], "env": [{"name": "HALIMEDE_FETCH_ALLOW", "value": "loopback"}]}]
+    env = [{"name": "HALIMEDE_FETCH_ALLOW", "value": "loopback"}]
+    bodies = model(), service(edge={"env": env}, source=source)
     for allowed in ("", "10.0.0.0/8"):
         (start,) = decide(*bodies, node=replace(NODE, fetch_allow=allowed)).start
         assert start.spec.env["HALIMEDE_FETCH_ALLOW"] == allowed
@@ -121,11 +112,8 @@ def test_the_model_is_described_without_where_it_came_from() -> None:
     bodies = model(url="https://u:secret@host/m?token=secret", labels=["a"], credentialName="key"), service()
     decided = decide(*bodies)
     assert "secret" not in str(decided.start[0].spec)
-    assert json.loads(decided.start[0].spec.env["MODEL_SPEC"]) == {
-        "url": "/cache/small",
-        "format": "onnx",
-        "labels": ["a"],
-    }
+    described = {"url": "/cache/small", "format": "onnx", "labels": ["a"]}
+    assert json.loads(decided.start[0].spec.env["MODEL_SPEC"]) == described
     assert decided.states[SMALL].models == (ModelOutput(format="onnx", url="https://***@host/m?***"),)
 
 
@@ -140,41 +128,34 @@ def test_a_cloud_worker_is_told_nothing_of_mining() -> None:
     assert not {"HEM_NAME", "SOURCE", "DEADLINE_MS"} & set(decided.start[0].spec.env)
 
 
-def test_both_roles_may_be_on_one_node() -> None:
-    decided = decide(model(), model("big"), service(cloud_node="edge0"))
-    assert {s.worker for s in decided.start} == {EDGE, CLOUD}
+FAILED = {SMALL: Preparation(decide(model()).prepare[SMALL], "Failed", "NotFound", "/m does not exist")}
 
 
-def test_a_service_without_its_model_waits_for_it() -> None:
-    decided = decide(service())
+@pytest.mark.parametrize(
+    ("bodies", "ready", "expected", "message"),
+    [
+        ((service(),), True, ("Pending", "ModelNotFound"), "Model small is not yet on node edge0"),
+        ((model(), service()), False, ("Pending", "ModelNotReady"), "Model small: waiting for its download"),
+        ((model(), service()), FAILED, ("Failed", "ModelNotReady"), "Model small: /m does not exist"),
+    ],
+    ids=["is not there", "is being prepared", "failed"],
+)
+def test_a_service_waits_and_says_why_if_its_model(bodies: Any, ready: Any, expected: Any, message: str) -> None:
+    decided = decide(*bodies, ready=ready)
     assert decided.start == ()
     lack = decided.states[HELMET].lacks[EDGE]
-    assert (lack.phase, lack.reason) == ("Pending", "ModelNotFound")
+    assert (lack.phase, lack.reason) == expected
+    assert lack.message == message
+    if SMALL in decided.states:
+        assert decided.states[SMALL].settled.phase == lack.phase
 
 
-def test_a_service_whose_model_is_being_prepared_waits() -> None:
-    decided = decide(model(), service(), ready=False)
-    assert decided.start == ()
-    assert decided.states[HELMET].lacks[EDGE].reason == "ModelNotReady"
-    assert decided.states[SMALL].settled
-    assert decided.states[SMALL].settled.phase == "Pending"
-
-
-def test_a_service_whose_model_failed_says_why() -> None:
-    want = decide(model()).prepare[SMALL]
-    decided = decide(model(), service(), ready={SMALL: Preparation(want, "Failed", "NotFound", "/m does not exist")})
-    lack = decided.states[HELMET].lacks[EDGE]
-    assert (lack.phase, lack.message) == ("Failed", "Model small: /m does not exist")
-
-
-def test_the_same_again_changes_nothing() -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def test_the_same_again_changes_nothing(digest: str) -> None:
     decided = decide(model(), service(), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
 
 
-def test_an_adopted_worker_that_is_still_right_is_asked_for_and_not_stopped() -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def test_an_adopted_worker_that_is_still_right_is_asked_for_and_not_stopped(digest: str) -> None:
     decided = decide(model(), service(), running=[runs(digest, confirmed=False)])
     assert [s.worker for s in decided.start] == [EDGE]
     assert decided.stop == ()
@@ -190,8 +171,7 @@ def test_an_adopted_worker_that_is_still_right_is_asked_for_and_not_stopped() ->
         service(uid="u2"),
     ],
 )
-def test_a_changed_spec_replaces_the_worker(changed: dict[str, Any]) -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def test_a_changed_spec_replaces_the_worker(digest: str, changed: dict[str, Any]) -> None:
     decided = decide(model(), changed, running=[runs(digest)])
     assert (decided.stop, decided.start) == ((EDGE,), ())
     assert [s.worker for s in decide(model(), changed).start] == [EDGE]
@@ -204,22 +184,19 @@ def changed_model(ready: Any = True, **fields: Any) -> Plan:
     return decide(new, service(), ready=ready, running=[runs(before.spec.digest, model=before.desired_model, **fields)])
 
 
+@pytest.mark.parametrize(("swaps", "stop"), [(False, (EDGE,)), (None, ())], ids=["is replaced", "has not reported"])
+def test_a_worker_that_does_not_take_a_changed_model_is_replaced_once_it_says_so(
+    swaps: bool | None, stop: tuple[Worker, ...]
+) -> None:
+    decided = changed_model(swaps=swaps)
+    assert (decided.start, decided.stop, decided.swap) == ((), stop, ())
+
+
 def test_a_changed_model_is_given_to_a_worker_that_takes_it_while_it_runs() -> None:
     decided = changed_model(swaps=True)
     assert (decided.start, decided.stop) == ((), ())
     (swap,) = decided.swap
-    assert swap.desired_model
     assert (swap.worker, swap.desired_model.spec["labels"]) == (EDGE, ["a"])
-
-
-def test_a_changed_model_replaces_a_worker_that_does_not_take_it() -> None:
-    decided = changed_model(swaps=False)
-    assert (decided.stop, decided.swap) == ((EDGE,), ())
-
-
-def test_a_changed_model_waits_for_the_workers_word() -> None:
-    decided = changed_model(swaps=None)
-    assert (decided.start, decided.stop, decided.swap) == ((), (), ())
 
 
 @pytest.mark.parametrize("swaps", [True, False])
@@ -257,22 +234,19 @@ def test_a_share_of_the_samples_is_asked_for_without_a_new_start() -> None:
     assert (fixed.stop, fixed.swap) == ((), ())
 
 
-def test_of_a_stopped_worker_the_plan_has_how_it_starts_again() -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def test_of_a_stopped_worker_the_plan_has_how_it_starts_again(digest: str) -> None:
     edited = decide(model(), service(generation=2, edge={"args": ["x"]}), running=[runs(digest)])
     assert [(s.worker, s.spec.argv[-1]) for s in edited.successors] == [(EDGE, "x")]
     assert decide(model(), running=[runs(digest)]).successors == ()
     assert decide(model(), service(), running=[runs(digest)]).successors == ()
 
 
-def test_a_change_that_does_not_concern_the_worker_leaves_it_alone() -> None:
-    digest = decide(model(), service()).start[0].spec.digest
-    cloud_changed = service(generation=2, cloud={"args": ["x"]})
-    assert decide(model(), cloud_changed, running=[runs(digest)]).stop == ()
+def test_a_change_that_does_not_concern_the_worker_leaves_it_alone(digest: str) -> None:
+    changed = service(generation=2, cloud={"args": ["x"]})
+    assert decide(model(), changed, running=[runs(digest)]).stop == ()
 
 
-def test_the_old_worker_serves_on_when_the_new_template_is_refused() -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def test_the_old_worker_serves_on_when_the_new_template_is_refused(digest: str) -> None:
     decided = decide(model(), service(generation=2, edge={"image": "nginx"}), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
     assert decided.states[HELMET].lacks[EDGE].reason == "UnsupportedTemplate"
@@ -306,13 +280,11 @@ def test_while_the_store_is_not_complete_workers_of_a_deleted_service_are_stoppe
 
 
 def test_labels_of_the_node_decide_where_a_selector_matches() -> None:
-    body = service()
-    body["spec"]["edgeWorker"]["template"]["spec"] = {"nodeSelector": {"role": "edge"}, "containers": [{}]}
+    body = service(template={"spec": {"nodeSelector": {"role": "edge"}, "containers": [{}]}})
     assert decide(model(), body).start == ()
     standing = decide(model(), body).states[HELMET]
-    assert standing.settled
     assert standing.settled.reason == "NoPlacement"
-    labelled = NodeContext("edge0", {"role": "edge"}, NODE.folders, NODE.broker, HOST)
+    labelled = ProcessPlanner("edge0", {"role": "edge"}, NODE.folders, NODE.broker, HOST)
     assert [s.worker for s in decide(model(), body, node=labelled).start] == [EDGE]
 
 
@@ -324,12 +296,9 @@ def test_a_name_that_leaves_no_room_for_the_workers_is_a_condition() -> None:
 
 
 def test_a_resource_that_cannot_be_read_is_reported_and_the_others_go_on() -> None:
-    broken = service("other")
-    broken["spec"]["edgeWorker"]["unheardOf"] = 1
-    decided = decide(model(), service(), broken)
+    decided = decide(model(), service(), service("other", unheardOf=1))
     assert [s.worker for s in decided.start] == [EDGE]
     settled = decided.states[Key("jointinferenceservices", "default", "other")].settled
-    assert settled
     assert (settled.phase, settled.reason) == ("Failed", "InvalidResource")
     assert "unheardOf" in settled.message
 
@@ -353,9 +322,7 @@ def test_our_worker_does_not_start_without_the_package_of_its_models_format() ->
     "container", [{"env": [{"name": "ESTIMATOR", "value": "mine:Detector"}]}, {"command": ["python", "mine.py"]}]
 )
 def test_a_users_own_code_starts_whatever_the_format_of_its_model_needs(container: dict[str, Any]) -> None:
-    bodies = model(format="tflite"), service()
-    pod = bodies[1]["spec"]["edgeWorker"]["template"]["spec"]
-    pod["containers"] = [pod["containers"][0] | container]
+    bodies = model(format="tflite"), service(edge=container)
     assert [start.worker for start in lacking(*bodies).start] == [EDGE]
 
 
@@ -366,33 +333,13 @@ def test_a_service_whose_model_cannot_be_read_says_so() -> None:
 
 
 def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script() -> None:
-    worker = {
-        "name": "w",
-        "model": {"name": "small"},
-        "nodeName": "edge0",
-        "workerSpec": {
-            "scriptDir": "/code",
-            "scriptBootFile": "little.py",
-            "frameworkType": "tensorflow",
-            "frameworkVersion": "1.15",
-            "parameters": [{"key": "nms_threshold", "value": "0.6"}],
-        },
-    }
-    form = {
-        **service(),
-        "apiVersion": "neptune.io/v1alpha1",
-        "spec": {
-            "edgeWorker": {**worker, "hardExampleAlgorithm": {"name": "IBT"}},
-            "cloudWorker": {**worker, "nodeName": "cloud0"},
-        },
-    }
+    form = service() | {"apiVersion": NEPTUNE, "spec": neptune_form()["spec"]}
     refused = decide(model(), form).states[HELMET].settled
-    assert refused
     assert refused.reason == "InvalidResource"
     spec = decide(model(), neptune.to_sedna(parse(form))).start[0].spec
-    assert (spec.argv, spec.cwd) == (("python", "little.py"), "/code")
-    assert (spec.env["PYTHONPATH"], spec.env["nms_threshold"], spec.env["HEM_NAME"]) == ("/code", "0.6", "IBT")
-    assert [path.path for path in spec.paths] == ["/code"]
+    assert (spec.argv, spec.cwd) == (("python", "run.py"), "/data/code")
+    assert (spec.env["PYTHONPATH"], spec.env["nms_threshold"], spec.env["HEM_NAME"]) == ("/data/code", "0.6", "IBT")
+    assert [path.path for path in spec.paths] == ["/data/code"]
 
 
 FIELDS = sorted(
@@ -411,10 +358,8 @@ PARTS = st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4)
 @settings(deadline=None)
 @given(PARTS, PARTS)
 def test_no_template_whatsoever_ends_the_plan(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    body = service("other", uid="u2")
     spec = {"nodeName": "edge0", "containers": [{"image": "halimede/worker", **container}], **pod}
-    body["spec"]["edgeWorker"]["template"] = {"spec": spec}
-    decided = decide(model(), service(), body)
+    decided = decide(model(), service(), service("other", uid="u2", template={"spec": spec}))
     assert HELMET in {start.service for start in decided.start}
     standing = decided.states[Key("jointinferenceservices", "default", "other")]
     assert "Internal" not in str(standing)
@@ -428,8 +373,9 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", ["to_process", "placements", "redact"])
-def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(
+    digest: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lookup if where == "redact" else process_planner, where, broken)
     decided = decide(model(), service(), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
@@ -453,7 +399,6 @@ def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone
 def test_a_resource_whose_reading_breaks_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "parse", broken)
     settled = decide(service()).states[HELMET].settled
-    assert settled
     assert (settled.phase, settled.reason) == ("Failed", "Internal")
     assert "hunter2" not in settled.message
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import shutil
 from pathlib import Path
@@ -14,23 +13,26 @@ import pytest
 from halimede.api.model_formats import TFLITE
 from halimede.messages import ModelFacts
 from halimede.messages.file_facts import TrialReason
-from halimede.models import Cache, Fetched, FetchError, FetchReason, model_trial
+from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.models.model_trial import not_installed
 from services.lc.models.cache_janitor import CacheChanges, CacheJanitor
 from services.lc.models.preparer import InstalledModel, Preparer, UnusableError
 from services.lc.planning.resource_state import RequiredFile
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+from tests.unit.models.test_model_trial import without
+
+pytestmark = pytest.mark.simulated
 
 
 class Origin:
     """A fetcher that fails as told, and counts."""
 
-    def __init__(self, *failures: Exception) -> None:
+    def __init__(self, *failures: Exception, delay: float = 0.0) -> None:
         self.failures = list(failures)
         self.asked: list[tuple[float, str]] = []
         self.now = self.most = 0
-        self.delay = 0.0
+        self.delay = delay
 
     async def __call__(self, url: str, sha256: str, cache: Cache, progress: Any = None) -> Fetched:
         self.asked.append((asyncio.get_running_loop().time(), url))
@@ -55,54 +57,43 @@ def temporary() -> FetchError:
     return FetchError(FetchReason.UNREACHABLE, "the host cannot be reached", temporary=True)
 
 
-@simulated
-async def test_temporary_failures_are_tried_again_with_back_off_and_heal(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin(*[temporary() for _ in range(8)])
-    node.fetch = origin
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), service())
-        await node.gm.reaches(SMALL, "Pending", "Unreachable")
-        await eventually(lambda: "cannot be reached" in node.gm.statuses[HELMET].message)
-        assert node.gm.statuses[HELMET].reason == "ModelNotReady"
-        await asyncio.sleep(300)
-        await node.gm.reaches(SMALL, "Ready", "")
-        assert origin.gaps() == [1, 2, 4, 8, 16, 32, 60, 60]
-        assert len(node.launcher.alive) == 1
+async def test_temporary_failures_are_tried_again_with_back_off_and_heal(node: World) -> None:
+    node.fetch = origin = Origin(*[temporary() for _ in range(8)])
+    await node.gm.insert(model(), service())
+    await node.gm.reaches(SMALL, "Pending", "Unreachable")
+    await eventually(lambda: "cannot be reached" in node.gm.statuses[HELMET].message)
+    assert node.gm.statuses[HELMET].reason == "ModelNotReady"
+    await asyncio.sleep(300)
+    await node.gm.reaches(SMALL, "Ready", "")
+    assert origin.gaps() == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert len(node.launcher.alive) == 1
 
 
-@simulated
-async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: Path) -> None:
-    node = World(tmp_path)
+async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(node: World) -> None:
     node.fetch = Origin(FetchError(FetchReason.NOT_FOUND, "/models/small.onnx does not exist on this node"))
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), service())
-        await node.gm.reaches(SMALL, "Failed", "NotFound")
-        status = await node.gm.reaches(HELMET, "Failed", "ModelNotReady")
-        assert status.message == "Model small: /models/small.onnx does not exist on this node"
-        await node.gm.reaches(SMALL, "Ready")
-        await eventually(lambda: node.launcher.alive)
+    await node.gm.insert(model(), service())
+    await node.gm.reaches(SMALL, "Failed", "NotFound")
+    status = await node.gm.reaches(HELMET, "Failed", "ModelNotReady")
+    assert status.message == "Model small: /models/small.onnx does not exist on this node"
+    await node.gm.reaches(SMALL, "Ready")
+    await eventually(lambda: node.launcher.alive)
 
 
-@simulated
-async def test_a_model_of_which_its_trial_warns_is_ready_and_runs(tmp_path: Path) -> None:
-    node = World(tmp_path)
-
+async def test_a_model_of_which_its_trial_warns_is_ready_and_runs(node: World) -> None:
     async def bring(want: RequiredFile, cache: Cache, progress: Any) -> InstalledModel:
         return InstalledModel(cached(cache, "0" * 64).path, ModelFacts(digest="0" * 64), warning="add normalize")
 
     node.bring = bring
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), service())
-        status = await node.gm.reaches(SMALL, "Ready", "InputNotScaled")
-        assert status.message == "add normalize"
-        await eventually(lambda: node.launcher.alive)
+    await node.gm.insert(model(), service())
+    status = await node.gm.reaches(SMALL, "Ready", "InputNotScaled")
+    assert status.message == "add normalize"
+    await eventually(lambda: node.launcher.alive)
 
 
-@simulated
 async def test_a_model_whose_package_is_missing_waits_for_it_and_heals_when_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, installed = World(tmp_path), False
+    node = World(tmp_path)
     brought: list[str] = []
 
     async def bring(want: RequiredFile, cache: Cache, progress: Any) -> InstalledModel:
@@ -110,11 +101,7 @@ async def test_a_model_whose_package_is_missing_waits_for_it_and_heals_when_it_i
         lack = not_installed(TFLITE)
         return InstalledModel(cached(cache, "0" * 64).path, ModelFacts(digest="0" * 64), lack)
 
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        model_trial.importlib.util, "find_spec",
-        lambda name: None if name == TFLITE.package and not installed else found(name),
-    )  # fmt: skip
+    without(monkeypatch, TFLITE.package)
     node.bring = bring
     async with node.gm.running(), node.lc():
         await node.gm.insert(model(format="tflite"), service())
@@ -124,28 +111,22 @@ async def test_a_model_whose_package_is_missing_waits_for_it_and_heals_when_it_i
         assert status.message.startswith("Model small: the format tflite")
         await asyncio.sleep(600)
         assert (node.launcher.alive, brought) == ([], ["tflite"])
-        installed = True
+        monkeypatch.undo()
         await node.gm.reaches(SMALL, "Ready", "")
         await eventually(lambda: node.launcher.alive)
         assert brought == ["tflite"] * 2
 
 
-@simulated
-async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Path) -> None:
-    node, origin = (
-        World(tmp_path),
-        Origin(*[FetchError(FetchReason.DIGEST_MISMATCH, "it is another") for _ in range(3)]),
-    )
-    node.fetch, origin.delay = origin, 60
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model())
-        await node.gm.reaches(SMALL, "Failed", "DigestMismatch")
-        await asyncio.sleep(3000)
-        await node.gm.reaches(SMALL, "Ready")
-        assert origin.gaps() == [660, 660, 660]
+async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(node: World) -> None:
+    wrong = FetchError(FetchReason.DIGEST_MISMATCH, "it is another")
+    node.fetch = origin = Origin(wrong, wrong, wrong, delay=60)
+    await node.gm.insert(model())
+    await node.gm.reaches(SMALL, "Failed", "DigestMismatch")
+    await asyncio.sleep(3000)
+    await node.gm.reaches(SMALL, "Ready")
+    assert origin.gaps() == [660, 660, 660]
 
 
-@simulated
 async def test_a_model_whose_trial_had_no_result_waits_and_is_tried_again_soon(tmp_path: Path) -> None:
     """A machine that is so busy that trials do not begin is no fault of the model, however long that takes."""
     loop, tried = asyncio.get_running_loop(), list[float]()
@@ -167,7 +148,6 @@ async def test_a_model_whose_trial_had_no_result_waits_and_is_tried_again_soon(t
         preparer.set_required({})
 
 
-@simulated
 async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: Path) -> None:
     looked: list[float] = []
 
@@ -188,95 +168,69 @@ async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: P
         tidying.cancel()
 
 
-@simulated
-async def test_a_download_that_breaks_in_an_unknown_way_ends_nothing_else(tmp_path: Path) -> None:
-    node = World(tmp_path)
+async def test_a_download_that_breaks_in_an_unknown_way_ends_nothing_else(node: World) -> None:
     node.fetch = Origin(RuntimeError("token=hunter2"))
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model())
-        status = await node.gm.reaches(SMALL, "Failed", "Internal")
-        assert "hunter2" not in status.message
-        await asyncio.sleep(61)
-        await node.gm.reaches(SMALL, "Ready")
+    await node.gm.insert(model())
+    status = await node.gm.reaches(SMALL, "Failed", "Internal")
+    assert "hunter2" not in status.message
+    await asyncio.sleep(61)
+    await node.gm.reaches(SMALL, "Ready")
 
 
-@simulated
-async def test_a_long_download_tells_its_progress(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin()
-    node.fetch, origin.delay = origin, 60
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model())
-        status = await node.gm.reaches(SMALL, "Pending", "Downloading")
-        assert status.message == "10 of 100 MB downloaded, 1.7 MB/s"
-        assert status.model is not None
-        assert (status.model.done, status.model.size, status.model.rate) == (10_000_000, 100_000_000, 1_666_667)
-        await node.gm.reaches(SMALL, "Ready")
+async def test_a_long_download_tells_its_progress(node: World) -> None:
+    node.fetch = Origin(delay=60)
+    await node.gm.insert(model())
+    status = await node.gm.reaches(SMALL, "Pending", "Downloading")
+    assert status.message == "10 of 100 MB downloaded, 1.7 MB/s"
+    assert (status.model.done, status.model.size, status.model.rate) == (10_000_000, 100_000_000, 1_666_667)
+    await node.gm.reaches(SMALL, "Ready")
 
 
-@simulated
-async def test_a_model_that_is_no_longer_wanted_is_no_longer_fetched(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin()
-    node.fetch, origin.delay = origin, 3600
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model())
-        await eventually(lambda: origin.now == 1)
-        await node.gm.delete(SMALL, "uid-small")
-        await eventually(lambda: origin.now == 0)
-        await node.gm.forgotten(SMALL)
+async def test_a_model_that_is_no_longer_wanted_is_no_longer_fetched(node: World) -> None:
+    node.fetch = origin = Origin(delay=3600)
+    await node.gm.insert(model())
+    await eventually(lambda: origin.now == 1)
+    await node.gm.delete(SMALL, "uid-small")
+    await eventually(lambda: origin.now == 0)
+    await node.gm.forgotten(SMALL)
 
 
-@simulated
-async def test_a_changed_model_is_fetched_anew(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin()
-    node.fetch = origin
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model())
-        await node.gm.reaches(SMALL, "Ready")
-        await node.gm.insert(model(generation=2, url="/new.onnx"))
-        await node.gm.reaches(SMALL, "Ready", generation=2)
-        assert [url for _, url in origin.asked] == ["/models/small.onnx", "/new.onnx"]
+async def test_a_changed_model_is_fetched_anew(node: World) -> None:
+    node.fetch = origin = Origin()
+    await node.gm.insert(model())
+    await node.gm.reaches(SMALL, "Ready")
+    await node.gm.insert(model(generation=2, url="/new.onnx"))
+    await node.gm.reaches(SMALL, "Ready", generation=2)
+    assert [url for _, url in origin.asked] == ["/models/small.onnx", "/new.onnx"]
 
 
-@simulated
-async def test_downloads_side_by_side_are_bounded(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin()
-    node.fetch, origin.delay = origin, 5
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(*(model(f"m{i}") for i in range(6)))
-        await eventually(
-            lambda: len(node.gm.statuses) == 6 and {s.phase for s in node.gm.statuses.values()} == {"Ready"}, 60
-        )
-        assert origin.most == 2
+async def test_downloads_side_by_side_are_bounded(node: World) -> None:
+    node.fetch = origin = Origin(delay=5)
+    await node.gm.insert(*(model(f"m{i}") for i in range(6)))
+    await eventually(lambda: [status.phase for status in node.gm.statuses.values()] == ["Ready"] * 6, 60)
+    assert origin.most == 2
 
 
-@simulated
-async def test_a_model_whose_file_has_vanished_is_brought_again_before_its_worker_starts_again(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin()
-    node.fetch = origin
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), service())
-        await eventually(lambda: node.launcher.alive)
-        origin.delay = 20
-        shutil.rmtree(node.config.folders.models)
-        node.launcher.of(EDGE).end(-9)
-        status = await node.gm.reaches(SMALL, "Pending", "ModelMissing")
-        assert "was removed" in status.message
-        status = await node.gm.reaches(HELMET, "Pending", "ModelNotReady")
-        assert status.workers[0].reason == "ModelMissing"
-        assert not node.launcher.alive
-        await node.gm.reaches(SMALL, "Ready")
-        await eventually(lambda: node.launcher.alive, 60)
-        await node.gm.says(EDGE)
-        await node.gm.reaches(HELMET, "Running")
-        assert len(origin.asked) == 2
+async def test_a_model_whose_file_has_vanished_is_brought_again_before_its_worker_starts_again(node: World) -> None:
+    node.fetch = origin = Origin()
+    await node.starts()
+    origin.delay = 20
+    shutil.rmtree(node.config.folders.models)
+    node.launcher.of(EDGE).end(-9)
+    status = await node.gm.reaches(SMALL, "Pending", "ModelMissing")
+    assert "was removed" in status.message
+    status = await node.gm.reaches(HELMET, "Pending", "ModelNotReady")
+    assert status.workers[0].reason == "ModelMissing"
+    assert not node.launcher.alive
+    await node.gm.reaches(SMALL, "Ready")
+    await eventually(lambda: node.launcher.alive, 60)
+    await node.works()
+    assert len(origin.asked) == 2
 
 
-@simulated
-async def test_another_file_of_a_worker_that_has_vanished_is_brought_again_before_it_starts_again(
-    tmp_path: Path,
-) -> None:
+async def test_another_file_of_a_worker_that_has_vanished_is_brought_again_before_it_starts_again(node: World) -> None:
     """Such as the archive of a trainer's class: without it each start, or each step, would fail for ever."""
-    node, delay_s = World(tmp_path), 0.0
+    delay_s = 0.0
 
     async def fetch(url: str, _: str, cache: Cache, __: Any = None) -> Fetched:
         await asyncio.sleep(delay_s)
@@ -284,31 +238,24 @@ async def test_another_file_of_a_worker_that_has_vanished_is_brought_again_befor
 
     node.fetch = fetch
     other = SMALL._replace(name="curve")
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), model("curve", format="json"), service(calibration={"name": "curve"}))
-        await eventually(lambda: node.launcher.alive)
-        delay_s = 20.0
-        start = node.launcher.alive[0].start
-        assert start is not None
-        (file,) = start.files
-        file.unlink()
-        node.launcher.of(EDGE).end(-9)
-        await node.gm.reaches(other, "Pending", "ModelMissing")
-        assert not node.launcher.alive
-        await eventually(lambda: node.launcher.alive, 60)
-        assert file.exists()
+    await node.starts(model(), model("curve", format="json"), service(calibration={"name": "curve"}))
+    delay_s = 20.0
+    start = node.launcher.alive[0].start
+    (file,) = start.files
+    file.unlink()
+    node.launcher.of(EDGE).end(-9)
+    await node.gm.reaches(other, "Pending", "ModelMissing")
+    assert not node.launcher.alive
+    await eventually(lambda: node.launcher.alive, 60)
+    assert file.exists()
 
 
-@simulated
-async def test_a_vanished_model_whose_origin_is_away_heals_when_it_comes_back(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin()
-    node.fetch = origin
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), service())
-        await eventually(lambda: node.launcher.alive)
-        origin.failures = [temporary(), temporary()]
-        shutil.rmtree(node.config.folders.models)
-        node.launcher.of(EDGE).end(1)
-        await node.gm.reaches(SMALL, "Pending", "Unreachable")
-        await eventually(lambda: node.launcher.alive, 60)
-        await node.gm.reaches(SMALL, "Ready")
+async def test_a_vanished_model_whose_origin_is_away_heals_when_it_comes_back(node: World) -> None:
+    node.fetch = origin = Origin()
+    await node.starts()
+    origin.failures = [temporary(), temporary()]
+    shutil.rmtree(node.config.folders.models)
+    node.launcher.of(EDGE).end(1)
+    await node.gm.reaches(SMALL, "Pending", "Unreachable")
+    await eventually(lambda: node.launcher.alive, 60)
+    await node.gm.reaches(SMALL, "Ready")

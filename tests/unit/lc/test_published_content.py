@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import DatasetFacts, ModelFacts, NodeSummary, Status, StatusDocument
 from halimede.names import Key
 from services.lc.published_content import PublishedContent, PublishedFile, usable_digest
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.simulated
 
 FRAMES, SMALL = Key("datasets", "default", "frames"), Key("models", "default", "small")
 A, B = "a" * 64, "b" * 64
@@ -32,7 +36,6 @@ async def publish(bus: MemoryBus, key: Key, said: StatusDocument) -> None:
     await bus.publish(topics.STATUS.at(ns=key.namespace, plural=key.plural, name=key.name), said, qos=1)
 
 
-@simulated
 async def test_content_and_peers_are_read_from_the_status_and_kept_over_a_restart(tmp_path: Path) -> None:
     broker, changes = MemoryBroker(), []
     async with MemoryBus("gm", broker) as gm, MemoryBus("lc", broker) as bus:
@@ -50,8 +53,7 @@ async def test_content_and_peers_are_read_from_the_status_and_kept_over_a_restar
         await publish(gm, FRAMES, document(FRAMES, dataset=DatasetFacts(listing=A), nodes=nodes))
         await publish(gm, SMALL, document(SMALL, model=ModelFacts(digest=B)))
         await eventually(lambda: len(content.files) == 2)
-        assert content.files[FRAMES] == PublishedFile("u", 1, A)
-        assert set(content.peers(FRAMES)) == {"edge0", "edge1"}
+        assert (content.files[FRAMES], set(content.peers(FRAMES))) == (PublishedFile("u", 1, A), {"edge0", "edge1"})
         assert len(changes) == 2
         # a status without content, such as that of a source that starts again, changes nothing
         await publish(gm, FRAMES, document(FRAMES))
@@ -63,7 +65,6 @@ async def test_content_and_peers_are_read_from_the_status_and_kept_over_a_restar
         assert again.files == content.files
 
 
-@simulated
 async def test_resources_that_are_not_copied_any_more_are_forgotten(tmp_path: Path) -> None:
     broker = MemoryBroker()
     async with MemoryBus("gm", broker) as gm, MemoryBus("lc", broker) as bus:
@@ -87,12 +88,8 @@ async def test_resources_that_are_not_copied_any_more_are_forgotten(tmp_path: Pa
 def test_content_is_that_of_the_resource_and_of_its_generation() -> None:
     known = {FRAMES: PublishedFile("u", 2, A)}
     assert usable_digest(known, FRAMES, "u", 2) == usable_digest(known, FRAMES, "u", 1) == A
-    assert (
-        usable_digest(known, FRAMES, "u", 3)
-        == usable_digest(known, FRAMES, "other", 2)
-        == usable_digest(known, SMALL, "u", 2)
-        == ""
-    )
+    foreign = ((FRAMES, "u", 3), (FRAMES, "other", 2), (SMALL, "u", 2))
+    assert [usable_digest(known, *resource) for resource in foreign] == ["", "", ""]
 
 
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path) -> None:

@@ -7,14 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from halimede.messages import ModelInUse, NodeStatus
-from halimede.models.desired_state import DesiredModel, read
-from services.lc.paths import Worker
-from services.lc.supervisor.worker_rollout import PROVEN_S
-from tests.integration.lc_world import EDGE, HELMET, World, model, service, world
-from tests.simulated import eventually, simulated
+from halimede.messages import ModelInUse, NodeStatus, WorkerInfo
+from halimede.models.desired_state import Desired, DesiredModel, read
+from services.lc.paths import NodePaths, Worker
+from services.lc.supervisor.process import ProcessSpec, Start
+from services.lc.supervisor.rollout_keeper import RolloutKeeper, models_in_use
+from services.lc.supervisor.worker_rollout import Refusal, RefusedSettings, WorkerRollout, save
+from services.lc.supervisor.worker_state import WorkerState
+from tests.integration.lc_world import EDGE, HELMET, World, model, service
+from tests.simulated import eventually, suspend
+
+pytestmark = pytest.mark.simulated
+
+#: stated here again, so that a change in the product is noticed
+PROVEN_S = 30.0
 
 
 class Node:
@@ -27,7 +36,6 @@ class Node:
 
     def told(self, worker: Worker = EDGE) -> DesiredModel:
         desired = read(self.node.config.folders.worker(worker) / "model.json", "model.json")
-        assert desired
         assert desired.only
         return desired.only
 
@@ -38,10 +46,10 @@ class Node:
         if not refused or self.in_use is None:
             self.in_use = told
         using = self.in_use
-        said = ModelInUse(digest=using.digest, version=using.version, mark=told.mark)
+        said = ModelInUse(digest=using.digest, version=using.version, mark=told.fingerprint)
         if refused:
             said = ModelInUse(
-                digest=using.digest, version=using.version, mark=told.mark, refused=told.digest,
+                digest=using.digest, version=using.version, mark=told.fingerprint, refused=told.digest,
                 reason="ModelInvalid", message="it has two inputs",
             )  # fmt: skip
         await self.gm.says(EDGE, model=said)
@@ -61,6 +69,17 @@ class Node:
         """Change the Model, and wait until it is on the node."""
         await self.gm.insert(changed(name, generation))
         await asyncio.sleep(2)
+
+    async def answers(self, name: str, generation: int, reason: str = "") -> NodeStatus:
+        """Change the Model; the worker speaks, and its service runs with this reason."""
+        await self.asks(name, generation)
+        await self.speaks()
+        return await self.reason(reason)
+
+    async def crashes(self, code: int) -> None:
+        """The process ends, and is started anew."""
+        self.launcher.of(EDGE).end(code)
+        await self.starts()
 
     def file(self) -> str:
         return self.told().path.rpartition("_")[2]
@@ -87,310 +106,385 @@ async def refusing(world: World) -> Node:
     """A node whose worker answers with model ``a`` and did not take ``b``."""
     node = await answering(world)
     node.refuses = {"b"}
-    await node.asks("b", 2)
-    await node.speaks()
-    await node.reason("RolloutFailed")
+    await node.answers("b", 2, "RolloutFailed")
     return node
 
 
-@simulated
-async def test_a_changed_model_is_told_to_the_worker_that_runs(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        await node.asks("b", 2)
-        assert node.file() == "b"
+@pytest.fixture
+def fresh_node(node: World) -> Node:
+    return Node(node)
+
+
+@pytest.fixture
+async def answering_node(node: World) -> Node:
+    return await answering(node)
+
+
+@pytest.fixture
+async def refusing_node(node: World) -> Node:
+    return await refusing(node)
+
+
+async def test_a_changed_model_is_told_to_the_worker_that_runs(answering_node: Node) -> None:
+    await answering_node.asks("b", 2)
+    assert answering_node.file() == "b"
+    await answering_node.speaks()
+    await answering_node.reason("")
+    assert (len(answering_node.launcher.started), answering_node.launcher.alive[0].signals) == (1, [])
+    await eventually(lambda: str(answering_node.gm.statuses[HELMET].workers[0].model).count("_models_b") == 2)
+
+
+@pytest.mark.parametrize("reports", [True, False], ids=["a worker that takes no other model", "a script"])
+async def test_a_process_that_does_not_take_the_changed_model_is_started_anew(fresh_node: Node, reports: bool) -> None:
+    await fresh_node.gm.insert(changed("a", 1), service())
+    await eventually(lambda: fresh_node.launcher.alive)
+    if reports:
+        await fresh_node.gm.says(EDGE)
+        await fresh_node.reason("")
+    await fresh_node.asks("b", 2)
+    await eventually(lambda: len(fresh_node.launcher.started) == 2, 20)
+    start = fresh_node.launcher.started[1].start
+    assert start.spec.env["MODEL_URL"].endswith("b")
+
+
+async def test_a_refused_model_changes_nothing_but_the_condition_and_the_next_one_heals_it(
+    answering_node: Node,
+) -> None:
+    answering_node.refuses = {"b"}
+    status = await answering_node.answers("b", 2, "RolloutFailed")
+    assert "ModelInvalid: it has two inputs" in status.message
+    assert "is kept" in status.message
+    assert (status.workers[0].phase, status.workers[0].restarts) == ("Running", 0)
+    await answering_node.answers("c", 3)
+    assert len(answering_node.launcher.started) == 1
+
+
+async def test_a_refused_model_that_is_taken_back_and_asked_for_once_more_is_tried_once_more(
+    refusing_node: Node,
+) -> None:
+    await refusing_node.answers("a", 3)
+    assert refusing_node.file() == "a"
+    refusing_node.refuses = set()
+    await refusing_node.answers("b", 4)
+    assert refusing_node.file() == "b"
+
+
+async def test_a_worker_that_crashes_after_a_refusal_begins_with_the_model_that_works(refusing_node: Node) -> None:
+    await refusing_node.crashes(-11)
+    assert refusing_node.file() == "a"
+    await refusing_node.speaks_for(60)
+    status = await refusing_node.reason("RolloutFailed")
+    assert "it has two inputs" in status.message
+    report = status.workers[0].model
+    assert report.refused.endswith("b")
+    assert refusing_node.file() == "a"
+
+
+async def test_a_worker_does_not_begin_with_a_model_that_works_if_its_file_is_damaged(refusing_node: Node) -> None:
+    model_file = refusing_node.node.config.folders.models / "sha256" / "_models_a"
+    model_file.chmod(0o600)
+    model_file.write_bytes(b"damaged")
+    await refusing_node.crashes(-11)
+    assert refusing_node.file() == "b"
+
+
+async def test_a_refusal_outlives_the_controller(stopped_node: World) -> None:
+    async with stopped_node.lc(killed=True):
+        node = await refusing(stopped_node)
+    async with stopped_node.lc():
+        await asyncio.sleep(2)
+        await node.speaks()
+        await node.reason("RolloutFailed")
+        await node.crashes(-11)
+        assert node.file() == "a"
+        await node.speaks_for(20)
+        assert node.file() == "a"
+        await node.reason("RolloutFailed")
+
+
+async def test_an_adopted_worker_is_given_the_model_that_changed_meanwhile(stopped_node: World) -> None:
+    async with stopped_node.lc(killed=True):
+        node = await answering(stopped_node)
+    async with stopped_node.lc():
+        await node.gm.insert(changed("b", 2))
+        await asyncio.sleep(5)
+        await node.speaks()
+        await eventually(lambda: node.file() == "b")
         await node.speaks()
         await node.reason("")
         assert len(node.launcher.started) == 1
-        assert node.launcher.alive[0].signals == []
-        await eventually(lambda: str(node.gm.statuses[HELMET].workers[0].model).count("_models_b") == 2)
 
 
-@simulated
-async def test_a_worker_that_takes_no_other_model_is_started_anew(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = Node(made)
+async def test_an_adopted_worker_that_takes_no_other_model_goes_on_while_nothing_changes(stopped_node: World) -> None:
+    async with stopped_node.lc(killed=True):
+        node = Node(stopped_node)
         await node.gm.insert(changed("a", 1), service())
         await eventually(lambda: node.launcher.alive)
         await node.gm.says(EDGE)
         await node.reason("")
-        await node.asks("b", 2)
-        await eventually(lambda: len(node.launcher.started) == 2)
-        start = node.launcher.started[1].start
-        assert start
-        assert start.spec.env["MODEL_URL"].endswith("b")
-
-
-@simulated
-async def test_a_script_that_never_speaks_is_started_anew_with_the_changed_model(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = Node(made)
-        await node.gm.insert(changed("a", 1), service())
-        await eventually(lambda: node.launcher.alive)
-        await node.asks("b", 2)
-        await eventually(lambda: len(node.launcher.started) == 2, 20)
-
-
-@simulated
-async def test_a_refused_model_changes_nothing_but_the_condition_and_the_next_one_heals_it(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        node.refuses = {"b"}
-        await node.asks("b", 2)
-        await node.speaks()
-        status = await node.reason("RolloutFailed")
-        assert "ModelInvalid: it has two inputs" in status.message
-        assert "is kept" in status.message
-        assert (status.workers[0].phase, status.workers[0].restarts) == ("Running", 0)
-        await node.asks("c", 3)
-        await node.speaks()
-        await node.reason("")
+    async with stopped_node.lc():
+        await asyncio.sleep(60)
+        await node.gm.says(EDGE)
+        await asyncio.sleep(60)
         assert len(node.launcher.started) == 1
-
-
-@simulated
-async def test_a_refused_model_that_is_taken_back_leaves_nothing_to_say(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await refusing(made)
-        await node.asks("a", 3)
-        assert node.file() == "a"
-        await node.speaks()
-        await node.reason("")
-
-
-@simulated
-async def test_a_refused_model_that_is_asked_for_once_more_is_tried_once_more(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await refusing(made)
-        await node.asks("a", 3)
-        await node.speaks()
-        await node.reason("")
-        node.refuses = set()
-        await node.asks("b", 4)
-        assert node.file() == "b"
-        await node.speaks()
-        await node.reason("")
-
-
-@simulated
-async def test_a_worker_that_crashes_after_a_refusal_begins_with_the_model_that_works(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await refusing(made)
-        node.launcher.of(EDGE).end(-11)
-        await node.starts()
-        assert node.file() == "a"
-        await node.speaks_for(60)
-        status = await node.reason("RolloutFailed")
-        assert "it has two inputs" in status.message
-        report = status.workers[0].model
-        assert report
-        assert report.refused.endswith("b")
-        assert node.file() == "a"
-
-
-@simulated
-async def test_a_worker_does_not_begin_with_a_model_that_works_if_its_file_is_damaged(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await refusing(made)
-        model_file = node.node.config.folders.models / "sha256" / "_models_a"
-        model_file.chmod(0o600)
-        model_file.write_bytes(b"damaged")
-        node.launcher.of(EDGE).end(-11)
-        await node.starts()
-        assert node.file() == "b"
-
-
-@simulated
-async def test_a_refusal_outlives_the_controller(tmp_path: Path) -> None:
-    made = World(tmp_path)
-    async with made.gm.running():
-        async with made.lc(killed=True):
-            node = await refusing(made)
-        async with made.lc():
-            await asyncio.sleep(2)
-            await node.speaks()
-            await node.reason("RolloutFailed")
-            node.launcher.of(EDGE).end(-11)
-            await node.starts()
-            assert node.file() == "a"
-            await node.speaks_for(20)
-            assert node.file() == "a"
-            await node.reason("RolloutFailed")
-
-
-@simulated
-async def test_an_adopted_worker_is_given_the_model_that_changed_meanwhile(tmp_path: Path) -> None:
-    made = World(tmp_path)
-    async with made.gm.running():
-        async with made.lc(killed=True):
-            node = await answering(made)
-        async with made.lc():
-            await node.gm.insert(changed("b", 2))
-            await asyncio.sleep(5)
-            await node.speaks()
-            await eventually(lambda: node.file() == "b")
-            await node.speaks()
-            await node.reason("")
-            assert len(node.launcher.started) == 1
-
-
-@simulated
-async def test_an_adopted_worker_that_takes_no_other_model_goes_on_while_nothing_changes(tmp_path: Path) -> None:
-    made = World(tmp_path)
-    async with made.gm.running():
-        async with made.lc(killed=True):
-            node = Node(made)
-            await node.gm.insert(changed("a", 1), service())
-            await eventually(lambda: node.launcher.alive)
-            await node.gm.says(EDGE)
-            await node.reason("")
-        async with made.lc():
-            await asyncio.sleep(60)
-            await node.gm.says(EDGE)
-            await asyncio.sleep(60)
-            assert len(node.launcher.started) == 1
-            await node.asks("b", 2)
-            await eventually(lambda: len(node.launcher.started) == 2)
-
-
-@simulated
-async def test_a_model_that_ends_its_worker_twice_is_not_told_again(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
         await node.asks("b", 2)
-        for _ in range(2):
-            assert node.file() == "b"
-            node.launcher.of(EDGE).end(-9)
-            await node.starts()
-            assert node.file() == "a"
-            await node.speaks_for(3)
-        assert node.file() == "a"
-        status = await node.reason("RolloutFailed")
-        assert "ModelCrashed" in status.message
-        assert "killed by signal 9" in status.message
-        await node.speaks_for(100)
-        assert (node.file(), len(node.launcher.started)) == ("a", 3)
-        await node.asks("c", 3)
-        assert node.file() == "c"
+        await eventually(lambda: len(node.launcher.started) == 2)
 
 
-@simulated
-async def test_a_model_that_ends_its_worker_before_it_has_proved_itself_is_taken_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        await node.asks("b", 2)
-        for _ in range(2):
-            await eventually(lambda: node.file() == "b")
-            await node.speaks_for(PROVEN_S / 2)
-            node.launcher.of(EDGE).end(-11)
-            await node.starts()
-            assert node.file() == "a"
-            await node.speaks()
-        await node.reason("RolloutFailed")
+async def test_a_model_that_ends_its_worker_twice_is_not_told_again(answering_node: Node) -> None:
+    await answering_node.asks("b", 2)
+    for _ in range(2):
+        assert answering_node.file() == "b"
+        await answering_node.crashes(-9)
+        assert answering_node.file() == "a"
+        await answering_node.speaks_for(3)
+    assert answering_node.file() == "a"
+    status = await answering_node.reason("RolloutFailed")
+    assert "ModelCrashed" in status.message
+    assert "killed by signal 9" in status.message
+    await answering_node.speaks_for(100)
+    assert (answering_node.file(), len(answering_node.launcher.started)) == ("a", 3)
+    await answering_node.asks("c", 3)
+    assert answering_node.file() == "c"
 
 
-@simulated
-async def test_a_model_that_has_proved_itself_is_the_one_to_begin_with(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        await node.asks("b", 2)
-        await node.speaks_for(PROVEN_S + 5)
-        node.refuses = {"c"}
-        await node.asks("c", 3)
-        await node.speaks()
-        node.launcher.of(EDGE).end(1)
-        await node.starts()
-        assert node.file() == "b"
+async def test_a_model_that_ends_its_worker_before_it_has_proved_itself_is_taken_back(answering_node: Node) -> None:
+    await answering_node.asks("b", 2)
+    for _ in range(2):
+        await eventually(lambda: answering_node.file() == "b")
+        await answering_node.speaks_for(PROVEN_S / 2)
+        await answering_node.crashes(-11)
+        assert answering_node.file() == "a"
+        await answering_node.speaks()
+    await answering_node.reason("RolloutFailed")
 
 
-@simulated
+async def test_a_model_that_has_proved_itself_is_the_one_to_begin_with(answering_node: Node) -> None:
+    await answering_node.asks("b", 2)
+    await answering_node.speaks_for(PROVEN_S + 5)
+    answering_node.refuses = {"c"}
+    await answering_node.asks("c", 3)
+    await answering_node.speaks()
+    await answering_node.crashes(1)
+    assert answering_node.file() == "b"
+
+
 @pytest.mark.parametrize("seconds", [1, PROVEN_S + 5])
-async def test_the_first_model_is_kept_from_its_first_word_on(seconds: float, tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made, seconds=seconds)
-        node.refuses = {"b"}
-        await node.asks("b", 2)
-        await node.speaks()
-        node.launcher.of(EDGE).end(1)
-        await node.starts()
-        assert node.file() == "a"
+async def test_the_first_model_is_kept_from_its_first_word_on(node: World, seconds: float) -> None:
+    rollout = await answering(node, seconds=seconds)
+    rollout.refuses = {"b"}
+    await rollout.asks("b", 2)
+    await rollout.speaks()
+    await rollout.crashes(1)
+    assert rollout.file() == "a"
 
 
-@simulated
-async def test_a_first_model_that_is_bad_fails_and_a_changed_one_starts_the_worker_at_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = Node(made)
-        await node.gm.insert(changed("bad", 1), service())
-        await node.starts()
-        await node.gm.says(EDGE, "failed", reason="ModelInvalid", message="no model")
-        node.launcher.of(EDGE).end(2)
-        await node.gm.reaches(HELMET, "Failed", "ModelInvalid")
-        await node.asks("a", 2)
-        await eventually(lambda: node.launcher.alive, 5)
-        assert node.file() == "a"
+async def test_a_first_model_that_is_bad_fails_and_a_changed_one_starts_the_worker_at_once(fresh_node: Node) -> None:
+    await fresh_node.gm.insert(changed("bad", 1), service())
+    await fresh_node.starts()
+    await fresh_node.gm.says(EDGE, "failed", reason="ModelInvalid", message="no model")
+    fresh_node.launcher.of(EDGE).end(2)
+    await fresh_node.gm.reaches(HELMET, "Failed", "ModelInvalid")
+    await fresh_node.asks("a", 2)
+    await eventually(lambda: fresh_node.launcher.alive, 5)
+    assert fresh_node.file() == "a"
 
 
-@simulated
-async def test_a_changed_process_begins_with_what_is_asked_for(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        await node.gm.insert(changed("b", 2))
-        await node.gm.insert(service(generation=2, edge={"args": ["--other"]}))
-        await eventually(lambda: len(node.launcher.started) == 2)
-        assert node.file() == "b"
+async def test_a_changed_process_begins_with_what_is_asked_for(answering_node: Node) -> None:
+    await answering_node.gm.insert(changed("b", 2))
+    await answering_node.gm.insert(service(generation=2, edge={"args": ["--other"]}))
+    await eventually(lambda: len(answering_node.launcher.started) == 2)
+    assert answering_node.file() == "b"
 
 
-@simulated
-async def test_a_model_that_another_process_takes_is_refused_no_more(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await refusing(made)
-        node.refuses = set()
-        await node.gm.insert(service(generation=2, edge={"resources": {"limits": {"memory": "2Gi"}}}))
-        await eventually(lambda: len(node.launcher.started) == 2)
-        await node.starts()
-        assert node.file() == "b"
-        await node.speaks()
-        await node.gm.reaches(HELMET, "Running", "", generation=2)
+async def test_a_model_that_another_process_takes_is_refused_no_more(refusing_node: Node) -> None:
+    refusing_node.refuses = set()
+    await refusing_node.gm.insert(service(generation=2, edge={"resources": {"limits": {"memory": "2Gi"}}}))
+    await eventually(lambda: len(refusing_node.launcher.started) == 2)
+    await refusing_node.starts()
+    assert refusing_node.file() == "b"
+    await refusing_node.speaks()
+    await refusing_node.gm.reaches(HELMET, "Running", "", generation=2)
 
 
-@simulated
-async def test_a_wish_that_cannot_be_written_is_a_condition_and_is_written_later(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        file = node.node.config.folders.worker(EDGE) / "model.json"
-        aside = file.rename(file.with_name("aside"))
-        file.mkdir()  # what no file can replace
-        await node.asks("b", 2)
-        status = await node.reason("RolloutFailed")
-        assert "cannot be written" in status.message
-        file.rmdir()
-        aside.rename(file)
-        await node.speaks()
-        await eventually(lambda: node.file() == "b")
-        await node.speaks()
-        await node.reason("")
-
-
-@simulated
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.unlink() or file.write_bytes(b"damaged")])
-async def test_a_model_that_vanishes_before_it_is_told_is_brought_again_and_then_told(
-    tmp_path: Path, damage: Callable[[Path], Any]
+async def test_a_wish_that_cannot_be_written_is_told_later_though_its_model_has_vanished(
+    answering_node: Node, damage: Callable[[Path], Any]
 ) -> None:
-    async with world(tmp_path) as made:
-        node = await answering(made)
-        file = node.node.config.folders.worker(EDGE) / "model.json"
-        aside = file.rename(file.with_name("aside"))
-        file.mkdir()  # what no file can replace
-        await node.asks("b", 2)
-        await node.reason("RolloutFailed")
-        model_file = node.node.config.folders.models / "sha256" / "_models_b"
-        damage(model_file)
-        file.rmdir()
-        aside.rename(file)
-        await node.speaks()
-        await eventually(lambda: model_file.is_file() and model_file.read_bytes() == b"m")
-        assert node.file() == "a"
-        await node.speaks()
-        await eventually(lambda: node.file() == "b")
-        await node.speaks()
-        await node.reason("")
+    file = answering_node.node.config.folders.worker(EDGE) / "model.json"
+    aside = file.rename(file.with_name("aside"))
+    file.mkdir()  # what no file can replace
+    await answering_node.asks("b", 2)
+    assert "cannot be written" in (await answering_node.reason("RolloutFailed")).message
+    model_file = answering_node.node.config.folders.models / "sha256" / "_models_b"
+    damage(model_file)
+    file.rmdir()
+    aside.rename(file)
+    await answering_node.speaks()
+    await eventually(lambda: model_file.is_file() and model_file.read_bytes() == b"m")
+    assert answering_node.file() == "a"
+    await answering_node.speaks()
+    await eventually(lambda: answering_node.file() == "b")
+    await answering_node.speaks()
+    await answering_node.reason("")
+
+
+def test_a_refusal_is_of_one_model_alone() -> None:
+    models = [DesiredModel(name="small", path=f"/{number}") for number in range(10)]
+    for refused in models:
+        rollout = WorkerRollout(refused=Refusal(model_mark=refused.fingerprint))
+        assert [model for model in models if rollout.refusal(model)] == [refused]
+        assert [model for model in models if rollout.with_desired(model).refused] == [refused]
+    assert rollout.refusal(None) is None
+
+
+def test_all_models_that_a_worker_has_or_may_return_to_are_in_use() -> None:
+    start = Start(EDGE, HELMET, "u1", "edge", ProcessSpec((), {}, ""), Path("/first"), files=(Path("/code"),))
+    entry = WorkerState(EDGE, HELMET, "u1", "edge", "new", "new", start)
+    entry.assignment.model = DesiredModel(name="small", path="/assigned")
+    entry.assignment.rollout = WorkerRollout(
+        good=DesiredModel(name="small", path="/good"), settings=ProcessSpec((), {"MODEL_URL": "/before"}, "")
+    )
+    report = ModelInUse(digest="reported")
+    entry.info = WorkerInfo(name="w", namespace="default", owner_name="s", status="running", model=report)
+    paths = {Path(f"/{name}") for name in ("first", "code", "assigned", "good", "before")}
+    assert set(models_in_use(entry)) == {*paths, "reported"}
+
+
+def test_a_process_that_takes_no_other_model_starts_with_the_one_of_its_settings(keeper: RolloutKeeper) -> None:
+    start = Start(EDGE, HELMET, "u1", "edge", ProcessSpec((), {}, ""), Path("/first"))
+    for settings, model_file in ((start, Path("/first")), (None, None)):
+        assert keeper.assign_first(WorkerState(EDGE, HELMET, "u1", "edge", "new", "new", settings), ()) == model_file
+
+
+A, B, GOOD = (DesiredModel(name="small", path=f"/{name}", digest=name * 64) for name in "abc")
+PROVEN = WorkerRollout(good=GOOD, spec_hash="now", struck="x", strikes=1)
+REFUSED_A = WorkerRollout(refused=Refusal(model_mark=A.fingerprint, digest=A.digest, reason="Bad", message="text"))
+
+
+@pytest.mark.parametrize(
+    ("before", "report", "proven", "after"),
+    [
+        (WorkerRollout(), {}, False, WorkerRollout(good=A, spec_hash="now")),
+        (WorkerRollout(), {"canary_version": "2"}, True, WorkerRollout()),
+        (WorkerRollout(), {"mark": "0"}, True, WorkerRollout()),
+        (WorkerRollout(), {"mark": "z"}, True, WorkerRollout()),
+        (WorkerRollout(), {"mark": "", "digest": B.digest}, True, WorkerRollout()),
+        (WorkerRollout(), {"mark": "", "digest": A.digest}, True, WorkerRollout(good=A, spec_hash="now")),
+        (PROVEN, {}, False, PROVEN),
+        (PROVEN, {}, True, WorkerRollout(good=A, spec_hash="now")),
+        (msgspec.structs.replace(PROVEN, spec_hash="a"), {}, False, WorkerRollout(good=A, spec_hash="now")),
+        (msgspec.structs.replace(PROVEN, spec_hash="z"), {}, False, WorkerRollout(good=A, spec_hash="now")),
+        (REFUSED_A, {}, False, WorkerRollout(good=A, spec_hash="now")),
+        (REFUSED_A, {"canary_version": "2"}, False, WorkerRollout()),
+        (WorkerRollout(), {"refused": A.digest, "reason": "Bad", "message": "text"}, True, REFUSED_A),
+        (WorkerRollout(), {"mark": "", "refused": A.digest, "reason": "Bad", "message": "text"}, True, REFUSED_A),
+    ],
+)
+def test_a_report_on_the_assigned_model_proves_or_refuses_it(
+    before: WorkerRollout, report: dict[str, str], proven: bool, after: WorkerRollout
+) -> None:
+    body = ModelInUse(**{"mark": A.fingerprint, "digest": "d" * 64, **report})
+    assert before.with_report(A, body, "now", proven=proven) == after
+
+
+@pytest.mark.parametrize(
+    ("good", "spec_hash", "counts"),
+    [(None, "now", False), (GOOD, "a", False), (GOOD, "z", False), (GOOD, "now", True)],
+)
+def test_the_second_end_in_a_row_with_an_unproven_model_refuses_it(
+    good: DesiredModel | None, spec_hash: str, counts: bool
+) -> None:
+    rollout, strikes = WorkerRollout(good=good, spec_hash=spec_hash), list[tuple[int, str]]()
+    for model_ in (A, B, A, A):
+        rollout = rollout.with_end(model_, "exit code 1", "now")
+        strikes.append((rollout.strikes, rollout.refused.message if rollout.refused else ""))
+    refused = "the worker ended 2 times with this model (exit code 1)"
+    assert strikes == ([(1, ""), (1, ""), (1, ""), (2, refused)] if counts else [(0, "")] * 4)
+    if rollout.refused:
+        assert (rollout.refused.reason, rollout.refused.digest) == ("ModelCrashed", A.digest)
+        assert rollout.refusal(A)
+
+
+@pytest.mark.parametrize(
+    ("good", "spec_hash", "intact", "first"),
+    [
+        (GOOD, "now", "/c", GOOD),
+        (None, "now", "/c", A),
+        (GOOD, "a", "/c", A),
+        (GOOD, "z", "/c", A),
+        (GOOD, "now", "/a", A),
+        (msgspec.structs.replace(A, path="/c"), "now", "/c", A),
+    ],
+)
+def test_a_worker_starts_with_the_model_proven_in_its_process_if_the_file_is_intact(
+    good: DesiredModel | None, spec_hash: str, intact: str, first: DesiredModel
+) -> None:
+    assert WorkerRollout(good=good, spec_hash=spec_hash).first_model(A, "now", {Path(intact)}) is first
+
+
+def test_another_desired_model_clears_strikes_and_the_proven_one_gets_none() -> None:
+    struck = WorkerRollout(struck=A.fingerprint, strikes=1)
+    assert PROVEN.with_end(GOOD, "exit code 1", "now") == PROVEN
+    assert (struck.with_desired(A), struck.with_desired(B)) == (struck, WorkerRollout())
+
+
+def test_settings_are_refused_while_the_proven_ones_run_and_tried_again_once_those_fail_too() -> None:
+    old, new = (ProcessSpec((name,), {}, "/") for name in ("old", "new"))
+    assert WorkerRollout().with_failed_start(new, "exit code 2") == WorkerRollout()
+    rollout = WorkerRollout().with_start(new, new).with_start(old, old)
+    assert (rollout.settings, rollout.spec(new)) == (old, new)
+    assert rollout.with_failed_start(old, "exit code 2") == rollout
+    refused = rollout.with_failed_start(new, "exit code 2")
+    assert (refused.spec(new), refused.spec(old)) == (old, old)
+    refusal = refused.settings_refusal(new.digest)
+    assert refusal
+    assert refusal.message == "exit code 2"
+    assert refused.settings_refusal(old.digest) is None
+    assert (refused.with_start(old, new), refused.with_start(new, new)) == (refused, WorkerRollout(settings=new))
+    assert refused.with_failed_start(new, "exit code 2") == rollout
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> RolloutKeeper:
+    return RolloutKeeper(NodePaths(tmp_path, "edge0"), lambda _: None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("adopted", "process_hash", "is_refused", "expected"),
+    [
+        (True, "", True, "refused"),
+        (True, "", False, "new"),
+        (True, "0", True, "new"),
+        (True, "z", True, "new"),
+        (False, "", True, "new"),
+    ],
+)
+def test_an_adopted_worker_with_its_former_settings_counts_as_one_with_the_refused_ones(
+    keeper: RolloutKeeper, adopted: bool, process_hash: str, is_refused: bool, expected: str
+) -> None:
+    settings = ProcessSpec((), {}, "")
+    refused = RefusedSettings(spec_hash="refused") if is_refused else None
+    save(keeper._folders.worker(EDGE), WorkerRollout(settings=settings, refused_settings=refused))
+    entry = WorkerState(EDGE, HELMET, "u1", "edge", "new", process_hash or settings.digest, None, adopted=adopted)
+    assert keeper.begin(entry) == expected
+    assert entry.assignment.rollout.settings == settings
+
+
+async def test_a_model_is_proven_after_thirty_seconds_without_a_canary_or_a_refusal(keeper: RolloutKeeper) -> None:
+    start = Start(EDGE, HELMET, "u1", "edge", ProcessSpec((), {}, ""), desired=Desired(models=[A]))
+    entry = WorkerState(EDGE, HELMET, "u1", "edge", "now", "now", start)
+    entry.assignment.model, entry.assignment.rollout = A, WorkerRollout(good=GOOD, spec_hash="now")
+    answers = ModelInUse(mark=A.fingerprint)
+    for wait_s, report, good in (
+        (1, answers, GOOD),
+        (29, msgspec.structs.replace(answers, canary_version="2"), GOOD),
+        (1, answers, GOOD),
+        (29, msgspec.structs.replace(answers, refused=A.digest), GOOD),
+        (1, answers, GOOD),
+        (29, answers, GOOD),
+        (1, answers, A),
+    ):
+        suspend(wait_s)
+        keeper.receive(entry, WorkerInfo(name="w", namespace="n", owner_name="s", status="running", model=report))
+        assert entry.assignment.rollout.good is good

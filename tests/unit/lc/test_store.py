@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,8 +20,9 @@ from services.lc import store as store_module
 from services.lc.deferred_writer import is_disk_full
 from services.lc.paths import Worker
 from services.lc.store import NodeResource, NodeStore, ProcessRecord, ResourceVersion
+from tests.unit.gm.test_store import overwrite, overwrite_pages
 
-KEY = Key("models", "default", "small")
+KEY, OTHER = Key("models", "default", "small"), Key("models", "default", "big")
 RECORD = ProcessRecord("default", "w", "default/jointinferenceservices/s", "u1", "edge", "hash", 7, 99, "boot")
 
 
@@ -30,44 +31,35 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "nodes" / "edge0" / "store.db"
 
 
+def execute(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement)
+
+
 def held(uid: str = "u1", generation: int = 1, key: Key = KEY) -> NodeResource:
     return NodeResource(key, uid, generation, {"spec": {"url": "/ä"}, "n": 1.5})
 
 
 def test_what_was_stored_is_there_after_a_restart(path: Path) -> None:
     with NodeStore(path) as store:
+        assert store.gm_epoch == 0
         store.put(held(generation=4))
         store.put_process(RECORD)
-        store.record_gm_epoch(7)
+        for epoch in (7, 3):
+            store.record_gm_epoch(epoch)
+            assert store.gm_epoch == 7, "it never falls"
     with NodeStore(path) as store:
-        assert store.resources == {KEY: held(generation=4)}
-        assert store.processes() == [RECORD]
-        assert store.gm_epoch == 7
-        assert store.complete
-
-
-def test_a_process_that_ended_is_forgotten(path: Path) -> None:
-    with NodeStore(path) as store:
-        store.put_process(RECORD)
+        assert (store.resources, store.processes()) == ({KEY: held(generation=4)}, [RECORD])
+        assert (store.gm_epoch, store.complete) == (7, True)
         store.process_ended(Worker("default", "w"))
         assert store.processes() == []
-
-
-def test_the_epoch_of_gm_never_falls(path: Path) -> None:
-    with NodeStore(path) as store:
-        assert store.gm_epoch == 0
-        store.record_gm_epoch(7)
-        store.record_gm_epoch(3)
-        assert store.gm_epoch == 7
 
 
 def test_an_epoch_that_no_clock_explains_is_forgotten_at_the_next_start(path: Path) -> None:
     with NodeStore(path) as store:
         store.put(held(), SequenceNumber(2**48, 5))
         store.record_gm_epoch(2**48)
-    with sqlite3.connect(path) as db:
-        db.execute("REPLACE INTO numbers VALUES ('presence epoch', ?)", (2**48,))
-    db.close()
+    execute(path, f"REPLACE INTO numbers VALUES ('presence epoch', {2**48})")
     with NodeStore(path) as store:
         assert store.gm_epoch == 0
         assert not store.message_order.has_later(KEY, SequenceNumber(1, 1))
@@ -95,15 +87,8 @@ def test_another_uid_of_the_same_name_buries_the_old_one_for_good(path: Path) ->
         store.put(held("u1"))
         store.put(held("u2"))
         assert store.resources[KEY].uid == "u2"
-        assert store.tombstone("u1") == MAX_INTEGER
-        assert store.tombstone("u2") is None
-
-
-def test_of_two_tombstones_the_higher_generation_stays(path: Path) -> None:
-    with NodeStore(path) as store:
         store.put_tombstone(ResourceVersion("u1", 5), KEY)
-        store.put_tombstone(ResourceVersion("u1", 2), KEY)
-        assert store.tombstone("u1") == 5
+        assert (store.tombstone("u1"), store.tombstone("u2")) == (MAX_INTEGER, None)
 
 
 def test_tombstones_are_bounded_and_the_newest_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,16 +133,12 @@ def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path
         data[4096:-4096] = bytes(len(data) - 8192)
         path.write_bytes(data)
     elif damage == "no json":
-        with sqlite3.connect(path) as db:
-            db.execute("UPDATE resources SET body = '{'")
-        db.close()
+        execute(path, "UPDATE resources SET body = '{'")
     elif damage == "truncated":
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     elif damage == "wrong schema":
         path.unlink()
-        with sqlite3.connect(path) as db:
-            db.execute("CREATE TABLE resources (id INTEGER PRIMARY KEY, title TEXT)")
-        db.close()
+        execute(path, "CREATE TABLE resources (id INTEGER PRIMARY KEY, title TEXT)")
     else:
         path.write_bytes(b"\0" * 100)
 
@@ -209,9 +190,7 @@ def test_a_folder_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> Non
 def test_a_store_of_a_newer_version_is_left_as_it_is(path: Path) -> None:
     with NodeStore(path):
         pass
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 99")
-    db.close()
+    execute(path, "PRAGMA user_version = 99")
     with pytest.raises(HalimedeError, match="newer"), NodeStore(path):
         pass
     assert not path.with_name("store.db.corrupt-1").exists()
@@ -220,20 +199,6 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(path: Path) -> None:
 def remove(path: Path) -> None:
     for part in path.parent.iterdir():
         part.unlink()
-
-
-def overwrite(path: Path) -> None:
-    for part in path.parent.glob("store.db*[bl]"):
-        part.write_bytes(os.urandom(part.stat().st_size))
-
-
-def overwrite_pages(path: Path) -> None:
-    """All but the first, which says that this is a database."""
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(bytes(path.stat().st_size - 4096))
 
 
 @pytest.mark.parametrize("look", [True, False], ids=["found by a look", "found by a write"])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from halimede.api.quantity import quantity
 from halimede.api.worker_environment import WorkerEnvironment
+from halimede.errors import InvalidFieldError
 from services.lc.planning.template_process import Host, RefusalError, expand, to_process
 from services.lc.supervisor.process import NeededPath, ProcessSpec
+from tests.anything import attempt, json_values, texts
 
 HOST = Host(python="/venv/bin/python", library="/app", uid=1000, gid=1000)
 TOLD = WorkerEnvironment({"NAMESPACE": "default", "WORKER_NAME": "w"}, {"LC_PERIOD": "1", "DATA_PATH_PREFIX": ""})
@@ -55,10 +60,8 @@ def test_our_own_worker_finds_modules_on_the_path_of_the_controller(monkeypatch:
 @pytest.mark.parametrize("role", ["edge", "cloud"])
 def test_our_own_image_is_our_own_worker(image: str, role: str) -> None:
     spec = process({"image": image}, role=role)
-    assert spec.argv == ("/venv/bin/python", "-m", "halimede", "worker", role)
-    assert spec.cwd == str(STATE)
-    assert spec.env["PYTHONPATH"] == "/app"
-    assert spec.env["WORKER_NAME"] == "w"
+    assert (spec.argv, spec.cwd) == (("/venv/bin/python", "-m", "halimede", "worker", role), str(STATE))
+    assert (spec.env["PYTHONPATH"], spec.env["WORKER_NAME"]) == ("/app", "w")
 
 
 @pytest.mark.parametrize(
@@ -73,14 +76,10 @@ def test_a_foreign_image_without_a_command_is_refused(image: str) -> None:
 
 
 @pytest.mark.parametrize("python", ["python", "python3"])
-def test_python_is_the_python_of_the_controller(python: str) -> None:
+def test_python_is_the_python_of_the_controller_and_any_other_command_runs_as_it_stands(python: str) -> None:
     spec = process({"image": "tensorflow:1.15", "command": [python, "big.py"], "args": ["--x"], "workingDir": "/code"})
-    assert spec.argv == ("/venv/bin/python", "big.py", "--x")
-    assert spec.cwd == "/code"
+    assert (spec.argv, spec.cwd) == (("/venv/bin/python", "big.py", "--x"), "/code")
     assert "PYTHONPATH" not in spec.env
-
-
-def test_any_other_command_runs_as_it_stands() -> None:
     assert process({"image": "any", "command": ["ffmpeg", "-v"]}).argv == ("ffmpeg", "-v")
 
 
@@ -88,40 +87,27 @@ def test_arguments_are_given_to_our_own_worker() -> None:
     assert process({"args": ["--verbose"]}).argv[-2:] == ("edge", "--verbose")
 
 
-def test_references_are_expanded_in_order_as_kubernetes_does() -> None:
+def test_references_are_expanded_in_order_and_once_as_kubernetes_does() -> None:
     env = [
         {"name": "A", "value": "1"},
         {"name": "B", "value": "$(A)-$(WORKER_NAME)-$(C)"},
         {"name": "C", "value": "$$(A)"},
     ]
     spec = process({"env": env, "command": ["run", "$(B)"], "args": ["$(C)", "$$", "$A", "$(", "$(NONE)"]})
-    assert spec.env["B"] == "1-w-$(C)"
-    assert spec.env["C"] == "$(A)"
+    assert (spec.env["B"], spec.env["C"]) == ("1-w-$(C)", "$(A)")
     assert spec.argv == ("run", "1-w-$(C)", "$(A)", "$", "$A", "$(", "$(NONE)")
-
-
-def test_an_expanded_value_is_not_expanded_again() -> None:
     assert expand("$(X)", {"X": "$(X)$(X)"}) == "$(X)$(X)"
 
 
 def test_the_template_may_change_defaults_but_not_who_the_worker_is() -> None:
     env = [{"name": "LC_PERIOD", "value": "30"}, {"name": "NAMESPACE", "value": "kube-system"}]
     spec = process({"env": env})
-    assert spec.env["LC_PERIOD"] == "30"
-    assert spec.env["NAMESPACE"] == "default"
+    assert (spec.env["LC_PERIOD"], spec.env["NAMESPACE"]) == ("30", "default")
 
 
-def test_a_path_of_the_users_own_modules_comes_before_ours() -> None:
-    assert process({"env": [{"name": "PYTHONPATH", "value": "/mine"}]}).env["PYTHONPATH"] == "/mine:/app"
-
-
-def test_limits_become_memory_and_threads() -> None:
+def test_limits_become_memory_and_threads_unless_the_template_sets_the_threads() -> None:
     spec = process({"resources": {"limits": {"memory": "512Mi", "cpu": "1500m"}, "requests": {"cpu": "4"}}})
-    assert spec.memory_bytes == 512 * 1024**2
-    assert spec.env["OMP_NUM_THREADS"] == "2"
-
-
-def test_a_template_may_set_the_threads_itself() -> None:
+    assert (spec.memory_bytes, spec.env["OMP_NUM_THREADS"]) == (512 * 1024**2, "2")
     env = [{"name": "OMP_NUM_THREADS", "value": "7"}]
     assert process({"resources": {"limits": {"cpu": 1}}, "env": env}).env["OMP_NUM_THREADS"] == "7"
 
@@ -149,67 +135,43 @@ def test_a_host_path_at_its_own_path_must_be_there(type_: str, needed: NeededPat
 
 
 HARMLESS_POD = {
-    "nodeName": "edge0",
-    "nodeSelector": {"a": "b"},
-    "restartPolicy": "Always",
-    "dnsPolicy": "ClusterFirstWithHostNet",
-    "hostNetwork": True,
-    "tolerations": [{"operator": "Exists"}],
-    "serviceAccountName": "default",
-    "securityContext": {},
-    "schedulerName": "default-scheduler",
-    "initContainers": [],
-    "volumes": None,
-}
+    "nodeName": "edge0", "nodeSelector": {"a": "b"}, "restartPolicy": "Always", "dnsPolicy": "ClusterFirstWithHostNet",
+    "hostNetwork": True, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "default",
+    "securityContext": {}, "schedulerName": "default-scheduler", "initContainers": [],
+}  # fmt: skip
 HARMLESS_CONTAINER = {
-    "name": "worker",
-    "imagePullPolicy": "IfNotPresent",
-    "ports": [{"containerPort": 80}],
-    "livenessProbe": {"httpGet": {"path": "/", "port": 80}},
-    "readinessProbe": {"exec": {"command": ["true"]}},
-    "startupProbe": {"tcpSocket": {"port": 1}},
-    "terminationMessagePath": "/dev/termination-log",
-    "terminationMessagePolicy": "File",
+    "name": "worker", "imagePullPolicy": "IfNotPresent", "ports": [{"containerPort": 80}],
+    "livenessProbe": {"httpGet": {"path": "/", "port": 80}}, "readinessProbe": {"exec": {"command": ["true"]}},
+    "startupProbe": {"tcpSocket": {"port": 1}}, "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File", "resources": {}, "envFrom": [], "stdin": False,
     "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "privileged": False},
-    "resources": {},
-    "envFrom": [],
-    "stdin": False,
-}
+}  # fmt: skip
 
 
 def test_what_only_matters_to_kubernetes_is_harmless() -> None:
-    pod = {key: value for key, value in HARMLESS_POD.items() if value is not None}
-    assert process(HARMLESS_CONTAINER, **pod) == process()
+    assert process(HARMLESS_CONTAINER, **HARMLESS_POD) == process()
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("prefix", "field", "value"),
     [
-        ("initContainers", [{"name": "download"}]),
-        ("affinity", {"nodeAffinity": {}}),
-        ("hostAliases", [{"ip": "10.0.0.1"}]),
-        ("runtimeClassName", "gvisor"),
-        ("activeDeadlineSeconds", 60),
-        ("restartPolicy", "Never"),
-        ("contaners", [{}]),
+        ("", "initContainers", [{"name": "download"}]),
+        ("", "affinity", {"nodeAffinity": {}}),
+        ("", "hostAliases", [{"ip": "10.0.0.1"}]),
+        ("", "runtimeClassName", "gvisor"),
+        ("", "activeDeadlineSeconds", 60),
+        ("", "restartPolicy", "Never"),
+        ("", "contaners", [{}]),
+        ("containers[0].", "envFrom", [{"secretRef": {"name": "s"}}]),
+        ("containers[0].", "lifecycle", {"preStop": {"exec": {"command": ["true"]}}}),
+        ("containers[0].", "tty", True),
+        ("containers[0].", "volumeDevices", [{"name": "d"}]),
+        ("containers[0].", "comand", ["sh"]),
     ],
 )
-def test_pod_fields_that_cannot_be_honoured_are_named(field: str, value: object) -> None:
-    assert refusal(**{field: value}).startswith(f"spec.edgeWorker.template.spec.{field}: ")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("envFrom", [{"secretRef": {"name": "s"}}]),
-        ("lifecycle", {"preStop": {"exec": {"command": ["true"]}}}),
-        ("tty", True),
-        ("volumeDevices", [{"name": "d"}]),
-        ("comand", ["sh"]),
-    ],
-)
-def test_container_fields_that_cannot_be_honoured_are_named(field: str, value: object) -> None:
-    assert refusal({field: value}).startswith(f"spec.edgeWorker.template.spec.containers[0].{field}: ")
+def test_fields_that_cannot_be_honoured_are_named(prefix: str, field: str, value: object) -> None:
+    text = refusal({field: value}) if prefix else refusal(**{field: value})
+    assert text.startswith(f"spec.edgeWorker.template.spec.{prefix}{field}: ")
 
 
 @pytest.mark.parametrize(
@@ -254,11 +216,8 @@ def test_volumes_that_a_process_cannot_have(mount: dict[str, Any], volume: dict[
     assert says in refusal({"volumeMounts": [{"name": "v", **mount}]}, volumes=[{"name": "v", **volume}])
 
 
-def test_a_mount_without_its_volume_is_refused() -> None:
+def test_a_mount_without_its_volume_and_a_second_container_are_refused() -> None:
     assert "there is no volume 'v'" in refusal({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})
-
-
-def test_a_second_container_is_refused() -> None:
     assert "containers[1]" in refusal(containers=[{}, {}])
 
 
@@ -267,11 +226,6 @@ def test_a_value_from_a_secret_is_refused() -> None:
     text = refusal({"env": env})
     assert "env[0].valueFrom" in text
     assert "PASSWORD" in text
-
-
-@pytest.mark.parametrize("limits", [{"nvidia.com/gpu": 1}, {"ephemeral-storage": "1Gi"}])
-def test_limits_that_a_process_has_no_notion_of_are_refused(limits: dict[str, Any]) -> None:
-    assert f"limits.{next(iter(limits))}" in refusal({"resources": {"limits": limits}})
 
 
 @pytest.mark.parametrize(
@@ -291,9 +245,8 @@ def test_equal_specs_have_equal_digests_and_any_change_another() -> None:
     first = process({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]})
     same = process({"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]})
     assert first.digest == same.digest
-    assert (
-        len({first.digest, process().digest, process({"args": ["x"]}).digest, process({"workingDir": "/"}).digest}) == 4
-    )
+    altered = [process(), process({"args": ["x"]}), process({"workingDir": "/"})]
+    assert len({spec.digest for spec in (first, *altered)}) == 4
 
 
 @pytest.mark.parametrize("context", ["root", ["root"], 7, True])
@@ -313,9 +266,10 @@ def test_what_is_null_asks_for_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("memory", "100E"), ("memory", "9e99"), ("memory", 2**63), ("cpu", "9e99"), ("cpu", "5k")],
-)
-def test_limits_beyond_what_a_kernel_takes_are_refused(name: str, value: object) -> None:
+    [("memory", "100E"), ("memory", "9e99"), ("memory", 2**63), ("cpu", "9e99"), ("cpu", "5k"),
+     ("nvidia.com/gpu", 1), ("ephemeral-storage", "1Gi")],
+)  # fmt: skip
+def test_limits_that_a_process_has_no_notion_of_or_no_kernel_takes_are_refused(name: str, value: object) -> None:
     assert f"containers[0].resources.limits.{name}: " in refusal({"resources": {"limits": {name: value}}})
 
 
@@ -329,6 +283,18 @@ def test_a_relative_working_folder_is_refused_by_name(folder: str) -> None:
     assert "containers[0].workingDir: " in refusal({"command": ["run"], "workingDir": folder})
 
 
-def test_the_host_is_this_one() -> None:
-    host = Host("python", "/")
-    assert (host.uid, host.gid) == (os.getuid(), os.getgid())
+UNITS = {"": Fraction(1), "m": Fraction(1, 1000), "k": Fraction(1000), "Ki": Fraction(1024), "Gi": Fraction(1024) ** 3}
+
+
+@given(json_values | texts | st.from_regex(r"\A[0-9.]{1,6}[eE]?[+-]?[0-9]{0,3}[a-zA-Z]{0,2}\Z"))
+def test_any_value_is_a_positive_quantity_or_refused(value: object) -> None:
+    limit, refused = attempt(quantity, "limits.cpu", value, refusal=InvalidFieldError)
+    if limit is None:
+        assert refused.field == "limits.cpu"
+    else:
+        assert 0 < limit < Fraction(10) ** 120
+
+
+@given(st.integers(1, 10**15), st.integers(0, 999), st.sampled_from(sorted(UNITS)))
+def test_a_quantity_is_exact(whole: int, part: int, unit: str) -> None:
+    assert quantity("f", f"{whole}.{part:03}{unit}") == (whole + Fraction(part, 1000)) * UNITS[unit]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from halimede.api.placement import worker_name
 from halimede.messages import TaskInfo, WorkerReport
 from halimede.names import Key
-from services.lc.paths import NodePaths, Worker
+from services.lc.paths import Worker
 from services.lc.status_reporter import compose
-from services.lc.worker_files import put_aside, remove
-from tests.integration.lc_world import model
+from tests.integration.lc_world import model, service
 from tests.unit.lc.test_plan import decide
 
 SITE = Key("jointinferenceservices", "default", "site")
@@ -19,22 +17,14 @@ EDGE, CLOUD = Worker("default", "site-edge-edge0"), Worker("default", "site-clou
 GATE = Worker("default", "site.gate-tier-edge0")
 
 
-def template(node: str) -> dict[str, Any]:
-    return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
-
-
 def site(*, tiers: bool = True, cloud: str = "cloud0") -> dict[str, Any]:
     """Return a service with its edge and its gate on this node."""
-    mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.3"}]}
-    gate = {"name": "gate", "model": {"name": "middle"}, "calibration": {"name": "found"}, "hardExampleMining": mining,
-            "targetUploadRatio": 0.2, "template": template("edge0")}  # fmt: skip
-    spec = {
-        "edgeWorker": {"model": {"name": "small"}, "hardExampleMining": mining, "template": template("edge0")},
-        "cloudWorker": {"model": {"name": "big"}, "template": template(cloud)},
-        **({"tiers": [gate]} if tiers else {}),
-    }
-    meta = {"name": "site", "namespace": "default", "uid": "u1", "generation": 1}
-    return {"apiVersion": "sedna.io/v1alpha1", "kind": "JointInferenceService", "metadata": meta, "spec": spec}
+    body = service("site", cloud_node=cloud)
+    edge = body["spec"]["edgeWorker"]
+    gate = {"name": "gate", "model": {"name": "middle"}, "calibration": {"name": "found"}, "targetUploadRatio": 0.2}
+    gate |= {field: edge[field] for field in ("hardExampleMining", "template")}
+    body["spec"] |= {"tiers": [gate]} if tiers else {}
+    return body
 
 
 MODELS = (model("small"), model("middle"), model("found"))
@@ -44,8 +34,7 @@ def test_a_tier_is_a_process_of_its_own_that_knows_whom_to_ask() -> None:
     starts = {start.worker: start for start in decide(site(), *MODELS).start}
     assert set(starts) == {EDGE, GATE}
     gate = starts[GATE]
-    assert gate.spec.argv == ("python", "-m", "halimede", "worker", "tier")
-    assert gate.role == "cloud"
+    assert (gate.spec.argv, gate.role) == (("python", "-m", "halimede", "worker", "tier"), "cloud")
     told = gate.spec.env
     assert (told["TIER"], told["NEXT_TIER"], told["HEM_NAME"]) == ("gate", "cloud", "Margin")
     assert (told["TARGET_UPLOAD_RATIO"], told["CALIBRATION_URL"]) == ("0.2", "/cache/found")
@@ -77,21 +66,8 @@ def test_each_tier_is_reported_by_its_name_with_its_own_counts_and_samples_count
     assert {w.part: (w.role, w.task_info) for w in said.workers} == {
         "edge": ("edge", done[EDGE]), "gate": ("cloud", done[GATE]), "cloud": ("cloud", done[CLOUD]),
     }  # fmt: skip
-    assert said.output
-    assert said.output.task_info
     counts = said.output.task_info
     assert (counts.inference_number, counts.served, counts.uploaded_bytes, counts.deferred) == (10, 8, 600, 0)
-
-
-def test_what_a_tier_leaves_goes_with_its_service_and_no_other_ones(tmp_path: Path) -> None:
-    folders = NodePaths(tmp_path, "edge0")
-    others = [Worker("default", n) for n in ("site.gate.edge0", "site.gate-tier-edge1", "other.gate-tier-edge0")]
-    for worker in (EDGE, GATE, *others):
-        folders.worker(worker).mkdir(parents=True)
-    put_aside(folders, SITE)
-    remove(folders)
-    left = {path.name for path in (folders.root / "workers" / "default").iterdir()}
-    assert left == {worker.name for worker in others}
 
 
 def test_no_two_services_lead_to_one_name_on_a_node() -> None:

@@ -6,8 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from halimede import topics
+from halimede import codec, topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
 from halimede.bus.rpc import RpcClient
@@ -15,9 +17,11 @@ from halimede.messages import LogsReply, LogsRequest
 from halimede.system.child_process import rotate
 from services.lc import worker_files
 from services.lc.paths import NodePaths
-from services.lc.worker_files import Logs, read_part
+from services.lc.worker_files import MAX_PART, Logs, read_part
 from tests.integration.lc_world import EDGE, World, world
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.simulated
 
 WHOLE = 1_048_576
 
@@ -29,20 +33,18 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_parts_join_to_the_whole_whatever_their_size(log: Path) -> None:
-    for limit in (4, 5, 7, 100):
-        text, offset = "", 0
-        while part := read_part(log, offset, limit).text:
-            text, offset = text + part, read_part(log, offset, limit).offset
-        assert text == log.read_text()
+def join(log: Path, offset: int, limit: int) -> tuple[str, int]:
+    """Read to the end in parts; return the text, and where it ends."""
+    text = ""
+    while (part := read_part(log, offset, limit)).text:
+        assert part.offset > offset or offset > log.stat().st_size, "only a rotation begins anew"
+        text, offset = text + part.text, part.offset
+    return text, offset
 
 
-def test_a_negative_offset_counts_from_the_end(log: Path) -> None:
+def test_a_negative_offset_counts_from_the_end_and_one_behind_it_starts_again(log: Path) -> None:
     assert read_part(log, -6, WHOLE).text == "three\n"
     assert read_part(log, -(10**30), WHOLE).text == log.read_text()
-
-
-def test_an_offset_behind_the_end_starts_again(log: Path) -> None:
     assert read_part(log, 10**30, WHOLE) == LogsReply(text=log.read_text(), offset=log.stat().st_size)
 
 
@@ -74,14 +76,9 @@ def test_a_reader_that_was_behind_at_a_rotation_misses_nothing(log: Path) -> Non
         writer.write(b"unread\n")
         rotate(log)
         writer.write(b"after\n")
-    text, offset = "", end
-    while (part := read_part(log, offset, 4)).text:
-        text, offset = text + part.text, part.offset
-    assert text == "unread\nafter\n"
-    assert offset == log.stat().st_size
+    assert join(log, end, 4) == ("unread\nafter\n", log.stat().st_size)
 
 
-@simulated
 async def test_a_log_that_has_grown_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_files, "MAX_LOG", 100)
     path = tmp_path / "nodes/edge0/workers/default/w/worker.log"
@@ -101,34 +98,31 @@ async def ask(node: World, request: LogsRequest) -> LogsReply:
         return (await asking.ask(topics.LOGS_REQUEST.at(node="edge0", client="operator"), request, timeout_s=10)).body
 
 
-@simulated
-async def test_the_worst_log_fits_into_a_reply(tmp_path: Path) -> None:
-    async with world(tmp_path) as node:
-        path = node.config.folders.log(EDGE)
-        path.parent.mkdir(parents=True)
-        path.write_bytes(bytes(2_000_000))
-        reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0, limit=WHOLE))
-        assert reply.offset == len(reply.text) == 512 * 1024
+async def test_the_worst_log_fits_into_a_reply(node: World) -> None:
+    path = node.config.folders.log(EDGE)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(2_000_000))
+    reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0, limit=WHOLE))
+    assert reply.offset == len(reply.text) == 512 * 1024
 
 
-@simulated
-async def test_a_reply_stays_below_what_the_broker_takes(tmp_path: Path) -> None:
-    async with world(tmp_path) as node:
-        node.broker.max_packet = 20_000
-        node.bus.cut()
-        node.bus.heal()
-        await asyncio.sleep(10)
-        path = node.config.folders.log(EDGE)
-        path.parent.mkdir(parents=True)
-        path.write_bytes(bytes(2_000_000))
-        reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0))
-        assert 1000 < len(reply.text) < 20_000 / 6
+async def test_a_reply_stays_below_what_the_broker_takes(node: World) -> None:
+    node.broker.max_packet = 20_000
+    node.bus.cut()
+    node.bus.heal()
+    await asyncio.sleep(10)
+    path = node.config.folders.log(EDGE)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(2_000_000))
+    reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0))
+    assert 1000 < len(reply.text) < 20_000 / 6
 
 
 @pytest.mark.parametrize(("namespace", "worker"), [("default", "../../etc"), ("default", "Upper"), ("a/b", "w")])
-@simulated
-async def test_whoever_asks_for_a_name_that_is_none_is_told_so(namespace: str, worker: str, tmp_path: Path) -> None:
-    async with world(tmp_path) as node, MemoryBus("operator", node.broker) as operator:
+async def test_whoever_asks_for_a_name_that_is_none_is_told_so(
+    node: World, namespace: str, worker: str, tmp_path: Path
+) -> None:
+    async with MemoryBus("operator", node.broker) as operator:
         await operator.wait_connected(10)
         replies: list[LogsReply] = []
 
@@ -143,3 +137,29 @@ async def test_whoever_asks_for_a_name_that_is_none_is_told_so(namespace: str, w
         await Logs(NodePaths(tmp_path, "edge0"), node.bus)._requested(request)
         await eventually(lambda: replies)
         assert "is not accepted" in replies[0].error
+
+
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log") / "worker.log"
+    path.write_text("".join(f"line {number}: ä€😀\n" for number in range(200)))
+    return path
+
+
+@given(offset=st.integers() | st.integers(-9000, 9000), limit=st.integers(1, 1_048_576) | st.integers(1, 50))
+def test_any_part_of_a_log_is_a_part_of_it(long_log: Path, offset: int, limit: int) -> None:
+    request = LogsRequest(namespace="default", worker="w", offset=offset, limit=limit)
+    read = codec.decode(topics.LOGS_REQUEST, codec.encode(topics.LOGS_REQUEST, request))
+    reply = read_part(long_log, read.offset, min(read.limit, MAX_PART))
+    whole = long_log.read_bytes()
+    assert 0 <= reply.offset <= len(whole)
+    # a part may begin within a character, which is then shown as one that cannot be read
+    assert reply.text.lstrip("\N{REPLACEMENT CHARACTER}") in whole.decode()
+    assert len(reply.text.encode(errors="replace")) <= 3 * limit
+
+
+@given(start=st.integers(0, 3000), limit=st.integers(4, 3000))
+def test_parts_join_without_a_gap(long_log: Path, start: int, limit: int) -> None:
+    whole = long_log.read_bytes()
+    start = whole.index(b"\n", start) + 1  # where a line begins
+    assert join(long_log, start, limit) == (whole[start:].decode(), len(whole))

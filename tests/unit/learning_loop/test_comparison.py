@@ -13,14 +13,7 @@ import pytest
 from halimede.api.learning_loop import GateSettings
 from halimede.inference import Array
 from halimede.learning_loop import comparison, gate
-from halimede.learning_loop.comparison import (
-    AnsweringModel,
-    HeldOut,
-    ReferenceSamples,
-    compare,
-    paired_counts,
-    timed,
-)
+from halimede.learning_loop.comparison import AnsweringModel, HeldOut, ReferenceSamples, measure_times, paired_counts
 from halimede.learning_loop.gate import decide
 from halimede.learning_loop.sampling import LabelledSample
 from halimede.messages import Prediction
@@ -54,20 +47,20 @@ def half_right(sample: Array) -> Prediction:
     return right(sample) if sample[1] < 100 else Prediction(label="x")
 
 
+def compare(candidate: object, present: object, held: list[HeldOut] = HELD, stream: object = STREAM) -> gate.Evidence:
+    return comparison.compare(lambda: candidate, present, held, stream)  # type: ignore[arg-type, return-value]
+
+
 def evidence(candidate: AnsweringModel) -> gate.Evidence:
-    return compare(
-        lambda: candidate, Answers(half_right), HELD, STREAM, ReferenceSamples(PIXELS, ["0", "1", "2", "3", "4"] * 40)
-    )  # type: ignore[arg-type]
+    reference = ReferenceSamples(PIXELS, ["0", "1", "2", "3", "4"] * 40)
+    return comparison.compare(lambda: candidate, Answers(half_right), HELD, STREAM, reference)  # type: ignore[arg-type]
 
 
 def test_both_models_are_counted_by_stratum_and_group() -> None:
     found = evidence(Answers(right))
-    assert {each.name: (each.share, each.counts.both, each.counts.candidate) for each in found.strata} == {
-        "hard": (0.3, 50, 50),
-        "easy": (0.7, 50, 50),
-    }
-    assert found.groups["class 3"].samples == 40
-    assert found.groups["label by cloud"].samples == 200
+    strata = [(stratum.name, stratum.share, stratum.counts.both, stratum.counts.candidate) for stratum in found.strata]
+    assert strata == [("hard", 0.3, 50, 50), ("easy", 0.7, 50, 50)]
+    assert [found.groups[name].samples for name in ("class 3", "label by cloud")] == [40, 200]
     assert (found.reference.both, found.reference.samples) == (100, 200)
     assert decide(found, GateSettings(most_slowdown=0)).accepted
 
@@ -76,14 +69,10 @@ def test_samples_of_each_period_are_weighted_by_their_part_of_the_stream() -> No
     earlier = [HeldOut(msgspec.structs.replace(each.sample, period="1"), each.pixels) for each in HELD[:100]]
     later = [HeldOut(msgspec.structs.replace(each.sample, period="2"), each.pixels) for each in HELD[100:]]
     stream = {("1", "hard"): 100, ("1", "easy"): 100, ("2", "hard"): 200, ("2", "easy"): 600}
-    found = compare(lambda: Answers(right), Answers(half_right), [*earlier, *later], stream)  # type: ignore[arg-type, return-value]
+    found = compare(Answers(right), Answers(half_right), [*earlier, *later], stream)
     # both models are right in the first period, the candidate alone in the second
-    assert [(each.name, each.share, each.counts.candidate) for each in found.strata] == [
-        ("hard", 0.1, 0),
-        ("easy", 0.1, 0),
-        ("hard", 0.2, 50),
-        ("easy", 0.6, 50),
-    ]
+    strata = [(stratum.name, stratum.share, stratum.counts.candidate) for stratum in found.strata]
+    assert strata == [("hard", 0.1, 0), ("easy", 0.1, 0), ("hard", 0.2, 50), ("easy", 0.6, 50)]
     assert gate.gain_of(found.strata, 1.96).value == pytest.approx(0.8)
 
 
@@ -96,7 +85,7 @@ def test_a_candidate_that_raises_is_evidence_and_no_error() -> None:
     def missing() -> AnsweringModel:
         raise OSError("no such file")
 
-    assert "no such file" in compare(missing, Answers(right), HELD, STREAM).error  # type: ignore[arg-type]
+    assert "no such file" in comparison.compare(missing, Answers(right), HELD, STREAM).error  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", [Prediction(), Prediction(label="1", probabilities=[math.nan, 1.0])])
@@ -122,8 +111,8 @@ def test_one_number_of_one_answer_that_is_none_is_a_failure(bad: float, index: i
 
 def test_an_answer_that_both_models_fail_on_is_no_failure_of_the_candidate() -> None:
     silent = Answers(lambda _: Prediction())
-    assert compare(lambda: silent, silent, HELD, STREAM).failed == 0  # type: ignore[arg-type, return-value]
-    assert compare(lambda: Answers(right), silent, HELD, STREAM).failed == 0  # type: ignore[arg-type, return-value]
+    assert compare(silent, silent).failed == 0
+    assert compare(Answers(right), silent).failed == 0
 
 
 def test_who_was_right_is_counted_by_pairs() -> None:
@@ -145,30 +134,25 @@ def test_the_median_and_its_interval_are_ranks_of_processor_times_in_turns(monke
             clock[0] += self._left.pop() / 1000
             return [Prediction() for _ in samples]
 
-    monkeypatch.setattr(comparison.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(comparison.time, "thread_time", lambda: clock[0])  # type: ignore[attr-defined]
     order = [(7 * i) % 31 for i in range(31)]
-    found = timed([Timed("new", order), Timed("old", [100] * 31)], PIXELS[0])
+    found = measure_times([Timed("new", order), Timed("old", [100] * 31)], PIXELS[0])
     assert [(round(each.value), round(each.low), round(each.high)) for each in found] == [(15, 9, 21), (100,) * 3]
     assert calls == [("new", 1), ("old", 1)] * 31
 
 
 def test_a_stratum_without_held_out_samples_keeps_its_share() -> None:
     stream = {("", "hard"): 10, ("", "easy"): 20, ("1", "easy"): 70}
-    found = compare(lambda: Answers(right), Answers(half_right), HELD, stream)  # type: ignore[arg-type, return-value]
-    assert [(each.name, each.share, each.counts.samples) for each in found.strata] == [
-        ("hard", 0.1, 100),
-        ("easy", 0.2, 100),
-        ("easy", 0.7, 0),
-    ]
-    empty = compare(lambda: Answers(right), Answers(right), HELD, {("", "hard"): 0})  # type: ignore[arg-type, return-value]
-    assert [each.share for each in empty.strata] == [0.0]
+    found = compare(Answers(right), Answers(half_right), stream=stream)
+    strata = [(stratum.name, stratum.share, stratum.counts.samples) for stratum in found.strata]
+    assert strata == [("hard", 0.1, 100), ("easy", 0.2, 100), ("easy", 0.7, 0)]
+    empty = compare(Answers(right), Answers(right), stream={("", "hard"): 0})
+    assert [stratum.share for stratum in empty.strata] == [0.0]
 
 
 def test_a_slow_candidate_is_measured_as_slow() -> None:
-    found = evidence(Answers(right, seconds=0.004))
-    assert decide(found, GateSettings()).reason == gate.TOO_SLOW
+    assert decide(evidence(Answers(right, seconds=0.004)), GateSettings()).reason == gate.TOO_SLOW
 
 
 def test_without_held_out_samples_nothing_is_accepted() -> None:
-    found = compare(lambda: Answers(right), Answers(right), [], STREAM)  # type: ignore[arg-type]
-    assert not decide(found, GateSettings()).accepted
+    assert not decide(compare(Answers(right), Answers(right), []), GateSettings()).accepted

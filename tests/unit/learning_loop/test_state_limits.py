@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from halimede.api.learning_loop import GateSettings, LoopSettings, TriggerSettings
 from halimede.api.model import RolloutSpec
 from halimede.learning_loop import canary, gate, states, triggers
 from halimede.learning_loop.canary import VersionCounts
-from halimede.learning_loop.gate import Evidence, StratumCounts
 from halimede.learning_loop.states import (
     DesiredLoop,
     EvidenceReport,
@@ -17,23 +16,16 @@ from halimede.learning_loop.states import (
     LoopState,
     RoundRecord,
     TrainingReport,
-    desired,
-    serving,
+    desired_loop,
     step,
+    with_service,
 )
-from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
+from tests.unit.learning_loop.test_gate import FAST, evidence
 
 SETTINGS = LoopSettings(labelled=800, easy=500, least_stratum=100, triggers=TriggerSettings(pause_s=10.0))
 #: half of the frames since the round began are hard
 HALF = VersionCounts(answered=200, hard=100)
-FAST = Estimate(2.0, 1.9, 2.1)
-BETTER = PairedCounts(both=120, candidate=60, present=5, neither=15)
-PASSES = Evidence(
-    strata=[StratumCounts(name="hard", share=0.5, counts=BETTER), StratumCounts(name="easy", share=0.5, counts=BETTER)],
-    candidate_ms=FAST,
-    present_ms=FAST,
-)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +65,7 @@ def test_a_training_begins_with_enough_samples_of_each_kind(
     since = VersionCounts(answered=5000 + counts.answered, hard=20 + counts.hard)
     facts = LoopFacts(labelled=40 + labelled, easy=7 + easy, counts=since)
     found = step(loop, facts, SETTINGS, 5.0)
-    assert found.state == state
-    assert found.used == (40 + labelled if state == "Training" else 0)
+    assert (found.state, found.used) == (state, 40 + labelled if state == "Training" else 0)
     if state == "Labelling":
         assert f"{labelled} of {800 * 2 ** min(refusals, 3)} labelled samples, {easy} of " in found.message
 
@@ -130,11 +121,10 @@ def test_what_interrupts_a_round(state: str) -> None:
 
 def test_contested_labels_do_not_end_a_canary_and_its_own_version_may_answer_where_it_replaces() -> None:
     loop = LoopState(state="Canary", version="2", base="1")
-    assert step(loop, LoopFacts(present="1", contested="30 of 60"), SETTINGS, 1.0).state == "Canary"
-    assert step(loop, LoopFacts(present="2", replaces=True), SETTINGS, 1.0).state == "Canary"
-    assert step(loop, LoopFacts(present="2"), SETTINGS, 1.0).reason == states.SUPERSEDED
-    assert step(loop, LoopFacts(present="9", replaces=True), SETTINGS, 1.0).reason == states.SUPERSEDED
-    assert step(loop, LoopFacts(present="1", undone="gone"), SETTINGS, 1.0).reason == states.SUPERSEDED
+    for stays in (LoopFacts(present="1", contested="30 of 60"), LoopFacts(present="2", replaces=True)):
+        assert step(loop, stays, SETTINGS, 1.0).state == "Canary"
+    ends = LoopFacts(present="2"), LoopFacts(present="9", replaces=True), LoopFacts(present="1", undone="gone")
+    assert {step(loop, facts, SETTINGS, 1.0).reason for facts in ends} == {states.SUPERSEDED}
     found = step(loop, LoopFacts(present="1", canary_error="no memory"), SETTINGS, 1.0)
     assert (found.reason, found.message) == (states.CANARY_FAILED, "no memory")
 
@@ -158,7 +148,7 @@ def test_what_runs_in_each_state() -> None:
     assert DesiredLoop() == nothing
     loop = LoopState(version="2", round=4, begins_s=7.0)
     settings = LoopSettings(audit_share=0.3)
-    assert {state: desired(replace(loop, state=state), settings) for state in states._STEPS} == {
+    assert {state: desired_loop(replace(loop, state=state), settings) for state in states._STEPS} == {
         "Collecting": DesiredLoop(),
         "Labelling": DesiredLoop(audit_share=0.3),
         "Training": DesiredLoop(train=4, begins_s=7.0, audit_share=0.3),
@@ -179,9 +169,8 @@ def test_a_round_begins_with_what_is_true_then() -> None:
         version="", tried=False, restore=rollout, served=2, gain=None, window=HALF,
     )  # fmt: skip
     drift = step(loop, replace(facts, command=1, drifting=True), SETTINGS, 50.0)
-    assert (drift.trigger, drift.drifted, drift.begins_s, drift.begins, drift.begins_easy) == (
-        triggers.DRIFT, True, 50.0, 90, 9,
-    )  # fmt: skip
+    assert (drift.trigger, drift.drifted) == (triggers.DRIFT, True)
+    assert (drift.begins_s, drift.begins, drift.begins_easy) == (50.0, 90, 9)
     again = step(replace(loop, drifted=True), replace(facts, command=1, drifting=True), SETTINGS, 50.0)
     assert (again.trigger, again.begins_s, again.begins, again.begins_easy) == (triggers.DRIFT, 0.0, 40, 4)
     assert not step(replace(loop, drifted=True), replace(facts, command=1), SETTINGS, 50.0).drifted
@@ -193,12 +182,6 @@ def test_new_samples_are_those_since_the_last_training_and_its_share_is_of_the_s
         assert step(loop, LoopFacts(drifting=True, labelled=labelled), SETTINGS, 1e6).state == state
     assert step(loop, LoopFacts(drifting=True, labelled=400), SETTINGS, 19.9).state == "Collecting"
     assert step(loop, LoopFacts(drifting=True, labelled=400), SETTINGS, 20.0).state == "Labelling"
-
-
-def test_a_new_loop_counts_from_0_and_desires_nothing() -> None:
-    numbers = {name: value for name, value in asdict(LoopState()).items() if isinstance(value, int | float)}
-    assert set(numbers.values()) == {0}
-    assert desired(LoopState(), SETTINGS) == DesiredLoop(train=0, begins_s=0.0, percent=0)
 
 
 def test_counts_that_fell_are_taken_over_only_if_they_are_below_what_was_used() -> None:
@@ -244,9 +227,8 @@ def test_a_training_ends_in_a_candidate_or_in_its_error() -> None:
 def test_each_candidate_that_is_judged_is_an_attempt() -> None:
     loop = LoopState(state="Judging", version="2", base="1", attempts=11, checks=3, refused=2)
     close = PairedCounts(both=150, candidate=22, present=8, neither=20)
-    evidence = replace(PASSES, strata=[replace(stratum, counts=close) for stratum in PASSES.strata])
-    facts = LoopFacts(present="1", counts=HALF, canary_counts=VersionCounts(answered=3))
-    facts = replace(facts, evidence=EvidenceReport(version="2", evidence=evidence))
+    report = EvidenceReport(version="2", evidence=evidence(close, close))
+    facts = LoopFacts(present="1", counts=HALF, canary_counts=VersionCounts(answered=3), evidence=report)
     found = step(loop, facts, SETTINGS, 9.0)
     assert (found.state, found.reason, found.attempts, found.refused) == ("Withdrawn", gate.NOT_BETTER, 12, 3)
     assert found.gain is not None
@@ -298,11 +280,8 @@ def test_where_a_candidate_replaces_the_version_before_their_counts_follow_one_a
     later = VersionCounts(answered=9500, hard=950, audited=450, agreed=330)
     found = step(waiting, replace(facts, present="2", counts=later), SETTINGS, 9.0)
     assert (found.state, found.reason) == ("RolledOut", canary.PROVEN)
-    assert found.history[-1].before is not None
-    assert (
-        found.history[-1].before.value
-        == VersionCounts(answered=7000, hard=800, audited=400, agreed=290).agreement(1.0).value
-    )
+    before = VersionCounts(answered=7000, hard=800, audited=400, agreed=290).agreement(1.0)
+    assert found.history[-1].before.value == before.value  # type: ignore[union-attr]
 
 
 def test_a_rolled_out_version_is_counted_from_when_it_answers_all_until_it_has_enough_audits() -> None:
@@ -323,8 +302,7 @@ def test_a_rolled_out_version_is_counted_from_when_it_answers_all_until_it_has_e
     enough = replace(few, audited=140)
     found = step(began, LoopFacts(present="2", counts=enough), settings, 1.0)
     after = VersionCounts(answered=1000, hard=100, audited=100, agreed=90).agreement(1.959963984540054)
-    assert (found.state, found.reason) == ("Collecting", "x")
-    assert found.history == [record, replace(record, after=after)]
+    assert (found.state, found.reason, found.history) == ("Collecting", "x", [record, replace(record, after=after)])
     assert found.message == f"agreement {after.value:.3f} ({after.low:.3f} to {after.high:.3f})"
 
 
@@ -338,10 +316,9 @@ def test_a_withdrawn_candidate_is_waited_for_while_a_node_uses_it() -> None:
 
 def test_a_round_without_an_audit_has_no_estimate() -> None:
     loop = LoopState(state="Training", version="")
-    found = step(loop, LoopFacts(undone="gone", counts=VersionCounts(answered=10)), SETTINGS, 1.0)
-    assert found.history[-1].before is None
-    found = step(loop, LoopFacts(undone="gone", counts=VersionCounts(answered=10, audited=1)), SETTINGS, 1.0)
-    assert found.history[-1].before is not None
+    for audited in (0, 1):
+        facts = LoopFacts(undone="gone", counts=VersionCounts(answered=10, audited=audited))
+        assert (step(loop, facts, SETTINGS, 1.0).history[-1].before is not None) == audited
 
 
 def test_another_service_keeps_only_the_rounds_and_the_commands() -> None:
@@ -350,8 +327,7 @@ def test_another_service_keeps_only_the_rounds_and_the_commands() -> None:
         candidates=6, rolled_out=2, refused=3, version="2", window=HALF,
         history=[RoundRecord(round=1, trigger="Drift", outcome="Withdrawn", reason="x")],
     )  # fmt: skip
-    assert serving(loop, "a") == loop
-    assert serving(replace(loop, service=""), "b") == replace(loop, service="b")
-    assert serving(loop, "b") == LoopState(
-        service="b", since_s=7.0, round=4, served=2, candidates=6, rolled_out=2, refused=3, history=loop.history
-    )
+    assert with_service(loop, "a") == loop
+    assert with_service(replace(loop, service=""), "b") == replace(loop, service="b")
+    kept = {"round": 4, "served": 2, "candidates": 6, "rolled_out": 2, "refused": 3, "history": loop.history}
+    assert with_service(loop, "b") == LoopState(service="b", since_s=7.0, **kept)

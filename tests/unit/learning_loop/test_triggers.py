@@ -6,7 +6,7 @@ import pytest
 
 from halimede.api.learning_loop import TriggerSettings
 from halimede.learning_loop import triggers
-from halimede.learning_loop.triggers import TriggerFacts, due, pause
+from halimede.learning_loop.triggers import TriggerFacts, due_trigger, pause
 
 FACTS = {"labelled": 1000, "since_s": 1e6}
 
@@ -35,7 +35,7 @@ FACTS = {"labelled": 1000, "since_s": 1e6}
     ],
 )
 def test_a_round_begins_from_its_limit_on(facts: dict[str, object], settings: dict[str, object], why: str) -> None:
-    assert due(TriggerFacts(**FACTS | facts), TriggerSettings(**settings)) == why  # type: ignore[arg-type]
+    assert due_trigger(TriggerFacts(**FACTS | facts), TriggerSettings(**settings)) == why  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,9 @@ def test_a_round_begins_from_its_limit_on(facts: dict[str, object], settings: di
         (200, 1, 2.0, triggers.DRIFT),
     ],
 )
-def test_a_round_after_a_refusal_needs_its_share_of_new_samples(
-    labelled: int, refusals: int, new_share: float, why: str
-) -> None:
+def test_a_round_after_a_refusal_needs_new_samples(labelled: int, refusals: int, new_share: float, why: str) -> None:
     facts = TriggerFacts(drifting=True, labelled=labelled, trained=100, refusals=refusals, since_s=1e6)
-    assert due(facts, TriggerSettings(new_share=new_share)) == why
+    assert due_trigger(facts, TriggerSettings(new_share=new_share)) == why
 
 
 def test_the_pause_doubles_six_times() -> None:

@@ -34,75 +34,57 @@ def box(x: float, score: float, label: str = "cat", side: float = 10) -> Box:
     return Box(x, 0, x + side, side, score, label)
 
 
+BOXES, TEXTS = rule_of(), rule_of("texts")
+OF_CLASSES = LearnedRule(classes=2, gain=Head(bias=0.0, weights=[0.0] * width(2)), cut=0.0)
+
+
 class TestAnswers:
-    @pytest.mark.parametrize(
-        "boxes",
-        [
-            [],
-            [box(1, 0.5)] * 10_000,
-            [Box(5, 5, 5, 5, 0.5, "cat"), Box(9, 9, 2, 2, 0.4, "cat")],
-            [Box(-1e308, -1e308, 1e308, 1e308, 1.0, "cat")] * 3,
-            [box(1, 0.5, "a class that nobody calibrated"), Box(0, 0, 3, 3, 0.2, 7)],
-            [box(1, 0.0), box(1, 1.0)],
-        ],
-        ids=["none", "10,000", "no area", "beyond any frame", "unknown classes", "ends of scores"],
-    )
-    def test_any_boxes_have_a_hardness(self, tmp_path, boxes):
-        prediction = Prediction(boxes=boxes)
-        assert all(map(math.isfinite, box_features(prediction, CLASSES)))
-        verdict = judge(miner_of(tmp_path, rule_of()), prediction)
-        assert verdict.error is None
-        assert -1 <= verdict.hardness <= 1
-
-    @pytest.mark.parametrize(
-        ("prediction", "reason"),
-        [
-            (Prediction(boxes=[Box(math.nan, 0, 1, 1, 0.5, "cat")]), "corners nan"),
-            (Prediction(boxes=[Box(0, 0, math.inf, 1, 0.5, "cat")]), "corners 0"),
-            (Prediction(boxes=[box(0, math.nan)]), "box score nan"),
-            (Prediction(boxes=[box(0, 1.5)]), "box score 1.5"),
-            (Prediction(label="cat", probabilities=[0.5, 0.5]), "no boxes"),
-            (Prediction(label="cat"), "no boxes"),
-        ],
-    )
-    def test_an_answer_that_it_cannot_judge_is_hard_and_says_why(self, tmp_path, prediction, reason):
-        verdict = judge(miner_of(tmp_path, rule_of()), prediction)
-        assert verdict.hard
-        assert reason in verdict.error
-
-    @pytest.mark.parametrize(
-        ("prediction", "reason"),
-        [
-            (Prediction(boxes=[box(0, 0.5)]), "about texts"),
-            (Prediction(label="word"), "no score"),
-            (Prediction(label="word", score=math.nan), "score nan"),
-            (Prediction(label="word", score=0.5, lines=[TextLine(text="word", score=7)]), "line score 7"),
-        ],
-    )
-    def test_a_text_that_it_cannot_judge_is_hard_and_says_why(self, tmp_path, prediction, reason):
-        verdict = judge(miner_of(tmp_path, rule_of("texts")), prediction)
-        assert verdict.hard
-        assert reason in verdict.error
-
     @pytest.mark.parametrize(
         "prediction",
         [
+            Prediction(boxes=[]),
+            Prediction(boxes=[box(1, 0.5)] * 10_000),
+            Prediction(boxes=[Box(5, 5, 5, 5, 0.5, "cat"), Box(9, 9, 2, 2, 0.4, "cat")]),
+            Prediction(boxes=[Box(-1e308, -1e308, 1e308, 1e308, 1.0, "cat")] * 3),
+            Prediction(boxes=[box(1, 0.5, "a class that nobody calibrated"), Box(0, 0, 3, 3, 0.2, 7)]),
+            Prediction(boxes=[box(1, 0.0), box(1, 1.0)]),
             Prediction(label="", score=0.0),
             Prediction(label="x" * 100_000, score=0.999),
             Prediction(lines=[TextLine(text="two", score=0.9), TextLine(text="lines")]),
         ],
-        ids=["empty", "long", "lines alone"],
+        ids=[
+            *("none", "10,000", "no area", "beyond any frame", "unknown classes", "ends of scores"),
+            *("empty text", "long text", "lines alone"),
+        ],
     )
-    def test_any_text_has_a_hardness(self, tmp_path, prediction):
-        verdict = judge(miner_of(tmp_path, rule_of("texts")), prediction)
+    def test_any_boxes_and_texts_have_a_hardness(self, tmp_path, prediction):
+        if prediction.boxes is not None:
+            assert all(map(math.isfinite, box_features(prediction, CLASSES)))
+        rule = rule_of("texts" if prediction.boxes is None else "boxes")
+        verdict = judge(miner_of(tmp_path, rule), prediction)
         assert verdict.error is None
         assert -1 <= verdict.hardness <= 1
 
-    def test_boxes_are_refused_by_a_rule_of_classes(self, tmp_path):
-        head = Head(bias=0.0, weights=[0.0] * width(2))
-        verdict = judge(miner_of(tmp_path, LearnedRule(classes=2, gain=head, cut=0.0)), Prediction(boxes=[box(0, 0.5)]))
+    @pytest.mark.parametrize(
+        ("rule", "prediction", "reason"),
+        [
+            (BOXES, Prediction(boxes=[Box(math.nan, 0, 1, 1, 0.5, "cat")]), "corners nan"),
+            (BOXES, Prediction(boxes=[Box(0, 0, math.inf, 1, 0.5, "cat")]), "corners 0"),
+            (BOXES, Prediction(boxes=[box(0, math.nan)]), "box score nan"),
+            (BOXES, Prediction(boxes=[box(0, 1.5)]), "box score 1.5"),
+            (BOXES, Prediction(label="cat", probabilities=[0.5, 0.5]), "no boxes"),
+            (BOXES, Prediction(label="cat"), "no boxes"),
+            (TEXTS, Prediction(boxes=[box(0, 0.5)]), "about texts"),
+            (TEXTS, Prediction(label="word"), "no score"),
+            (TEXTS, Prediction(label="word", score=math.nan), "score nan"),
+            (TEXTS, Prediction(label="word", score=0.5, lines=[TextLine(text="word", score=7)]), "line score 7"),
+            (OF_CLASSES, Prediction(boxes=[box(0, 0.5)]), "boxes have no class probabilities"),
+        ],
+    )
+    def test_an_answer_that_it_cannot_judge_is_hard_and_says_why(self, tmp_path, rule, prediction, reason):
+        verdict = judge(miner_of(tmp_path, rule), prediction)
         assert verdict.hard
-        assert "boxes have no class probabilities" in verdict.error
+        assert reason in verdict.error
 
     def test_the_order_of_boxes_makes_no_difference(self):
         boxes = [box(4 * i, (i + 1) / 12, CLASSES[i % 2]) for i in range(10)]

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.api.mining import BUILT_IN
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of, judge
-from tests.waiting import patience
+from tests.programs import run_python
 
 numbers = st.floats() | st.floats(0, 1)
 rows = st.lists(numbers, max_size=5) | st.integers(2, 6).map(lambda k: [1 / k] * k)
@@ -18,10 +19,7 @@ predictions = (
     | st.builds(Prediction, boxes=st.lists(numbers.map(lambda score: Box(0, 0, 9, 9, score)), max_size=4))
     | st.just(Prediction())
 )
-RULES = [
-    *("BoxCount", "CrossEntropy", "Energy", "Entropy", "IBT", "Margin", "MaxProbability", "Random"),
-    *("SmallestBox", "Threshold", "UncertainBoxes"),
-]
+RULES = sorted(BUILT_IN.keys() - {"Agreement", "CloudOnly", "EdgeOnly", "Learned", "Sharpness", "TwoThresholds"})
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -61,9 +59,6 @@ def test_what_says_yes_or_no_is_one_or_zero():
 
 
 def test_the_algorithms_are_there_without_numpy(tmp_path):
-    import subprocess
-    import sys
-
     code = (
         "import sys; sys.modules['numpy'] = None\n"
         "from halimede.mining import create, judge, names\n"
@@ -72,4 +67,4 @@ def test_the_algorithms_are_there_without_numpy(tmp_path):
         "assert judge(create('Margin', {}), Prediction(probabilities=[0.6, 0.4])).hard\n"
         "assert judge(create('Energy', {}), Prediction(probabilities=[1.0, 0.0])).hard is False\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))
+    run_python("-c", code, check=True)

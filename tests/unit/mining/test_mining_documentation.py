@@ -42,4 +42,4 @@ def test_the_code_of_the_documentation_runs(tmp_path, monkeypatch):
         assert judge(miner, Prediction()).error == "the answer has no votes"
     names = {"probabilities": np.array([[0.9, 0.1], [0.9, 0.9]])}
     exec(script, names)
-    assert np.isnan(hardness_of(names["miner"], names["probabilities"])).tolist() == [False, True]
+    assert np.isnan(hardness_of(names["miner"], names["probabilities"])).tolist() == [False, True]  # type: ignore[call-overload]

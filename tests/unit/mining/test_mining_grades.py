@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
@@ -38,10 +38,9 @@ BOXES = {
     "Threshold": ("threshold", lambda s, b, t: math.fsum(s) / len(s) < t),
     "IBT": ("threshold_img", lambda s, b, t: sum(x <= 0.5 for x in s) / len(s) >= 1 - t),
     "UncertainBoxes": (
-        "threshold_share",
-        lambda s, b, t: sum(0.15 <= x < 0.5 for x in s) / sum(x >= 0.15 for x in s) >= t,
+        "threshold_share", lambda s, b, t: sum(0.15 <= x < 0.5 for x in s) / sum(x >= 0.15 for x in s) >= t
     ),
-}
+}  # fmt: skip
 
 
 def at(threshold):
@@ -62,15 +61,16 @@ def test_a_rule_for_classes_decides_as_its_formula(name, p, threshold):
 def test_a_threshold_that_is_met_exactly_is_decided_by_the_formula(name, p):
     key, formula = CLASSES[name]
     said = Prediction(probabilities=p)
-    number = abs(create(name, {}).hardness(said))
+    number = abs(create(name, {}).hardness(said))  # type: ignore[attr-defined]
     for threshold in (number, math.nextafter(number, 0), math.nextafter(number, 2)):
         if 0 <= threshold <= 1:
             assert judge(create(name, {key: at(threshold)}), said).hard is formula(p, threshold)
 
 
 @pytest.mark.parametrize("name", BOXES)
-@given(found=boxes.filter(lambda found: any(box.score >= 0.15 for box in found)), threshold=steps)
+@given(found=boxes.filter(bool), threshold=steps)
 def test_a_rule_for_boxes_decides_as_its_formula(name, found, threshold):
+    assume(name != "UncertainBoxes" or any(box.score >= 0.15 for box in found))
     key, formula = BOXES[name]
     miner = create(name, {key: at(threshold)})
     said = Prediction(boxes=found)
@@ -91,10 +91,8 @@ def test_smallest_box_decides_as_its_formula(found, threshold):
 
 
 def test_smallest_box_takes_corners_in_any_order_and_refuses_those_that_are_none():
-    miner = create("SmallestBox", {})
-    assert judge(miner, Prediction(boxes=[Box(40, 40, 0, 0, 0.9)])) == Verdict(
-        hard=False, hardness=-40.0, cut=math.nextafter(-32, 0)
-    )
+    miner, easy = create("SmallestBox", {}), Verdict(hard=False, hardness=-40.0, cut=math.nextafter(-32, 0))
+    assert judge(miner, Prediction(boxes=[Box(40, 40, 0, 0, 0.9)])) == easy
     for broken in (math.nan, None, "wide"):
         verdict = judge(miner, Prediction(boxes=[Box(0, 0, broken, 8, 0.9)]))
         assert verdict.hard
@@ -107,7 +105,7 @@ class TestEnergy:
         order = 1 / temperature
         renyi = math.log(math.fsum(x**order for x in p)) / (1 - order)
         miner = create("Energy", {"temperature": at(temperature)})
-        energy = miner.hardness(Prediction(probabilities=p))
+        energy = miner.hardness(Prediction(probabilities=p))  # type: ignore[attr-defined]
         assert energy == pytest.approx((1 - temperature) * renyi, abs=1e-9)
         assert -1e-9 <= energy <= (1 - temperature) * math.log(len(p)) + 1e-9
 
@@ -115,22 +113,21 @@ class TestEnergy:
     def test_of_logits_it_is_the_papers(self, scores, temperature):
         miner = create("Energy", {"logits": "true", "temperature": at(temperature)})
         expected = -temperature * np.log(np.sum(np.exp(np.array(scores) / temperature)))
-        assert miner.hardness(Prediction(probabilities=scores)) == pytest.approx(expected, abs=1e-9)
+        assert miner.hardness(Prediction(probabilities=scores)) == pytest.approx(expected, abs=1e-9)  # type: ignore[attr-defined]
 
     @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=9))
     def test_no_finite_logits_are_too_large(self, scores):
         assert judge(create("Energy", {"logits": "true"}), Prediction(probabilities=scores)).error is None
 
     def test_an_unseen_kind_of_sample_is_harder_than_a_known_one(self):
-        miner = create("Energy", {"logits": "true"})
-        assert miner.hardness(Prediction(probabilities=[0.2, 0.1])) > miner.hardness(
-            Prediction(probabilities=[9.0, 0.1])
-        )
+        miner, unseen, familiar = create("Energy", {"logits": "true"}), [0.2, 0.1], [9.0, 0.1]
+        assert miner.hardness(Prediction(probabilities=unseen)) > miner.hardness(Prediction(probabilities=familiar))  # type: ignore[attr-defined]
 
     def test_a_temperature_at_which_probabilities_tell_nothing_is_refused(self):
-        with pytest.raises(InvalidFieldError, match="below 1") as caught:
+        with pytest.raises(
+            InvalidFieldError, match=r"^spec\.edgeWorker\.hardExampleMining\.parameters\.temperature: .*below 1"
+        ):
             create("Energy", {"temperature": "1"})
-        assert caught.value.field == "spec.edgeWorker.hardExampleMining.parameters.temperature"
         create("Energy", {"temperature": "1", "logits": "true"})
 
     @pytest.mark.parametrize("scores", [[1.0], [], [math.nan, 1.0], [math.inf, 1.0]])
@@ -164,7 +161,7 @@ def test_a_cut_is_given_back_as_the_parameters_that_make_it(name):
     assert is_graded(miner)
     assert isinstance(miner, Graded)
     again = create(name, parameters_at(miner, miner.cut))
-    assert again.cut == pytest.approx(miner.cut, abs=1e-12)
+    assert again.cut == pytest.approx(miner.cut, abs=1e-12)  # type: ignore[attr-defined]
     for far in (-1e9, 1e9):
         create(name, parameters_at(miner, far))  # as near as parameters allow
 

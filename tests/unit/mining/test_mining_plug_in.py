@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-from tests.waiting import patience
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -86,18 +84,9 @@ def build(folder: Path) -> Path:
 
 def test_an_installed_wheel_brings_an_algorithm_of_its_own(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-    pip.append("--disable-pip-version-check")
-    subprocess.run([*pip, "--target", site, build(tmp_path)], check=True, timeout=patience(60))
+    options = ("--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
+    run_python("-m", "pip", "install", *options, "--target", site, build(tmp_path), check=True)
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
-    used = subprocess.run(
-        [sys.executable, "-c", USE],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
-        check=False,
-    )
+    used = run_python("-c", USE, cwd=tmp_path, env=environment)
     assert used.returncode == 0, used.stderr
     assert used.stdout.splitlines() == ["white give a whole number from 0 to 255", "black use one of cut, white"]

@@ -19,22 +19,8 @@ from halimede.system.modules import import_siblings
 NAME = "spec.edgeWorker.hardExampleMining.name"
 PARAMETERS = "spec.edgeWorker.hardExampleMining.parameters"
 BUILT_IN = (
-    "Agreement",
-    "BoxCount",
-    "CloudOnly",
-    "CrossEntropy",
-    "EdgeOnly",
-    "Energy",
-    "Entropy",
-    "IBT",
-    "Learned",
-    "Margin",
-    "MaxProbability",
-    "Random",
-    "Sharpness",
-    "SmallestBox",
-    "Threshold",
-    "TwoThresholds",
+    *("Agreement", "BoxCount", "CloudOnly", "CrossEntropy", "EdgeOnly", "Energy", "Entropy", "IBT", "Learned"),
+    *("Margin", "MaxProbability", "Random", "Sharpness", "SmallestBox", "Threshold", "TwoThresholds"),
     "UncertainBoxes",
 )
 
@@ -74,16 +60,18 @@ class TestNames:
     def test_a_name_is_found_whatever_its_case(self, written):
         assert type(create(written, {})).__name__.lower() == written.lower()
 
-    @pytest.mark.parametrize("unknown", ["", "Entropies", "ibt ", "IBT\0", "é", "x" * 5000])
-    def test_an_unknown_name_is_refused_with_the_possible_ones(self, unknown):
+    @pytest.mark.parametrize(
+        ("unknown", "hint"),
+        [
+            *((name, "") for name in ("", "Entropies", "ibt ", "IBT\0", "é", "x" * 5000)),
+            ("margn", "did you mean Margin?"),
+        ],
+    )
+    def test_an_unknown_name_is_refused_with_the_possible_ones(self, unknown, hint):
         with pytest.raises(InvalidFieldError) as caught:
             create(unknown, {})
         assert caught.value.field == NAME
-        assert all(name in caught.value.fix for name in BUILT_IN)
-
-    def test_a_near_miss_is_helped(self):
-        with pytest.raises(InvalidFieldError, match=r"did you mean Margin\?"):
-            create("margn", {})
+        assert all(name in caught.value.fix for name in (hint, *BUILT_IN))
 
     @pytest.mark.parametrize("taken", ["IBT", "ibt"])
     def test_a_taken_name_is_never_overwritten(self, taken):
@@ -99,8 +87,6 @@ class TestNames:
 
 @dataclass
 class Typed:
-    """Has a parameter of each type."""
-
     ratio: Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
     count: int = 1
     strict: bool = False
@@ -118,20 +104,26 @@ class TestParameters:
     def _typed(self, _registry_as_before):
         register("Typed")(Typed)
 
-    def test_text_is_cast_to_the_type_of_its_field(self):
-        given = {"ratio": "1e-1", "count": " 7 ", "strict": "True", "mode": "max", "note": "x", "limit": "3"}
-        assert create("Typed", given) == Typed(ratio=0.1, count=7, strict=True, mode="max", note="x", limit=3)
-
-    def test_values_that_are_cast_already_are_taken(self):
-        assert create("Typed", {"ratio": 0.5, "strict": True}) == Typed(ratio=0.5, strict=True)
-
-    def test_what_is_not_given_has_its_default(self):
-        assert create("Typed", {"ratio": "1"}) == Typed(ratio=1.0)
+    @pytest.mark.parametrize(
+        ("given", "typed"),
+        [
+            (
+                {"ratio": "1e-1", "count": " 7 ", "strict": "True", "mode": "max", "note": "x", "limit": "3"},
+                Typed(ratio=0.1, count=7, strict=True, mode="max", note="x", limit=3),
+            ),
+            ({"ratio": 0.5, "strict": True}, Typed(ratio=0.5, strict=True)),
+            ({"ratio": "1"}, Typed(ratio=1.0)),
+        ],
+        ids=["all as text", "values that are cast already", "defaults"],
+    )
+    def test_text_is_cast_to_the_type_of_its_field(self, given, typed):
+        assert create("Typed", given) == typed
 
     def test_a_required_one_is_asked_for(self):
-        with pytest.raises(InvalidFieldError, match="it is required: give a number from 0 to 1") as caught:
+        with pytest.raises(
+            InvalidFieldError, match=f"^{PARAMETERS}.ratio: .*it is required: give a number from 0 to 1"
+        ):
             create("Typed", {})
-        assert caught.value.field == f"{PARAMETERS}.ratio"
 
     @pytest.mark.parametrize(
         ("key", "text", "fix"),
@@ -154,24 +146,23 @@ class TestParameters:
 
     @pytest.mark.parametrize("key", ["Ratio", "seen", "__class__", ""])
     def test_an_unknown_one_is_refused_with_the_known_ones(self, key):
-        with pytest.raises(InvalidFieldError, match="use one of count, limit, mode, note, ratio, strict") as caught:
+        fix = "use one of count, limit, mode, note, ratio, strict"
+        with pytest.raises(InvalidFieldError, match=f"^{PARAMETERS}.{key}: .*{fix}"):
             create("Typed", {"ratio": "0.5", key: "1"})
-        assert caught.value.field == f"{PARAMETERS}.{key}"
 
-    def test_a_misspelt_one_is_helped(self):
-        with pytest.raises(InvalidFieldError, match=r"did you mean threshold_img\?"):
-            create("IBT", {"treshold_img": "0.5"})
-
-    def test_an_algorithm_without_parameters_takes_none(self):
-        with pytest.raises(InvalidFieldError, match="remove it: the algorithm has no parameters"):
-            create("CloudOnly", {"threshold": "0.5"})
+    EMPTY = ("", "soft", "sample", "sample()", "sample(2)", "sample(-1)", "sample(nan)", "hard\n!")
 
     @pytest.mark.parametrize(
-        "empty", ["", "soft", "sample", "sample()", "sample(2)", "sample(-1)", "sample(nan)", "hard\n!"]
+        ("name", "parameters", "message"),
+        [
+            ("IBT", {"treshold_img": "0.5"}, r"did you mean threshold_img\?"),
+            ("CloudOnly", {"threshold": "0.5"}, "remove it: the algorithm has no parameters"),
+            *(("IBT", {"empty": empty}, r"hard, easy or sample\(p\)") for empty in EMPTY),
+        ],
     )
-    def test_another_rule_for_empty_frames_is_refused(self, empty):
-        with pytest.raises(InvalidFieldError, match=r"hard, easy or sample\(p\)"):
-            create("IBT", {"empty": empty})
+    def test_what_an_algorithm_does_not_take_is_refused_with_what_it_does(self, name, parameters, message):
+        with pytest.raises(InvalidFieldError, match=message):
+            create(name, parameters)
 
     def test_what_an_algorithm_itself_refuses_is_named(self):
         @register("Picky")
@@ -182,9 +173,10 @@ class TestParameters:
             def __post_init__(self):
                 raise ArithmeticError("odd")
 
-        with pytest.raises(InvalidFieldError, match="Picky refuses its parameters: ArithmeticError: odd") as caught:
+        with pytest.raises(
+            InvalidFieldError, match=f"^{PARAMETERS}: .*Picky refuses its parameters: ArithmeticError: odd"
+        ):
             create("Picky", {"level": "1"})
-        assert caught.value.field == PARAMETERS
 
     @given(st.sampled_from(BUILT_IN), st.dictionaries(st.text(max_size=12) | st.just("seed"), st.text(max_size=8)))
     def test_any_parameters_build_a_miner_or_are_refused_by_field(self, name, parameters):
@@ -227,13 +219,9 @@ class TestNewAlgorithms:
         assert create("Bare", {"level": "2"})(Prediction()) is False
 
     def test_a_broken_plug_in_stops_no_other_and_is_named_when_its_algorithm_is_missed(self, tmp_path, monkeypatch):
-        self.install(
-            tmp_path,
-            monkeypatch,
-            ("Broken", "plugin_c", "raise RuntimeError('no licence')"),
-            ("Works", "plugin_d", NEW_ALGORITHM.format(name="Works")),
-            ("IBT", "plugin_e", NEW_ALGORITHM.format(name="IBT")),
-        )
+        works, ibt = (NEW_ALGORITHM.format(name=name) for name in ("Works", "IBT"))
+        broken = ("Broken", "plugin_c", "raise RuntimeError('no licence')")
+        self.install(tmp_path, monkeypatch, broken, ("Works", "plugin_d", works), ("IBT", "plugin_e", ibt))
         assert create("Works", {})(Prediction()) is True
         with pytest.raises(InvalidFieldError, match=r"plug-in Broken.*RuntimeError: no licence"):
             create("Broken", {})

@@ -76,15 +76,15 @@ def test_its_whole_path_is_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_joint_model_takes_it(tmp_path: Path) -> None:
-    class Unsure:
-        def predict(self, _: object) -> dict[str, object]:
-            return {"label": "a", "score": 0.1}
+    class Answering:
+        def __init__(self, score: float) -> None:
+            self.score = score
 
-    class Sure:
         def predict(self, _: object) -> dict[str, object]:
-            return {"label": "b", "score": 1.0}
+            return {"label": "a", "score": self.score}
 
-    with JointModel(edge=Unsure(), cloud=Sure(), mining=f"{write(tmp_path / 'doubt.py')}:Doubt") as model:
+    rule = f"{write(tmp_path / 'doubt.py')}:Doubt"
+    with JointModel(edge=Answering(0.1), cloud=Answering(1.0), mining=rule) as model:
         assert model.predict([1.0]).by == "cloud"
 
 
@@ -105,9 +105,8 @@ def test_a_rule_that_cannot_be_used_says_what_to_do(tmp_path: Path, source: str 
     path = tmp_path / "rule.py"
     if source is not None:
         path.write_text(source)
-    with pytest.raises(InvalidFieldError, match=said) as caught:
+    with pytest.raises(InvalidFieldError, match=rf"^spec\.edgeWorker\.hardExampleMining\.name: .*{said}"):
         create(f"{path}:Doubt", {})
-    assert caught.value.field == "spec.edgeWorker.hardExampleMining.name"
 
 
 def test_a_module_that_is_not_there_names_the_path() -> None:

@@ -31,9 +31,10 @@ def test_what_looks_at_nothing_fits_both_modes(name):
 @pytest.mark.parametrize("name", ["Margin", "IBT", "Entropy", "Energy", "BoxCount"])
 def test_what_looks_at_predictions_cannot_judge_before_them(name):
     create(name, {}, mode=AFTER)
-    with pytest.raises(InvalidFieldError, match=f"{name} looks at what the small model answers: use {AFTER}") as caught:
+    with pytest.raises(
+        InvalidFieldError, match=f"^{MODE}: .*{name} looks at what the small model answers: use {AFTER}"
+    ):
         create(name, {}, mode=BEFORE)
-    assert caught.value.field == MODE
     verdict = judge_sample(create(name, {}), PICTURE)
     assert verdict.hard
     assert "before inference" in verdict.error
@@ -65,8 +66,7 @@ class TestSharpness:
         blurred = Image.fromarray(PICTURE).filter(ImageFilter.GaussianBlur(3))
         assert not judge_sample(miner, PICTURE).hard
         verdict = judge_sample(miner, np.asarray(blurred))
-        assert verdict.hard
-        assert verdict.error is None
+        assert (verdict.hard, verdict.error) == (True, None)
 
     @given(st.integers(3, 12), st.integers(3, 12), st.integers(0, 4), st.integers(0, 2**32 - 1))
     def test_it_is_the_variance_of_the_four_neighbours_laplacian(self, height, width, channels, seed):
@@ -85,16 +85,10 @@ class TestSharpness:
     @pytest.mark.parametrize(
         "sample",
         [
-            np.zeros(64, np.float32),
-            np.zeros((2, 9), np.uint8),
-            np.zeros((0, 0, 3), np.uint8),
-            np.zeros((9, 9), bool),
-            np.zeros((1, 9, 9, 3)),
-            np.full((9, 9), math.nan, np.float32),
-            None,
-            "picture",
+            np.zeros(64, np.float32), np.zeros((2, 9), np.uint8), np.zeros((0, 0, 3), np.uint8), np.zeros((9, 9), bool),
+            np.zeros((1, 9, 9, 3)), np.full((9, 9), math.nan, np.float32), None, "picture",
         ],
-    )
+    )  # fmt: skip
     def test_what_is_no_picture_is_hard(self, sample):
         verdict = judge_sample(create("Sharpness", {}), sample)
         assert verdict.hard

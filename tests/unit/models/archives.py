@@ -6,22 +6,22 @@ import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
-from halimede.models import Cache, Fetched
+import pytest
+
+from halimede.models import Cache, Fetched, FetchError, FetchReason
 
 FILES = {"model.onnx": b"\x08\x08a model", "weights/model.data": b"w" * 70_000, "labels.txt": b"cat\ndog\n"}
 
 
 def tar(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
-    """A tar of regular files."""
     return tar_of(*((member(name, size=len(body)), body) for name, body in files.items()), mode=mode)
 
 
 def member(name: str, **facts: Any) -> tarfile.TarInfo:
-    """One header."""
     made = tarfile.TarInfo(name)
     for key, value in facts.items():
         setattr(made, key, value)
@@ -29,7 +29,6 @@ def member(name: str, **facts: Any) -> tarfile.TarInfo:
 
 
 def tar_of(*members: tuple[tarfile.TarInfo, bytes], mode: str = "w:gz") -> bytes:
-    """A tar of any members."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as made:  # type: ignore[call-overload]
         for info, body in members:
@@ -38,12 +37,10 @@ def tar_of(*members: tuple[tarfile.TarInfo, bytes], mode: str = "w:gz") -> bytes
 
 
 def zipped(files: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A zip of regular files."""
     return zip_of(*((zipfile.ZipInfo(name), body) for name, body in files.items()), compression=compression)
 
 
 def zip_of(*members: tuple[zipfile.ZipInfo, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A zip of any members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as made:
         for info, body in members:
@@ -60,6 +57,12 @@ def stored(cache: Cache, content: bytes) -> Fetched:
     return cache.keep(part, digest)
 
 
+async def refusal(work: Awaitable[object], match: str | None = None) -> tuple[FetchReason, bool]:
+    """Wait for work that fails; return why, and whether that may pass."""
+    with pytest.raises(FetchError, match=match) as caught:
+        await work
+    return caught.value.reason, caught.value.temporary
+
+
 def tree(folder: Path) -> dict[str, bytes]:
-    """All files below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
 
 from halimede.models import TransferLimits
+from tests.ports import serve_app
 
 BODY = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -48,31 +50,28 @@ class Store:
         await response.prepare(request)
         await response.write(self.body[:100_000])
         if self.how == "breaks":
-            assert request.transport
             request.transport.abort()
             return response
         await asyncio.sleep(60)
         return response
 
 
+def environment_of(address: str, key_id: str = KEY_ID) -> dict[str, str]:
+    keys = {"ACCESS_KEY_ID": key_id, "SECRET_ACCESS_KEY": SECRET}
+    return {"S3_ENDPOINT_URL": address, "S3_USE_HTTPS": "0", **keys}
+
+
+def enter(environment: Mapping[str, str], patch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        patch.setenv(name, value)
+
+
 @asynccontextmanager
 async def serving(key_id: str = KEY_ID) -> AsyncIterator[Store]:
-    """A store that runs; ``environment`` opens it."""
     store = Store()
     store.key_id = key_id
     app = web.Application()
     app.router.add_get("/{path:.*}", store.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert site._server
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    store.environment = {
-        "S3_ENDPOINT_URL": f"127.0.0.1:{port}",
-        "S3_USE_HTTPS": "0",
-        "ACCESS_KEY_ID": key_id,
-        "SECRET_ACCESS_KEY": SECRET,
-    }
-    yield store
-    await runner.cleanup()
+    async with serve_app(app) as address:
+        store.environment = environment_of(address, key_id)
+        yield store

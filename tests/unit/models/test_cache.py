@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -17,23 +20,19 @@ from hypothesis import strategies as st
 
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from halimede.models.archive import unpack
-from halimede.models.cache import CacheEntry, order
+from halimede.models.cache import CacheEntry, eviction_order, in_thread
 from tests.unit.models.archives import FILES, stored, tar
+from tests.waiting import patience
 
 KIB = 1024
 HOLDER = """
 import sys, time
 from pathlib import Path
 from halimede.models import Cache
-with Cache(Path(sys.argv[1])).using(sys.argv[2]):
+with Cache(Path(sys.argv[1])).pin(sys.argv[2]):
     print("held", flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 def filled(cache: Cache, number: int) -> list[Fetched]:
@@ -55,7 +54,7 @@ def test_the_order_is_that_of_use_without_what_is_in_use(
 ) -> None:
     in_use = data.draw(st.sets(st.sampled_from(sorted(sizes) or ["x"])))
     entries = [CacheEntry(digest, size, at) for digest, (size, at) in sizes.items()]
-    chosen = order(entries, in_use)
+    chosen = eviction_order(entries, in_use)
     assert {entry.digest for entry in chosen} == sizes.keys() - in_use
     assert [entry.used_ns for entry in chosen] == sorted(entry.used_ns for entry in chosen)
 
@@ -88,23 +87,22 @@ async def test_unpacked_folders_count_and_go_with_their_archive(cache: Cache) ->
     assert (folder.exists(), cache.digests(), list(folder.parent.iterdir())) == (False, {}, [])
     again = stored(cache, tar(FILES))
     await unpack(cache, again)
-    assert cache.forget(again.digest)
+    assert cache.remove(again.digest)
     assert not folder.exists()
-    assert cache.forget("f" * 64), "what is not there is gone"
+    assert cache.remove("f" * 64), "what is not there is gone"
 
 
 async def test_what_another_process_uses_stays_until_it_ends(cache: Cache) -> None:
     (model,) = filled(cache, 1)
     words = [sys.executable, "-c", HOLDER, str(cache.root), model.digest]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout
         assert await asyncio.to_thread(process.stdout.readline) == b"held\n"
-        assert (cache.evict([], 0), cache.forget(model.digest)) == ([], False)
-        with cache.using(model.digest):  # others may use it, too
+        assert (cache.evict([], 0), cache.remove(model.digest)) == ([], False)
+        with cache.pin(model.digest):  # others may use it, too
             assert model.path.exists()
         process.kill()
     assert cache.evict([], 0) == [model.digest]
-    with pytest.raises(FetchError) as caught, cache.using(model.digest):
+    with pytest.raises(FetchError) as caught, cache.pin(model.digest):
         pass
     assert (caught.value.reason, caught.value.temporary) == (FetchReason.CACHE_FAILED, True)
 
@@ -114,8 +112,8 @@ def test_what_is_being_fetched_stays(cache: Cache) -> None:
     lock = cache.root / "locks" / f"{model.digest}.lock"
     lock.parent.mkdir()
     with FileLock(lock):
-        assert (cache.evict([], 0), cache.forget(model.digest)) == ([], False)
-    assert cache.forget(model.digest)
+        assert (cache.evict([], 0), cache.remove(model.digest)) == ([], False)
+    assert cache.remove(model.digest)
 
 
 def test_unfinished_downloads_take_room_and_stay(cache: Cache) -> None:
@@ -141,7 +139,7 @@ async def test_many_fetch_unpack_and_evict_at_a_time(cache: Cache, tmp_path: Pat
         own = Cache(cache.root)
         try:
             fetched = await fetch(str(path), digest, own)
-            with own.using(digest):
+            with own.pin(digest):
                 folder = await unpack(own, fetched)
                 await asyncio.sleep(0.005)
                 assert (folder / "number").read_bytes() == number
@@ -183,6 +181,29 @@ def test_making_room_needs_none(tmp_path: Path) -> None:
                 (disk / f"inode{i}").touch()
         assert (os.statvfs(disk).f_bfree, os.statvfs(disk).f_ffree) == (0, 0)
         assert cache.evict([models[0].digest], 20 * KIB) == [models[1].digest]
-        assert cache.forget(models[2].digest)
+        assert cache.remove(models[2].digest)
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+async def test_what_work_raises_after_its_caller_was_cancelled_is_not_reported_as_lost() -> None:
+    begun, go = threading.Event(), threading.Event()
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    def work() -> None:
+        begun.set()
+        go.wait(10)
+        raise OSError(28, "No space left on device")
+
+    task = asyncio.create_task(in_thread(work))
+    await asyncio.to_thread(begun.wait, patience(10))
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []

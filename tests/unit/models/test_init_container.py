@@ -8,74 +8,49 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import structlog
 
 from halimede.models import materialize
-from halimede.models.__main__ import MISTAKE, OWN_CACHE, TEMPORARY, main
+from halimede.models.__main__ import MISTAKE, OWN_CACHE_NAME, TEMPORARY_FAILURE, main
+from tests.origins import Handler, Origin, serving
+from tests.programs import run_python
 from tests.unit.models.archives import FILES, tar
-from tests.waiting import patience
+from tests.waiting import patience, wait_for
 
 BODY = os.urandom(300_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
 ROOT = Path(__file__).parents[3]
 
 
-class Origin(ThreadingHTTPServer):
-    """Answers with these statuses, one after the other, and then with the model."""
-
-    daemon_threads = True
-    statuses: list[int]
-    asked = 0
-    holds = False
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Origin
-
-    def do_GET(self) -> None:
-        self.server.asked += 1
-        status = self.server.statuses.pop(0) if self.server.statuses else 200
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(BODY)) if status == 200 else "0")
-        self.end_headers()
-        if status == 200:
-            self.wfile.write(BODY[:1000])
-            self.wfile.flush()
-            if self.server.holds:
-                time.sleep(60)
-            self.wfile.write(BODY[1000:])
-
-    def log_message(self, *_: object) -> None:
-        """Be quiet."""
-
-
-@pytest.fixture(autouse=True)
-def _logging() -> Iterator[None]:
-    """What a command sets up is of its own process otherwise."""
-    yield
-    structlog.reset_defaults()
+PATH = "/small.onnx?token=hunter3"
 
 
 @pytest.fixture
 def origin() -> Iterator[Origin]:
-    server = Origin(("127.0.0.1", 0), Handler)
-    server.statuses = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(BODY) as origin:
+        yield origin
+
+
+def fail_first(origin: Origin, times: int) -> None:
+    def answer(handler: Handler) -> bool:
+        if len(origin.asked) > times:
+            return False
+        handler.head(503, {"Content-Length": "0"})
+        return True
+
+    origin.answers[PATH] = answer
 
 
 def url(origin: Origin) -> str:
-    return f"http://user:hunter2@127.0.0.1:{origin.server_address[1]}/small.onnx?token=hunter3"
+    return f"http://user:hunter2@127.0.0.1:{origin.port}{PATH}"
+
+
+def arguments(url: str | Path, cache: Path, out: Path, *more: str) -> list[str]:
+    return ["--url", str(url), "--cache", str(cache), "--out", str(out), *more]
 
 
 @pytest.fixture
@@ -91,6 +66,11 @@ def ending(tmp_path: Path) -> Path:
     return path
 
 
+def written(path: Path) -> Path:
+    path.write_bytes(BODY)
+    return path
+
+
 def modes(path: Path) -> tuple[int, int]:
     return path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777
 
@@ -99,7 +79,7 @@ def test_a_model_comes_through_the_cache_to_its_place(origin: Origin, out: Path,
     cache = tmp_path / "cache"
     old = os.umask(0o077)
     try:
-        assert main(["--url", url(origin), "--sha256", DIGEST, "--cache", str(cache), "--out", str(out)]) == 0
+        assert main(arguments(url(origin), cache, out, "--sha256", DIGEST)) == 0
     finally:
         os.umask(old)
     cached = cache / "sha256" / DIGEST
@@ -112,30 +92,23 @@ def test_a_model_comes_through_the_cache_to_its_place(origin: Origin, out: Path,
 
 def test_a_second_pod_of_the_node_downloads_nothing(origin: Origin, out: Path, tmp_path: Path) -> None:
     for _ in range(2):  # over what is there already, as after a reboot
-        assert main(["--url", url(origin), "--sha256", DIGEST, "--cache", str(tmp_path / "c"), "--out", str(out)]) == 0
-    assert origin.asked == 1
+        assert main(arguments(url(origin), tmp_path / "c", out, "--sha256", DIGEST)) == 0
+    assert len(origin.asked) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
     origin: Origin, out: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cache").write_text("not a folder")  # root may write to any folder
-    arguments = ["--url", url(origin), "--sha256", DIGEST, "--cache", str(tmp_path / "cache"), "--out", str(out)]
-    assert main(arguments) == 0
+    assert main(arguments(url(origin), tmp_path / "cache", out, "--sha256", DIGEST)) == 0
     assert out.read_bytes() == BODY
-    assert not (out.parent / OWN_CACHE).exists()
+    assert not (out.parent / OWN_CACHE_NAME).exists()
     assert capfd.readouterr().err.count("without the node's cache") == 1
 
 
 def readable(path: Path, uid: int) -> bool:
-    """Say whether another user can read a file."""
-    code = (
-        f"import os, pathlib; os.setgid({uid}); os.setuid({uid}); print(len(pathlib.Path({str(path)!r}).read_bytes()))"
-    )
-    return (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=patience(60)).returncode
-        == 0
-    )
+    code = f"import os, pathlib; os.setgid({uid}); os.setuid({uid}); pathlib.Path({str(path)!r}).read_bytes()"
+    return run_python("-c", code).returncode == 0
 
 
 @pytest.mark.slow
@@ -148,10 +121,7 @@ def test_other_users_can_read_it_with_and_without_a_cache(usable: bool, origin: 
         out, cache = home / "downloads" / "models.example" / "deep" / "small.onnx", home / "cache"
         if not usable:
             cache.touch()
-        arguments = ["--url", url(origin), "--cache", str(cache), "--out", str(out)]
-        subprocess.run(
-            [sys.executable, "-m", "halimede.models", *arguments], cwd=ROOT, check=True, timeout=patience(60)
-        )
+        run_python("-m", "halimede.models", *arguments(url(origin), cache, out), cwd=ROOT, check=True)
         assert modes(out) == (0o444, 0o755)
         assert modes(out.parent) == (0o755, 0o755)
         assert [path.name for path in out.parent.iterdir()] == ["small.onnx"]
@@ -161,30 +131,27 @@ def test_other_users_can_read_it_with_and_without_a_cache(usable: bool, origin: 
 
 
 def test_temporary_failures_are_tried_again(origin: Origin, out: Path, tmp_path: Path) -> None:
-    origin.statuses = [503, 503]
-    assert main(["--url", url(origin), "--cache", str(tmp_path / "c"), "--out", str(out)]) == 0
-    assert origin.asked == 3
+    fail_first(origin, 2)
+    assert main(arguments(url(origin), tmp_path / "c", out)) == 0
+    assert len(origin.asked) == 3
 
 
 def test_patience_ends(
     origin: Origin, out: Path, ending: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    origin.statuses = [503] * 100
-    arguments = ["--url", url(origin), "--cache", str(tmp_path / "c"), "--out", str(out), "--patience", "5"]
-    assert main(arguments, ending) == TEMPORARY
-    assert 1 < origin.asked < 8
+    fail_first(origin, 100)
+    assert main(arguments(url(origin), tmp_path / "c", out, "--patience", "5"), ending) == TEMPORARY_FAILURE
+    assert 1 < len(origin.asked) < 8
     assert "HTTPStatus" in ending.read_text()
     assert "503" in ending.read_text()
-    said = capfd.readouterr().err + ending.read_text()
-    assert "hunter" not in said
+    assert "hunter" not in capfd.readouterr().err + ending.read_text()
     assert not out.exists()
 
 
 def test_a_mistake_is_not_tried_again(origin: Origin, out: Path, ending: Path, tmp_path: Path) -> None:
     ending.write_text("a longer text of an earlier container " * 100)
-    arguments = ["--url", url(origin), "--sha256", "0" * 64, "--cache", str(tmp_path / "c"), "--out", str(out)]
-    assert main(arguments, ending) == MISTAKE
-    assert origin.asked == 1
+    assert main(arguments(url(origin), tmp_path / "c", out, "--sha256", "0" * 64), ending) == MISTAKE
+    assert len(origin.asked) == 1
     assert DIGEST in ending.read_text()
     assert "earlier" not in ending.read_text()
     assert not out.exists()
@@ -215,8 +182,7 @@ def test_a_mistaken_command_line_is_said(arguments: list[str], named: str, capfd
 
 
 def test_check_reads_and_brings_nothing(tmp_path: Path, ending: Path) -> None:
-    model = tmp_path / "a model.onnx"
-    model.write_bytes(BODY)
+    model = written(tmp_path / "a model.onnx")
     for given in (str(model), f"file://{tmp_path}/a%20model.onnx"):
         assert main(["--url", given, "--check"]) == 0
         assert main(["--url", given, "--check", "--sha256", DIGEST]) == 0
@@ -232,43 +198,37 @@ def test_an_archive_becomes_the_folder_that_is_in_it(tmp_path: Path, out: Path) 
     archive = tmp_path / "model.tar.gz"
     archive.write_bytes(tar(FILES))
     for _ in range(2):  # over what is there already
-        assert main(["--url", str(archive), "--cache", str(tmp_path / "c"), "--out", str(out), "--unpack"]) == 0
+        assert main(arguments(archive, tmp_path / "c", out, "--unpack")) == 0
         found = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
         assert {name: path.read_bytes() for name, path in found.items()} == FILES
         assert {modes(path) for path in found.values()} == {(0o444, 0o755)}
         assert [path.name for path in out.parent.iterdir()] == [out.name]
     single = out.with_name("single.onnx")
-    model = tmp_path / "model.onnx"
-    model.write_bytes(BODY)
-    assert main(["--url", str(model), "--cache", str(tmp_path / "c"), "--out", str(single), "--unpack"]) == 0
+    assert main(arguments(written(tmp_path / "model.onnx"), tmp_path / "c", single, "--unpack")) == 0
     assert single.read_bytes() == BODY
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, ending: Path) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(BODY)
+    model = written(tmp_path / "model.onnx")
     (tmp_path / "file").touch()
-    arguments = ["--url", str(model), "--cache", str(tmp_path / "c"), "--out", str(tmp_path / "file" / "x")]
-    assert main([*arguments, "--patience", "0"], ending) == TEMPORARY
+    command = arguments(model, tmp_path / "c", tmp_path / "file" / "x", "--patience", "0")
+    assert main(command, ending) == TEMPORARY_FAILURE
     assert "NotWritable" in ending.read_text()
 
 
 def test_what_a_killed_one_left_is_written_over(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(BODY)
+    target = tmp_path / "target"
     (tmp_path / ".target.new").write_bytes(b"half")
-    materialize.deliver(source, target)
+    materialize.deliver(written(tmp_path / "source"), target)
     assert target.read_bytes() == BODY
     assert not (tmp_path / ".target.new").exists()
 
 
 def test_sigterm_ends_it_at_once(origin: Origin, out: Path, tmp_path: Path) -> None:
-    origin.holds = True
-    arguments = ["--url", url(origin), "--cache", str(tmp_path / "c"), "--out", str(out)]
-    process = subprocess.Popen([sys.executable, "-m", "halimede.models", *arguments], cwd=ROOT)
-    until = time.monotonic() + 30
-    while not origin.asked and time.monotonic() < until:
-        time.sleep(0.05)
+    origin.before = lambda _: time.sleep(60)
+    command = arguments(url(origin), tmp_path / "c", out)
+    process = subprocess.Popen([sys.executable, "-m", "halimede.models", *command], cwd=ROOT)
+    wait_for(lambda: origin.asked, 30)
     process.send_signal(signal.SIGTERM)
     assert process.wait(patience(30)) == 128 + signal.SIGTERM
     assert not out.exists()
@@ -279,10 +239,10 @@ def test_a_file_on_the_bus_is_that_of_the_nodes_cache_once_its_local_controller_
 ) -> None:
     """A pod is not on the bus."""
     out, cache = tmp_path / "downloads" / "candidate", tmp_path / "cache"
-    arguments = ["--url", f"bus://gm/sha256/{DIGEST}", "--sha256", DIGEST, "--cache", str(cache), "--out", str(out)]
-    assert main([*arguments, "--patience", "0"]) == TEMPORARY
+    command = arguments(f"bus://gm/sha256/{DIGEST}", cache, out, "--sha256", DIGEST)
+    assert main([*command, "--patience", "0"]) == TEMPORARY_FAILURE
     assert "the node's local controller has not fetched it" in capfd.readouterr().err
     (cache / "sha256").mkdir(parents=True, exist_ok=True)
-    (cache / "sha256" / DIGEST).write_bytes(BODY)
-    assert main(arguments) == 0
+    written(cache / "sha256" / DIGEST)
+    assert main(command) == 0
     assert out.read_bytes() == BODY

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,12 @@ from tests.lite_files import write_external, write_weigher
 from tests.simulated import eventually
 
 LIMITS = TrialLimits(memory_bytes=64 * 1024**2, seconds=5)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Make a package appear as not installed."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +51,7 @@ LIMITS = TrialLimits(memory_bytes=64 * 1024**2, seconds=5)
 def test_every_end_has_its_reason(code, said, complained, reason, says):
     trial = verdict(code, said, complained, LIMITS)
     assert (trial.ok, trial.skipped, trial.reason) == (False, False, reason)
-    with pytest.raises(AssertionError, match=says):
-        raise AssertionError(trial.message)
+    assert re.search(says, trial.message)
 
 
 def test_an_answer_is_taken_as_it_was_said():
@@ -54,16 +60,13 @@ def test_an_answer_is_taken_as_it_was_said():
 
 
 async def test_a_trial_that_a_busy_machine_did_not_even_begin_says_nothing_of_the_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(model_trial, "START_S", 0.0)
+    monkeypatch.setattr(model_trial, "START_TIMEOUT_S", 0.0)
     trial = await try_model(harmless(tmp_path / "m.onnx"), "{}", TrialLimits(seconds=0.001))
     assert (trial.ok, trial.skipped, trial.reason) == (False, False, TrialReason.FAILED)
 
 
 async def test_nothing_is_tried_where_nothing_could_run_it(tmp_path, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        model_trial.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name)
-    )
+    without(monkeypatch, "onnxruntime")
     trial = await try_model(tmp_path / "absent", "{}")
     assert (trial.ok, trial.skipped, trial.reason) == (True, True, "")
     assert "onnxruntime is not installed" in trial.message
@@ -73,8 +76,7 @@ async def test_nothing_is_tried_where_nothing_could_run_it(tmp_path, monkeypatch
     ("form", "package"), [("tflite", "ai_edge_litert"), ("TensorFlow", "tensorflow")], ids=["tflite", "tensorflow"]
 )
 async def test_a_model_whose_package_is_missing_is_not_tried(tmp_path, monkeypatch, form, package):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(model_trial.importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    without(monkeypatch, package)
     trial = await try_model(tmp_path / "absent", json.dumps({"format": form}))
     assert (trial.ok, trial.skipped, trial.message) == (True, True, f"not tried: {package} is not installed here")
     message = not_installed(format_of(form))
@@ -126,8 +128,7 @@ async def test_a_format_of_somebody_elses_is_left_to_its_estimator(tmp_path):
 async def test_a_spec_that_does_not_fit_is_invalid_with_its_field(tmp_path, spec, says):
     trial = await try_model(harmless(tmp_path / "m.onnx"), spec)
     assert trial.reason == TrialReason.INVALID
-    with pytest.raises(AssertionError, match=says):
-        raise AssertionError(trial.message)
+    assert re.search(says, trial.message)
 
 
 async def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):

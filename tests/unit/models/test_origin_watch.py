@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 import tarfile
 import textwrap
 from pathlib import Path
@@ -14,15 +11,16 @@ import pytest
 
 from halimede.models import Cache, FetchError, external_data, fetch, origin_watch
 from halimede.models.external_data import (
+    MAX_ATTEMPTS,
     MAX_FILES,
     MAX_LOCATION,
-    MOST_ATTEMPTS,
     data_files,
+    data_locations,
     fetch_model,
     is_inside,
-    locations,
 )
 from tests.hostile_models import adding, outside
+from tests.programs import run_python
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -37,26 +35,21 @@ def tensor(*names: str) -> bytes:
     return field(7, field(5, b"".join(entries)))
 
 
-async def test_data_files_are_those_of_the_cached_content(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["the file's content", "the cached content"])
+async def test_data_files_are_watched_whichever_copy_of_the_model_names_them(
+    tmp_path: Path, cache: Cache, lost: str
+) -> None:
     model = adding(tmp_path / "m.onnx", outside("w.bin"))
     (tmp_path / "w.bin").write_bytes(b"\0" * 64)
-    cache = Cache(tmp_path / "cache")
     await fetch_model(str(model), "", cache)
-    model.write_bytes(b"")  # its user is about to write it again
-    files = origin_watch._files(str(model), model, cache)
-    assert set(files) == {model, tmp_path / "w.bin"}
+    if lost == "the cached content":
+        cache.path((await fetch(str(model), "", cache)).digest).unlink()
+    else:
+        model.write_bytes(b"")  # its user is about to write it again
+    assert set(origin_watch._file_validators(str(model), model, cache)) == {model, tmp_path / "w.bin"}
 
 
-async def test_data_files_are_watched_without_the_cached_content(tmp_path: Path) -> None:
-    model = adding(tmp_path / "m.onnx", outside("w.bin"))
-    (tmp_path / "w.bin").write_bytes(b"\0" * 64)
-    cache = Cache(tmp_path / "cache")
-    await fetch_model(str(model), "", cache)
-    cache.path((await fetch(str(model), "", cache)).digest).unlink()
-    assert set(origin_watch._files(str(model), model, cache)) == {model, tmp_path / "w.bin"}
-
-
-@pytest.mark.parametrize("times", [1, MOST_ATTEMPTS])
+@pytest.mark.parametrize("times", [1, MAX_ATTEMPTS])
 async def test_files_of_two_versions_never_become_one_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
@@ -77,7 +70,7 @@ async def test_files_of_two_versions_never_become_one_model(
     publish()
     monkeypatch.setattr(external_data, "data_files", replaced)
     fetching = fetch_model(str(model), "", Cache(tmp_path / "cache"))
-    if times == MOST_ATTEMPTS:
+    if times == MAX_ATTEMPTS:
         with pytest.raises(FetchError, match="were replaced 3 times") as failed:
             await fetching
         assert failed.value.temporary
@@ -101,17 +94,15 @@ def test_a_model_that_is_shortened_while_it_is_read_ends_no_process(tmp_path: Pa
             os.truncate(path, 0)
             return read(content)
         external_data.records = shortened
-        origin_watch._files(str(path), path, Cache(path.parent / "cache"))
+        origin_watch._file_validators(str(path), path, Cache(path.parent / "cache"))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], check=False, env=os.environ, capture_output=True, text=True
-    )
+    done = run_python("-c", textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
 
 
 def test_no_more_locations_are_read_than_a_model_may_have() -> None:
     content = b"".join(tensor(f"w{number}") for number in range(3 * MAX_FILES))
-    assert len(locations(content)) == MAX_FILES + 1
+    assert len(data_locations(content)) == MAX_FILES + 1
 
 
 def test_a_tensor_with_locations_without_end_is_no_onnx(tmp_path: Path) -> None:

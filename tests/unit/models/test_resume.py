@@ -18,6 +18,7 @@ import pytest
 from halimede.models import Cache, Fetched, FetchError, FetchReason, Stream, TransferLimits, fetch
 from halimede.models import partial_download as part_module
 from tests.origins import Handler, Origin, serving
+from tests.unit.models.archives import refusal
 from tests.waiting import patience
 
 SIZE, HALF = 3_000_000, 1_500_000
@@ -30,11 +31,6 @@ PATIENT = TransferLimits(connect_s=30, inactivity_s=30, total_s=60)
 def origin() -> Iterator[Origin]:
     with serving(BODY) as origin:
         yield origin
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 def parts(cache: Cache) -> list[str]:
@@ -152,9 +148,8 @@ async def test_a_beginning_that_was_wrong_costs_one_more_download(origin: Origin
 
 async def test_a_wrong_digest_is_refused_after_a_resume_too(origin: Origin, cache: Cache) -> None:
     await broken_off(origin, cache, "0" * 64)
-    with pytest.raises(FetchError) as caught:
-        await fetch(f"{origin.url}/model", "0" * 64, cache, limits=PATIENT)
-    assert caught.value.reason is FetchReason.DIGEST_MISMATCH
+    reason, _ = await refusal(fetch(f"{origin.url}/model", "0" * 64, cache, limits=PATIENT))
+    assert reason is FetchReason.DIGEST_MISMATCH
     assert len(origin.asked) == 3
     assert parts(cache) == []
 
@@ -191,7 +186,7 @@ async def test_what_cannot_be_relied_on_is_not_gone_on_with(
     side = next((cache.root / "parts").glob("*.json"))
     if spoil == "boot":  # what never reached the disk reads as zeros
         (tmp_path / "boot").write_text("another")
-        monkeypatch.setattr(part_module, "BOOT", tmp_path / "boot")
+        monkeypatch.setattr(part_module, "BOOT_ID", tmp_path / "boot")
     elif spoil == "record":
         side.write_bytes(b"{")
     else:
@@ -202,9 +197,8 @@ async def test_what_cannot_be_relied_on_is_not_gone_on_with(
 
 async def test_the_whole_may_not_be_too_large_whatever_was_here(origin: Origin, cache: Cache) -> None:
     await broken_off(origin, cache, DIGEST)
-    with pytest.raises(FetchError) as caught:
-        await fetch(f"{origin.url}/model", DIGEST, cache, limits=replace(PATIENT, max_bytes=SIZE - 1))
-    assert caught.value.reason is FetchReason.TOO_LARGE
+    reason, _ = await refusal(fetch(f"{origin.url}/model", DIGEST, cache, limits=replace(PATIENT, max_bytes=SIZE - 1)))
+    assert reason is FetchReason.TOO_LARGE
     assert parts(cache) == []
 
 
@@ -239,9 +233,8 @@ async def test_a_caller_brings_a_scheme_of_its_own(sha256: str, cache: Cache) ->
     whole.set()
     assert (await fetch(url, sha256, cache, limits=PATIENT, openers={"bus": opener})).path.read_bytes() == BODY
     assert asked == [(url, "", 0), (url, "", HALF)]
-    with pytest.raises(FetchError, match="bus://") as caught:
-        await fetch("ftp://h/x", "", cache, openers={"bus": opener})
-    assert caught.value.reason is FetchReason.UNSUPPORTED_SCHEME
+    reason, _ = await refusal(fetch("ftp://h/x", "", cache, openers={"bus": opener}), "bus://")
+    assert reason is FetchReason.UNSUPPORTED_SCHEME
 
 
 async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
@@ -252,6 +245,4 @@ async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
     async def opener(*_: Any) -> Any:
         yield Stream("", SIZE, blocks())
 
-    with pytest.raises(FetchError) as caught:
-        await fetch("bus://x", "", cache, openers={"bus": opener})
-    assert (caught.value.reason, caught.value.temporary) == (FetchReason.INTERRUPTED, True)
+    assert await refusal(fetch("bus://x", "", cache, openers={"bus": opener})) == (FetchReason.INTERRUPTED, True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch, probe
-from tests.unit.models.s3_world import BODY, DIGEST, PATIENT, SECRET, URL, Store, serving
-from tests.waiting import patience
+from tests.programs import run_python
+from tests.unit.models.s3_world import BODY, DIGEST, PATIENT, SECRET, URL, Store, enter, serving
 
 QUICK = TransferLimits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000_000)
 
@@ -19,14 +18,8 @@ QUICK = TransferLimits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000
 @pytest.fixture
 async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     async with serving() as store:
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
+        enter(store.environment, monkeypatch)
         yield store
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 async def failure(cache: Cache, url: str = URL, sha256: str = "", limits: TransferLimits = PATIENT) -> FetchError:
@@ -64,15 +57,28 @@ async def test_a_public_bucket_needs_no_key(store: Store, cache: Cache, monkeypa
     assert all("Authorization" not in request.headers for request in store.requests)
 
 
-async def test_a_wrong_key_is_refused(store: Store, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCESS_KEY_ID", "OTHER")
-    error = await failure(cache)
-    assert (error.reason, error.temporary) == (FetchReason.ACCESS_DENIED, False)
-
-
-async def test_what_is_not_there(store: Store, cache: Cache) -> None:
-    error = await failure(cache, "s3://models/other.onnx")
-    assert (error.reason, error.temporary) == (FetchReason.NOT_FOUND, False)
+@pytest.mark.parametrize(
+    ("environment", "asked", "reason"),
+    [
+        ({"ACCESS_KEY_ID": "OTHER"}, {}, FetchReason.ACCESS_DENIED),
+        ({}, {"url": "s3://models/other.onnx"}, FetchReason.NOT_FOUND),
+        ({}, {"limits": TransferLimits(max_bytes=1_000_000)}, FetchReason.TOO_LARGE),
+        ({}, {"sha256": "0" * 64}, FetchReason.DIGEST_MISMATCH),
+        ({"S3_ENDPOINT_URL": "http://127.0.0.1:9"}, {}, FetchReason.UNREACHABLE),
+    ],
+    ids=["a wrong key", "what is not there", "what is too large", "another digest", "nobody there"],
+)
+async def test_what_does_not_come_has_its_reason(  # noqa: PLR0917 - the columns, and fixtures
+    environment: dict[str, str],
+    asked: dict[str, Any],
+    reason: FetchReason,
+    store: Store,
+    cache: Cache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enter(environment, monkeypatch)
+    error = await failure(cache, **asked)
+    assert (error.reason, error.temporary) == (reason, reason is FetchReason.UNREACHABLE)
 
 
 async def test_a_store_in_trouble_may_be_better_later(store: Store, cache: Cache) -> None:
@@ -91,21 +97,6 @@ async def test_half_an_object_is_gone_on_with(how: str, store: Store, cache: Cac
     if how == "hangs":  # of what breaks off, the network may have lost what came last
         asked = store.requests[-1].headers
         assert (asked["Range"].startswith("bytes="), asked["If-Range"]) == (True, store.etag)
-
-
-async def test_bounds_hold(store: Store, cache: Cache) -> None:
-    error = await failure(cache, limits=TransferLimits(max_bytes=1_000_000))
-    assert (error.reason, error.temporary) == (FetchReason.TOO_LARGE, False)
-
-
-async def test_a_wrong_digest_is_refused(store: Store, cache: Cache) -> None:
-    assert (await failure(cache, sha256="0" * 64)).reason is FetchReason.DIGEST_MISMATCH
-
-
-async def test_nobody_there_may_be_better_later(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
-    error = await failure(cache)
-    assert (error.reason, error.temporary) == (FetchReason.UNREACHABLE, True)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +137,7 @@ try:
 except FetchError as error:
     print(error.reason, error.temporary, error)
 """
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)
-    ).stdout
+    said = run_python("-c", code, check=True).stdout
     assert said.startswith("NotInstalled False")
     assert 'pip install "halimede[s3]"' in said
 

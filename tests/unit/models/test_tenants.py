@@ -11,7 +11,7 @@ import pytest
 
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from tests.simulated import eventually
-from tests.unit.models.s3_world import BODY, DIGEST, KEY_ID, PATIENT, SECRET, URL, Store, serving
+from tests.unit.models.s3_world import BODY, DIGEST, KEY_ID, PATIENT, SECRET, URL, Store, enter, serving
 from tests.waiting import patience
 
 NOBODY = {"S3_ENDPOINT_URL": "http://127.0.0.1:9"}
@@ -21,11 +21,6 @@ NOBODY = {"S3_ENDPOINT_URL": "http://127.0.0.1:9"}
 async def store() -> AsyncIterator[Store]:
     async with serving() as store:
         yield store
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 class Tenant:
@@ -38,8 +33,7 @@ class Tenant:
         """Fetch; only the beginning of it may run beside another tenant's."""
         for name in ("S3_ENDPOINT_URL", "S3_USE_HTTPS", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "S3_REGION"):
             self._patch.delenv(name, raising=False)
-        for name, value in self._environment.items():
-            self._patch.setenv(name, value)
+        enter(self._environment, self._patch)
         return await fetch(url, sha256, self._cache, limits=PATIENT)
 
     async def fails(self, sha256: str = "", url: str = URL) -> FetchReason:
@@ -54,15 +48,11 @@ def tenant(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[s
 
 
 Tenants = Callable[[Mapping[str, str]], Tenant]
-OTHERS: list[dict[str, str]] = [
-    NOBODY,
-    {"ACCESS_KEY_ID": "OTHER"},
-    {"SECRET_ACCESS_KEY": "guessed"},
-    {"S3_REGION": "eu-west-1"},
-]
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize(
+    "other", [NOBODY, {"ACCESS_KEY_ID": "OTHER"}, {"SECRET_ACCESS_KEY": "guessed"}, {"S3_REGION": "eu-west-1"}]
+)
 async def test_a_store_in_trouble_gives_nobody_anothers_model(
     other: dict[str, str], store: Store, tenant: Tenants
 ) -> None:

@@ -15,12 +15,10 @@ from aiohttp import encode_basic_auth, web
 
 from halimede.models import AddressPolicy, FetchError, FetchReason, TransferLimits
 from halimede.models.upload import Uploaded, upload
+from tests.ports import serve_app
+from tests.unit.models.s3_world import BODY, DIGEST, PATIENT, SECRET, enter, environment_of
 
-BODY = os.urandom(3_000_000)
-DIGEST = hashlib.sha256(BODY).hexdigest()
 BIG = os.urandom(20_000_000)
-PATIENT = TransferLimits(connect_s=30, inactivity_s=30, total_s=60)
-SECRET = "hunter2"
 
 
 class Store:
@@ -82,14 +80,8 @@ async def store() -> AsyncIterator[Store]:
     app.router.add_put("/{path:.*}", store.put)
     app.router.add_post("/{path:.*}", store.post)
     app.router.add_head("/{path:.*}", store.head)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert site._server
-    store.url = f"127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]
-    yield store
-    await runner.cleanup()
+    async with serve_app(app) as store.url:
+        yield store
 
 
 @pytest.fixture
@@ -206,35 +198,25 @@ async def test_a_file_that_changes_on_its_way_does_not_arrive(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("url", "reason"),
+    ("file", "url", "reason"),
     [
-        ("ftp://x/y", FetchReason.UNSUPPORTED_SCHEME),
-        ("relative", FetchReason.UNSUPPORTED_SCHEME),
-        ("s3://b", FetchReason.INVALID_URL),
+        ("model.onnx", "ftp://x/y", FetchReason.UNSUPPORTED_SCHEME),
+        ("model.onnx", "relative", FetchReason.UNSUPPORTED_SCHEME),
+        ("model.onnx", "s3://b", FetchReason.INVALID_URL),
+        ("model.onnx", "FOLDER/model.onnx/below", FetchReason.NOT_WRITABLE),
+        ("nothing", "/x", FetchReason.NOT_FOUND),
+        ("empty", "/x", FetchReason.NOT_FOUND),
     ],
 )
-async def test_urls_that_lead_nowhere(url: str, reason: FetchReason, model: Path) -> None:
-    assert (await failure(model, url)).reason is reason
-
-
-async def test_what_cannot_be_sent(model: Path, tmp_path: Path) -> None:
+async def test_what_cannot_be_sent(file: str, url: str, reason: FetchReason, model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert (await failure(tmp_path / "nothing", "/x")).reason is FetchReason.NOT_FOUND
-    assert (await failure(tmp_path / "empty", "/x")).reason is FetchReason.NOT_FOUND
+    assert (await failure(tmp_path / file, url.replace("FOLDER", str(tmp_path)))).reason is reason
     assert (await failure(model, "/x", limits=TransferLimits(max_bytes=10))).reason is FetchReason.TOO_LARGE
-    assert (await failure(model, f"{model}/below")).reason is FetchReason.NOT_WRITABLE
 
 
 @pytest.fixture
 def s3(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    environment = {
-        "S3_ENDPOINT_URL": store.url,
-        "S3_USE_HTTPS": "0",
-        "ACCESS_KEY_ID": "ID",
-        "SECRET_ACCESS_KEY": SECRET,
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    enter(environment_of(store.url), monkeypatch)
     return store
 
 
@@ -255,9 +237,7 @@ async def test_s3_in_parts(tmp_path: Path, s3: Store) -> None:
 
 
 async def test_s3_refusals(model: Path, s3: Store) -> None:
-    s3.statuses = [403]
-    assert (await failure(model, "s3://models/m")).reason is FetchReason.ACCESS_DENIED
-    s3.statuses = [404]
-    assert (await failure(model, "s3://models/m")).reason is FetchReason.NOT_FOUND
-    s3.statuses = [500] * 3
-    assert (await failure(model, "s3://models/m")).reason is FetchReason.UNREACHABLE
+    reasons = {403: FetchReason.ACCESS_DENIED, 404: FetchReason.NOT_FOUND, 500: FetchReason.UNREACHABLE}
+    for status, reason in reasons.items():
+        s3.statuses = [status] * 3
+        assert (await failure(model, "s3://models/m")).reason is reason

@@ -26,8 +26,6 @@ def id_of(camera: str, index: int) -> str:
 
 
 class Made:
-    """A run under construction."""
-
     def __init__(self, fps: float = 6.0) -> None:
         self.fps = fps
         self.sent: dict[str, Sent] = {}

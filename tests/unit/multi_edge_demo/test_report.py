@@ -41,8 +41,7 @@ def test_the_page_is_one_file_that_loads_nothing() -> None:
     made = told()
     text = page.page(made, report.figures(made))
     found = HtmlPage(text)
-    assert found.mistakes == []
-    assert found.external == []
+    assert (found.mistakes, found.external) == ([], [])
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.search(r"\$[a-z]", text), "a place of the template was left open"
     assert text.count("<canvas") == 3
@@ -53,8 +52,7 @@ def test_the_page_is_one_file_that_loads_nothing() -> None:
 def test_a_camera_that_was_too_late_for_an_instant_is_shown_without_an_answer() -> None:
     made = told(late_camera="west")
     text = page.page(made, report.figures(made))
-    assert text.count('class="instant"') == 3
-    assert text.count("too late to be fused") == 3
+    assert (text.count('class="instant"'), text.count("too late to be fused")) == (3, 3)
 
 
 def test_names_of_a_run_cannot_break_out_of_the_page() -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
-from halimede.bus import Announce, Bus, Packet
+from halimede.bus import Bus, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.worker.membership import Membership, peer_will
 from halimede.worker.session_failover import SessionFailover
 from halimede.worker.session_names import session_client_id, session_name
 from halimede.worker.sources.base import SourceContext
 from halimede.worker.sources.camera_topics import CameraSource
+from tests.unit.multiedge.world import Running
 
 NS, SERVICE, GROUP = "default", "lobby", "lobby.test"
 #: the session key of the service
@@ -24,15 +25,13 @@ KEY = "0123456789abcdef" * 2
 ROOM, KEPT_S = 4, 60
 
 
-class Node:
+class Node(Running):
     """One member. It keeps what it is given until ``answer``, or answers at once while ``quick``."""
 
     def __init__(self, site: Site, name: str, *cameras: str) -> None:
         self.site, self.name = site, name
         self.quick = True
         self.waiting: list[tuple[int, Callable[[], None]]] = []
-        self.stop = asyncio.Event()
-        self.buses: list[MemoryBus] = []
         self.up = asyncio.Event()
         self._cameras = list(cameras) or [name]
         self.intake = session_name(f"intake.{NS}.{name}", self._cameras, "u-1", KEY)
@@ -41,19 +40,10 @@ class Node:
         self.peers: Membership
         self.takeover: SessionFailover
         self.source: CameraSource
-        self.task = asyncio.create_task(self._run())
+        super().__init__(asyncio.Event(), asyncio.create_task(self._run()))
 
-    def connect(
-        self,
-        client_id: str,
-        *,
-        announce: Announce | None = None,
-        receive_maximum: int | None = None,
-        session_s: int = 0,
-    ) -> Bus:
-        bus = MemoryBus(
-            client_id, self.site.broker, announce, receive_maximum=receive_maximum or 1000, session_s=session_s
-        )
+    def connect(self, client_id: str, *, receive_maximum: int | None = None, **options: Any) -> MemoryBus:
+        bus = MemoryBus(client_id, self.site.broker, receive_maximum=receive_maximum or 1000, **options)
         self.buses.append(bus)
         return bus
 
@@ -71,7 +61,7 @@ class Node:
             async with asyncio.TaskGroup() as group:
                 saying = group.create_task(self.peers.run())
                 guarding = group.create_task(self.takeover.run(self.stop))
-                await self.peers.handed_back(2)
+                await self.peers.wait_handed_back(2)
                 self.source = CameraSource(
                     SourceContext(
                         NS, GROUP, FrameSourceSpec(cameras=self._cameras), self._frames, bus.dead_letter, durable=True
@@ -108,19 +98,6 @@ class Node:
         self.site.answers.setdefault(number, []).append(self.name)
         answered()
 
-    async def kill(self) -> None:
-        """Die: what it had is never answered."""
-        for bus in self.buses:
-            bus.cut()
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-
-    async def end(self) -> None:
-        """Stop in order."""
-        self.stop.set()
-        await self.task
-
 
 class Site:
     """A broker, nodes on it, and who answered which frame."""
@@ -132,7 +109,6 @@ class Site:
         self._sent = 0
 
     async def node(self, name: str, *cameras: str) -> Node:
-        """Start a node."""
         node = Node(self, name, *cameras)
         self.nodes.append(node)
         waiting = asyncio.create_task(node.up.wait())
@@ -151,11 +127,9 @@ class Site:
             self._sent += 1
 
     def answered(self) -> bool:
-        """Whether every frame is answered."""
         return set(self.answers) == set(range(self._sent))
 
     def by(self) -> Counter[str]:
-        """Count answers by node."""
         return Counter(name for names in self.answers.values() for name in names)
 
 

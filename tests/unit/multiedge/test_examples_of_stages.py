@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from halimede.inference import Model
 from halimede.messages import Frame, Prediction
 from halimede.multiedge import Finding, Item, JointTools, Parameters, Tools, create
 from halimede.multiedge.application import StagesModel
-from tests.staged import a_picture, open_models
+from tests.staged import a_picture
 
 STAGES = Path(__file__).parents[3] / "examples" / "stages"
 SECOND_NS = 1_000_000_000
@@ -44,9 +45,8 @@ def answer(model: StagesModel, *pictures: np.ndarray, camera: str = "cam0") -> l
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    opened = open_models(tmp_path_factory.mktemp("models"))
-    return {"model": opened["weigher"], "detector": opened["spotter"]}
+def models(models: Mapping[str, Model]) -> dict[str, Model]:
+    return {"model": models["weigher"], "detector": models["spotter"]}
 
 
 class TestCount:
@@ -81,10 +81,8 @@ class TestCount:
         assert not joint.due(101.1).fused
         (told,) = joint.due(joint.next_due()).fused
         assert (told.instant, told.label, told.value, told.missing) == (7.0, "2", {"bright": 2}, ["cam2"])
-        assert [(each.camera, each.worker, each.label) for each in told.sources] == [
-            ("cam0", "west", "1"),
-            ("cam1", "east", "1"),
-        ]
+        sources = [(each.camera, each.worker, each.label) for each in told.sources]
+        assert sources == [("cam0", "west", "1"), ("cam1", "east", "1")]
         assert joint.next_due() is None
 
     def test_a_frame_that_comes_too_late_is_answered_and_changes_nothing(self, made):
@@ -122,15 +120,14 @@ class TestBlur:
         assert said.label == "dark"
         assert len(np.unique(inside.reshape(-1, 3), axis=0)) == 6  # 2 x 3 cells
         np.testing.assert_allclose(inside.mean((0, 1)), picture[10:40, 40:60].mean((0, 1)), atol=1)
-        np.testing.assert_array_equal(
-            np.delete(after, range(40, 60), axis=1), np.delete(picture, range(40, 60), axis=1)
-        )
+        changed, original = (np.delete(each, range(40, 60), axis=1) for each in (after, picture))
+        np.testing.assert_array_equal(changed, original)
 
     @pytest.mark.parametrize("size", [(1, 1), (7, 5), (5, 7), (6, 100)])
     @pytest.mark.parametrize("channels", [(), (1,), (3,)])
     def test_any_part_becomes_coarse(self, models, monkeypatch, size, channels):
         make("blur", models, monkeypatch)
-        from blur import coarse
+        from blur import coarse  # type: ignore[import-not-found]
 
         part = np.random.default_rng(1).integers(0, 256, (*size, *channels), np.uint8)
         blurred = coarse(part, 2)

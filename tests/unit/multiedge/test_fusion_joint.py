@@ -44,8 +44,7 @@ def test_all_of_an_instant_get_one_answer_and_everybody_is_told_once(tmp_path):
     assert set(said.answers) == {b"left/-4", b"middle/0", b"right/4"}
     assert {answer.label for answer in said.answers.values()} == {"cat"}
     (fused,) = said.fused
-    assert (fused.label, fused.rule, fused.missing) == ("cat", "product", [])
-    assert fused.instant == NOON / 1e9
+    assert (fused.label, fused.rule, fused.missing, fused.instant) == ("cat", "product", [], NOON / 1e9)
     assert [(s.camera, s.label, s.offset_ms) for s in fused.sources] == [
         ("left", "dog", -4), ("middle", "cat", 0), ("right", "cat", 4)]  # fmt: skip
     assert sum(fused.value.values()) == pytest.approx(1)
@@ -63,8 +62,7 @@ def test_what_is_there_is_answered_when_the_time_is_over(tmp_path):
     assert not joint.due(0.19).answers
     said = joint.due(0.2)
     assert said.answers[b"left/0"].label == "dog"
-    assert said.fused[0].missing == ["middle"]
-    assert said.answers[b"left/0"].value["missing"] == ["middle"]
+    assert said.fused[0].missing == said.answers[b"left/0"].value["missing"] == ["middle"]
 
 
 def test_a_late_finding_is_answered_with_all_that_is_known_and_changes_nothing_for_others(tmp_path):
@@ -82,8 +80,7 @@ def test_a_finding_that_comes_again_after_a_takeover_counts_once(tmp_path):
     joint = fusion(tmp_path, ("left", "right"), rule="vote")
     joint.take([seen("left", [0.4, 0.6, 0.0], key="a"), seen("left", [0.4, 0.6, 0.0], key="b")], 0.0)
     said = joint.take([seen("right", [0.9, 0.1, 0.0])], 0.0)
-    assert said.answers[b"a"] == said.answers[b"b"]
-    assert said.fused[0].score == 0.5
+    assert (said.answers[b"a"], said.fused[0].score) == (said.answers[b"b"], 0.5)
     assert len(said.fused[0].sources) == 2
     again = joint.take([seen("left", [0.4, 0.6, 0.0], key="c")], 0.1)
     assert again.answers == {b"c": said.answers[b"a"]}
@@ -105,9 +102,8 @@ def test_who_names_no_class_keeps_boxes_and_gets_the_others_answer(tmp_path):
     boxes = [Box(1, 2, 3, 4, 0.5)]
     blind = Finding(b"x", "right", "w", "n", 0, NOON, Prediction(boxes=boxes))
     said = joint.take([seen("left", [0.6, 0.4, 0.0]), blind], 0.0)
-    assert said.answers[b"x"].label == "cat"
-    assert said.answers[b"x"].boxes == boxes
-    assert said.answers[b"x"].probabilities is None
+    answer = said.answers[b"x"]
+    assert (answer.label, answer.boxes, answer.probabilities) == ("cat", boxes, None)
     later = Finding(b"y", "right", "w", "n", 1, NOON + 99 * MS, Prediction(boxes=boxes))
     joint.take([later], 1.0)
     said = joint.due(2.0)

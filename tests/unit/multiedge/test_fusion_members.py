@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from halimede import topics
 from halimede.api.deferral import Parameter
@@ -17,8 +18,8 @@ from halimede.bus.memory import MemoryBus
 from halimede.frames import new_frame, pack
 from halimede.messages import Fused
 from halimede.multiedge.settings import MemberSettings
-from tests.simulated import eventually, simulated
-from tests.unit.multiedge.world import NS, Members
+from tests.simulated import eventually
+from tests.unit.multiedge.world import NS, Members, members
 
 NOON_NS = 1_795_262_400_000_000_000
 CAMERAS = {"a": "cam0", "b": "cam1", "c": "cam2"}
@@ -41,10 +42,9 @@ class Scene(Members):
         await camera.subscribe(topics.FUSED.filter(), fused)
 
     def member_settings(self, name: str, application: str, **changes: Any) -> MemberSettings:
-        made = super().member_settings(name, application, **changes)
         source = FrameSourceSpec(cameras=[CAMERAS[name]])
-        worker = replace(made.worker, source=source)
-        return replace(made, worker=worker, application=FUSION, cameras=tuple(CAMERAS.values()))
+        made = super().member_settings(name, application, source=source, **changes)
+        return replace(made, application=FUSION, cameras=tuple(CAMERAS.values()))
 
     async def film(self, values: dict[str, int], instant: int) -> list[str]:
         """Have cameras take a picture each at one time; return the frames' ids."""
@@ -57,14 +57,12 @@ class Scene(Members):
         return frames
 
 
-@simulated
+@pytest.mark.simulated
 async def test_every_frame_of_an_instant_gets_what_the_sources_say_together(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    async with MemoryBus("camera", scene.broker) as camera:
-        await scene.listen(camera)
+    async with members(tmp_path, Scene) as scene:
         running = {name: await scene.start(name, "fusion") for name in CAMERAS}
         ids = await scene.film({"cam0": 10, "cam1": 12, "cam2": 12}, 0)
-        results = [await scene.answer(id_) for id_ in ids]
+        results = await scene.answers(ids)
         assert {(result.by, result.label) for result in results} == {("joint", "12")}
         assert [result.edge.label for result in results if result.edge] == ["10", "12", "12"]
         await eventually(lambda: len(scene.fused) == 1)
@@ -78,11 +76,8 @@ async def test_every_frame_of_an_instant_gets_what_the_sources_say_together(tmp_
         assert result.prediction.value["missing"] == ["cam0", "cam2"]
 
         # the worker where findings come together dies: the next one goes on, with what comes from now on
-        await running.pop("a").kill()
+        await running["a"].kill()
         await eventually(lambda: "a" not in scene.peers)
         ids = await scene.film({"cam1": 14, "cam2": 14}, 2)
-        assert {((await scene.answer(id_)).by, (await scene.answer(id_)).label) for id_ in ids} == {("joint", "14")}
-        for each in running.values():
-            each.stop.set()
-            await each.task
-        assert set(scene.copies.values()) == {1}
+        assert {(result.by, result.label) for result in await scene.answers(ids)} == {("joint", "14")}
+    assert set(scene.copies.values()) == {1}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halimede.calibration.temperature import calibrate
 from halimede.messages import Box, Prediction
-from halimede.multiedge.fusion.class_distribution import RULES, read, together
+from halimede.multiedge.fusion.class_distribution import RULES, align_classes, read
 
 ONES = np.ones(3)
 distributions = st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda v: sum(v) > 0.01)
@@ -28,17 +28,13 @@ def said(probabilities: list[float], labels: list[str] | None = None) -> Predict
 
 def test_two_that_are_unsure_outvote_one_and_a_sure_one_outweighs_them():
     views = rows([0.4, 0.6, 0], [0.45, 0.55, 0], [0.99, 0.01, 0])
-    assert RULES["vote"](views, ONES)[0] == 1
-    assert RULES["product"](views, ONES)[0] == 0
-    assert RULES["max"](views, ONES)[0] == 0
+    assert {name: rule(views, ONES)[0] for name, rule in RULES.items()} == {"vote": 1, "product": 0, "max": 0}
 
 
 def test_weights_count():
     views = rows([0.9, 0.1, 0], [0.9, 0.1, 0], [0.1, 0.9, 0])
     for rule in RULES.values():
-        assert rule(views, ONES)[0] == 0
-        assert rule(views, np.array([1, 1, 9.0]))[0] == 1
-        assert rule(views, np.array([0, 0, 1.0]))[0] == 1
+        assert [rule(views, np.array(weights))[0] for weights in ([1.0, 1, 1], [1, 1, 9.0], [0, 0, 1.0])] == [0, 1, 1]
 
 
 def test_of_equal_votes_the_surer_voters_win():
@@ -52,8 +48,7 @@ def test_the_product_is_that_of_independent_sources():
 
 
 def test_no_source_alone_can_say_that_a_class_is_impossible():
-    views = rows([0, 1, 0], *[[0.999, 0.001, 0]] * 3)
-    assert RULES["product"](views, np.ones(4))[0] == 0
+    assert RULES["product"](rows([0, 1, 0], *[[0.999, 0.001, 0]] * 3), np.ones(4))[0] == 0
 
 
 def test_temperature_makes_less_sure_or_surer_and_changes_no_choice():
@@ -74,17 +69,17 @@ def test_every_rule_gives_a_distribution_whose_best_class_some_source_named_poss
 
 
 def test_models_whose_classes_stand_in_another_order_are_compared_by_name():
-    names, matrix = together(
-        [read(said([0.7, 0.2, 0.1], ["a", "b", "c"])), read(said([0.5, 0.4, 0.1], ["c", "a", "d"]))]
-    )
+    answers = said([0.7, 0.2, 0.1], ["a", "b", "c"]), said([0.5, 0.4, 0.1], ["c", "a", "d"])
+    names, matrix = align_classes([*map(read, answers)])
     assert names == ("a", "b", "c", "d")
     assert matrix == pytest.approx(np.array([[0.7, 0.2, 0.1, 0], [0.4, 0, 0.5, 0.1]]))
 
 
 def test_a_label_and_a_score_leave_the_rest_to_the_classes_that_others_name():
-    names, matrix = together([read(Prediction(label="b", score=0.8)), read(said([0.5, 0.3, 0.2], ["a", "b", "c"]))])
+    answers = Prediction(label="b", score=0.8), said([0.5, 0.3, 0.2], ["a", "b", "c"])
+    names, matrix = align_classes([*map(read, answers)])
     assert dict(zip(names, matrix[0], strict=True)) == pytest.approx({"b": 0.8, "a": 0.1, "c": 0.1})
-    names, matrix = together([read(Prediction(label="b", score=0.8))])
+    names, matrix = align_classes([read(Prediction(label="b", score=0.8))])
     assert names == ("b",)
     assert matrix[0] == pytest.approx([1])
 

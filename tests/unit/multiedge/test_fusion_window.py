@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,21 +23,20 @@ def finding(camera: str, ms: float, sequence: int = 0, key: bytes = b"") -> Find
     return Finding(key, camera, f"w-{camera}", "edge0", sequence, captured, Prediction(label="x"))
 
 
-def window(**given_: object) -> Window:
-    settings = {"spread_ns": 50 * MS, "wait_s": 0.5, "absent_s": 5.0, "limit": 8, "cameras": CAMERAS, **given_}
-    return Window(**settings)  # type: ignore[arg-type]
+def window(*cameras: str, limit: int = 8) -> Window:
+    return Window(spread_ns=50 * MS, wait_s=0.5, absent_s=5.0, limit=limit, cameras=cameras or CAMERAS)
 
 
 def put(to: Window, camera: str, ms: float, now: float = 0.0, *, sequence: int = 0, key: bytes = b"") -> str:
     return to.add(finding(camera, ms, sequence, key), camera, 0, now)[0]
 
 
-def closed(of: Window, now: float) -> list[dict[str, float]]:
-    return [times(instant) for instant in of.ready(now)]
-
-
 def times(instant: Instant) -> dict[str, float]:
     return {camera: (entry.name[1] - NOON) / MS for camera, entry in instant.entries.items()}
+
+
+def closed(of: Window, now: float) -> list[dict[str, float]]:
+    return [times(instant) for instant in of.ready(now)]
 
 
 def test_an_instant_is_complete_when_all_cameras_are_there():
@@ -59,39 +59,35 @@ def test_what_does_not_come_is_waited_for_until_the_time_is_over():
     assert of.missing_cameras(instant) == ["middle", "right"]
 
 
-def test_pictures_further_apart_than_the_window_are_two_instants():
-    of = window(cameras=("left", "right"))
-    put(of, "left", 0)
-    put(of, "right", 50.001)
-    assert closed(of, 1.0) == [{"left": 0}, {"right": 50.001}]
-
-
-def test_no_two_of_an_instant_are_further_apart_than_the_window():
-    of = window()
-    put(of, "middle", 0)
-    put(of, "left", -30)
-    put(of, "right", 30)  # near enough to the middle one, not to the left one
-    assert closed(of, 1.0) == [{"middle": 0, "left": -30}, {"right": 30}]
-
-
-def test_the_nearest_instant_is_taken_that_has_nothing_of_the_camera():
-    of = window(cameras=("left", "right"))
-    for ms in (0, 40, 80):
-        put(of, "left", ms)
-    for ms in (41, 1, 79):
-        put(of, "right", ms)
-    assert closed(of, 0.0) == [{"left": 0, "right": 1}, {"left": 40, "right": 41}, {"left": 80, "right": 79}]
-
-
-def test_two_pictures_of_one_camera_are_never_one_instant():
-    of = window(cameras=("left",))
-    put(of, "left", 0)
-    put(of, "left", 1, sequence=1)
-    assert closed(of, 0.0) == [{"left": 0}, {"left": 1}]
+@pytest.mark.parametrize(
+    ("cameras", "pictures", "instants"),
+    [
+        (("left", "right"), [("left", 0), ("right", 50.001)], [{"left": 0}, {"right": 50.001}]),
+        # the right one is near enough to the middle one, not to the left one
+        (CAMERAS, [("middle", 0), ("left", -30), ("right", 30)], [{"middle": 0, "left": -30}, {"right": 30}]),
+        (
+            ("left", "right"),
+            [("left", 0), ("left", 40), ("left", 80), ("right", 41), ("right", 1), ("right", 79)],
+            [{"left": 0, "right": 1}, {"left": 40, "right": 41}, {"left": 80, "right": 79}],
+        ),
+        (("left",), [("left", 0), ("left", 1)], [{"left": 0}, {"left": 1}]),
+    ],
+    ids=[
+        "no pictures further apart than the window",
+        "no two further apart than the window",
+        "the nearest that has nothing of the camera",
+        "never two pictures of one camera",
+    ],
+)
+def test_which_pictures_are_one_instant(cameras, pictures, instants):
+    of = window(*cameras)
+    for sequence, (camera, ms) in enumerate(pictures):
+        put(of, camera, ms, sequence=sequence)
+    assert closed(of, 1.0) == instants
 
 
 def test_a_camera_that_is_silent_for_long_is_not_waited_for_until_it_is_back():
-    of = window(cameras=("left", "right"))
+    of = window("left", "right")
     put(of, "right", 0)
     put(of, "left", 0)
     assert len(closed(of, 0.0)) == 1
@@ -106,7 +102,7 @@ def test_a_camera_that_is_silent_for_long_is_not_waited_for_until_it_is_back():
 
 
 def test_a_camera_of_which_later_pictures_come_has_none_of_this_instant():
-    of = window(cameras=("fast", "slow"))
+    of = window("fast", "slow")
     put(of, "slow", 0)
     put(of, "fast", 100)
     assert closed(of, 0.0) == []
@@ -115,7 +111,7 @@ def test_a_camera_of_which_later_pictures_come_has_none_of_this_instant():
 
 
 def test_a_late_finding_is_told_its_instant():
-    of = window(cameras=("left", "right"))
+    of = window("left", "right")
     put(of, "left", 0)
     assert len(closed(of, 0.5)) == 1
     place, instant = of.add(finding("right", 10), "right", 0, 0.6)
@@ -126,7 +122,7 @@ def test_a_late_finding_is_told_its_instant():
 
 
 def test_a_finding_that_comes_again_is_known_open_and_closed():
-    of = window(cameras=("left", "right"))
+    of = window("left", "right")
     assert put(of, "left", 0, key=b"a") == "joined"
     assert put(of, "left", 0, key=b"b") == "repeated"
     assert put(of, "left", 0, key=b"a") == "repeated"
@@ -137,7 +133,7 @@ def test_a_finding_that_comes_again_is_known_open_and_closed():
 
 
 def test_a_clock_that_is_ahead_is_set_right():
-    of = window(cameras=("left", "right"))
+    of = window("left", "right")
     of.add(finding("left", 0), "left", 0, 0.0)
     of.add(finding("right", 3_600_010), "right", 3_600_000 * MS, 0.0)
     (instant,) = of.ready(0.0)
@@ -145,7 +141,7 @@ def test_a_clock_that_is_ahead_is_set_right():
 
 
 def test_everything_is_bounded():
-    of = window(limit=8, cameras=("left", "right"))
+    of = window("left", "right")
     ended = 0
     for i in range(100):
         put(of, "left", 1000 * i, sequence=i)
@@ -162,7 +158,7 @@ def test_everything_is_bounded():
 
 
 def test_a_camera_nobody_has_listed_is_forgotten_when_it_is_gone():
-    of = window(cameras=("left",))
+    of = window("left")
     put(of, "guest", 0)
     (instant,) = of.ready(0.5)
     assert of.missing_cameras(instant) == ["left"]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import numpy as np
+import pytest
 
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -18,7 +19,7 @@ from halimede.multiedge.joint_server import JointServer
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelStuckError, ModelThread
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 
 NS, SERVICE = "default", "lobby"
 HANGS_S = 15
@@ -92,6 +93,9 @@ class Desk:
         await eventually(lambda: id_ in self.replies or self.task.done())
         return self.replies[id_]
 
+    async def answers_others(self) -> bool:
+        return (await self.answer(await self.send("good"))).prediction.label == "said"
+
 
 @contextlib.asynccontextmanager
 async def desk(limit_s: float = 60.0) -> AsyncIterator[Desk]:
@@ -101,16 +105,8 @@ async def desk(limit_s: float = 60.0) -> AsyncIterator[Desk]:
     async with MemoryBus("j", broker) as bus, MemoryBus("e", broker) as asker, ModelThread("joint") as thread:
         await bus.wait_connected(1)
         await asker.wait_connected(1)
-        made = JointServer(
-            bus,
-            joint,
-            channel,
-            thread,
-            decides=lambda: True,
-            changed=lambda: None,
-            node_of=lambda worker: worker,
-            limit_s=limit_s,
-        )
+        answers = {"decides": lambda: True, "changed": lambda: None, "node_of": lambda worker: worker}
+        made = JointServer(bus, joint, channel, thread, **answers, limit_s=limit_s)
         task = asyncio.create_task(made.run())
         it = Desk(joint, made, asker, task)
 
@@ -127,40 +123,39 @@ async def desk(limit_s: float = 60.0) -> AsyncIterator[Desk]:
             await asyncio.wait([task])
 
 
-@simulated
+@pytest.mark.simulated
 async def test_an_answer_that_cannot_be_written_fails_alone() -> None:
     async with desk() as d:
-        bad, good = await d.send("unwritable"), await d.send("good")
+        bad = await d.send("unwritable")
+        assert await d.answers_others()
         assert (await d.answer(bad)).error == "failed"
-        assert (await d.answer(good)).prediction.label == "said"
-        again = await d.send("unwritable")
-        assert (await d.answer(again)).error == "failed"
+        assert (await d.answer(await d.send("unwritable"))).error == "failed"
 
 
-@simulated
+@pytest.mark.simulated
 async def test_decisions_that_cannot_be_followed_and_a_gallery_that_cannot_be_told_stop_nobody() -> None:
     async with desk() as d:
         address = topics.TRACK.at(ns=NS, service=SERVICE)
         await d.asker.publish(address, Track(identity="one", sighting=SIGHTING, embedding=b"x" * 7))
         await asyncio.sleep(0.1)
         assert not await d.joining.send_state("other")
-        assert (await d.answer(await d.send("good"))).prediction.label == "said"
+        assert await d.answers_others()
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_joint_that_fails_at_what_is_due_is_not_asked_without_a_pause() -> None:
     async with desk() as d:
         await d.answer(await d.send("spoil"))
         before = len(d.joint.calls)
         await asyncio.sleep(10)
         assert 1 <= len(d.joint.calls) - before <= 20
-        assert (await d.answer(await d.send("good"))).prediction.label == "said"
+        assert await d.answers_others()
         d.joint.spoilt = "next"
         await asyncio.sleep(2)
-        assert (await d.answer(await d.send("good"))).prediction.label == "said"
+        assert await d.answers_others()
 
 
-@simulated
+@pytest.mark.simulated
 async def test_findings_that_a_joint_forgets_take_no_place_for_ever() -> None:
     async with desk() as d:
         for _ in range(joint_server.CAPACITY):
@@ -169,11 +164,11 @@ async def test_findings_that_a_joint_forgets_take_no_place_for_ever() -> None:
         assert (await d.answer(await d.send("good"))).error == "overloaded"
         await asyncio.sleep(3)
         assert d.joining.load().credits == joint_server.CAPACITY
-        assert (await d.answer(await d.send("good"))).prediction.label == "said"
+        assert await d.answers_others()
         assert await d.joining.drain(1)
 
 
-@simulated
+@pytest.mark.simulated
 async def test_large_findings_are_refused_before_memory_is_full() -> None:
     async with desk() as d:
         for _ in range(100):
@@ -181,7 +176,7 @@ async def test_large_findings_are_refused_before_memory_is_full() -> None:
         await eventually(lambda: d.joining.refused > 0)
         assert d.joining.load().queued <= joint_server.CAPACITY_BYTES // (1024 * 1024)
         await asyncio.sleep(3)
-        assert (await d.answer(await d.send("good"))).prediction.label == "said"
+        assert await d.answers_others()
 
 
 async def test_a_joint_that_hangs_ends_its_worker_and_is_not_waited_for() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from halimede.multiedge import Parameters, create
 from halimede.multiedge.show import graph
-from tests.waiting import patience
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,9 +26,10 @@ def test_a_graph_is_one_line_and_what_each_part_does():
 
 def test_parameters_change_the_graph():
     assert "source -> detect -> crop" in shown("reid")
-    assert "a peer that would be done sooner" in shown("balance")
-    assert "a peer that would be done sooner" not in shown("balance", share="false")
-    assert "=>" not in shown("balance")
+    balance, sooner = shown("balance"), "a peer that would be done sooner"
+    assert sooner in balance
+    assert sooner not in shown("balance", share="false")
+    assert "=>" not in balance
 
 
 def test_parameters_that_a_stage_refuses_are_named():
@@ -49,8 +48,7 @@ def test_parameters_that_a_stage_refuses_are_named():
     ],
 )
 def test_the_program_says_what_is_wrong_without_a_traceback(arguments, status, text):
-    command = [sys.executable, "-m", "halimede.multiedge.show", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(60), check=False)
+    ended = run_python("-m", "halimede.multiedge.show", *arguments, cwd=ROOT)
     assert ended.returncode == status
     assert text in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +34,14 @@ class Pixel:
         return {"label": str(int(np.asarray(data).flat[0])), "probabilities": [1.0]}
 
 
+class Slow(Pixel):
+    """Takes its time, in which the model's thread is busy."""
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        time.sleep(0.005)
+        return super().predict(data)
+
+
 @dataclass
 class Running:
     """One worker that runs: ``stop`` ends it in order, ``kill`` as a crash would."""
@@ -48,6 +57,11 @@ class Running:
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
+    async def end(self) -> None:
+        self.stop.set()
+        if not self.task.cancelled():
+            await self.task
+
 
 class Members(World):
     """A broker, members and perhaps a joint on it, a camera, and who listens to what they say."""
@@ -56,15 +70,12 @@ class Members(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.running: list[Running] = []
         self.peers: dict[str, Peer] = {}
         self.tracks: list[Track] = []
 
     async def listen(self, camera: MemoryBus) -> None:
         await super().listen(camera)
-
-        async def result(delivery: Delivery[Result]) -> None:
-            self.copies[delivery.body.id] += 1
-            self.results.setdefault(delivery.body.id, delivery.body)
 
         async def peer(delivery: Delivery[Peer]) -> None:
             self.peers[delivery.names["worker"]] = delivery.body
@@ -75,7 +86,7 @@ class Members(World):
         async def track(delivery: Delivery[Track]) -> None:
             self.tracks.append(delivery.body)
 
-        await camera.subscribe(topics.MULTI_RESULT.filter(), result)
+        await camera.subscribe(topics.MULTI_RESULT.filter(), self.on_result)
         await camera.subscribe(topics.PEER.filter(), peer, cleared=gone)
         await camera.subscribe(topics.TRACK.filter(), track)
 
@@ -98,10 +109,9 @@ class Members(World):
         stop = asyncio.Event()
         mine: list[MemoryBus] = []
 
-        def connect(client_id: str, **options: Any) -> Any:
-            bus = self.connect(client_id, **options)
-            mine.append(bus)
-            return bus
+        def connect(client_id: str, **options: Any) -> MemoryBus:
+            mine.append(self.connect(client_id, **options))
+            return mine[-1]
 
         model = None if name == "joint" else self.model
         task = asyncio.create_task(serve(settings.worker, connect, stop, model, job))
@@ -109,15 +119,25 @@ class Members(World):
         if task.done():
             await task
         await eventually(lambda: name in self.peers)
-        return Running(stop, task, mine)
+        self.running.append(Running(stop, task, mine))
+        return self.running[-1]
+
+    async def answers(self, ids: Iterable[str]) -> list[Result]:
+        return [await self.answer(id_) for id_ in ids]
+
+
+M = TypeVar("M", bound=Members)
 
 
 @contextlib.asynccontextmanager
-async def members(folder: Path) -> AsyncIterator[Members]:
-    made = Members(folder)
+async def members(folder: Path, kind: Callable[[Path], M] = Members) -> AsyncIterator[M]:  # type: ignore[assignment]
+    """Run members of a service; those that still run at the end stop in order."""
+    made = kind(folder)
     async with MemoryBus("camera", made.broker) as camera:
         await made.listen(camera)
         yield made
+        for running in made.running:
+            await running.end()
 
 
 __all__ = ["NS", "SERVICE", "Members", "Running", "members"]

@@ -102,3 +102,11 @@ def test_every_family_is_read_by_prometheus_own_parser() -> None:
     assert total.value == pytest.approx(0.003)
     assert families["halimede_build_info"].samples[0].labels["role"] == "test"
     assert "process_resident_memory_bytes" in families
+
+
+def test_each_check_is_a_metric_that_shows_whether_it_passes() -> None:
+    health = Health()
+    health.live("model", lambda: "")
+    health.ready("broker", lambda: "not connected")
+    (states,) = health.metrics()
+    assert {sample.labels["check"]: sample.value for sample in states.samples} == {"model": 1.0, "broker": 0.0}

@@ -15,10 +15,13 @@ def opened(now: float = 0.0) -> CircuitBreaker:
     return circuit
 
 
-def test_it_opens_at_once_when_nobody_listens() -> None:
+def test_it_opens_at_once_when_nobody_listens_whatever_comes_of_requests_before_that() -> None:
     circuit = opened()
     assert circuit.state is State.OPEN
     assert not circuit.admit(0.5)
+    circuit.timed_out(0.9)
+    circuit.nobody(0.9)
+    assert circuit.admit(1.0)
 
 
 def test_it_opens_after_timeouts_in_a_row_only() -> None:
@@ -84,24 +87,16 @@ def test_an_abandoned_probe_leaves_its_place_to_the_next_request() -> None:
     assert circuit.admit(1.2)
 
 
-def test_it_closes_when_a_worker_appears() -> None:
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [("succeeded", State.CLOSED), ("reconsider", State.HALF_OPEN)],
+    ids=["a worker appears", "the connection changes"],
+)
+def test_the_next_request_goes_out_when_something_has_changed(change: str, state: State) -> None:
     circuit = opened()
-    circuit.succeeded()
-    assert circuit.admit(0)
-
-
-def test_a_change_of_the_connection_lets_the_next_request_probe() -> None:
-    circuit = opened()
-    circuit.reconsider()
+    getattr(circuit, change)()
     assert circuit.admit(0.1)
-    assert circuit.state is State.HALF_OPEN
-
-
-def test_requests_from_before_the_opening_do_not_prolong_it() -> None:
-    circuit = opened()
-    circuit.timed_out(0.9)
-    circuit.nobody(0.9)
-    assert circuit.admit(1.0)
+    assert circuit.state is state
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -127,6 +122,6 @@ def test_it_never_stays_open_for_ever(steps: list[str]) -> None:
 def test_whether_it_would_refuse_can_be_seen_without_asking(state: State, now: float) -> None:
     circuit = opened()
     circuit.state = state
-    refuses = circuit.refuses(now)
+    refuses = circuit.is_refusing(now)
     assert circuit.state is state
     assert circuit.admit(now) is not refuses

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -19,20 +20,63 @@ from halimede.offload.channel import inference
 from halimede.offload.client import PendingRequest
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker, State
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
+from tests.worlds import connected
+
+pytestmark = pytest.mark.simulated
 
 
 @contextlib.asynccontextmanager
 async def client(
     broker: MemoryBroker, *, window: int = 4, waiters: int = 2, circuit: CircuitBreaker | None = None
 ) -> AsyncIterator[tuple[OffloadClient, MemoryBus]]:
-    async with MemoryBus("edge", broker) as bus:
-        await bus.wait_connected(1)
+    async with connected(MemoryBus("edge", broker)) as bus:
         made = OffloadClient(bus, inference(NS, SERVICE, "edge"), window=window, waiters=waiters, circuit=circuit)
         await made.start()
         await asyncio.sleep(0.1)
         yield made, bus
+
+
+@contextlib.asynccontextmanager
+async def working(
+    broker: MemoryBroker, script: Any, name: str = "c0", **options: Any
+) -> AsyncIterator[tuple[ScriptedCloud, MemoryBus]]:
+    """Run a cloud worker; ``options``: how it starts."""
+    async with cloud_bus(broker, name) as bus:
+        cloud = ScriptedCloud(bus, name, script)
+        await cloud.start(**options)
+        await asyncio.sleep(0.1)
+        yield cloud, bus
+
+
+@contextlib.asynccontextmanager
+async def one_cloud(
+    script: Any, *, advertise: int | None = 8, broker: MemoryBroker | None = None, **options: Any
+) -> AsyncIterator[tuple[OffloadClient, ScriptedCloud]]:
+    """Run a client and a cloud worker, which has said how many samples it takes."""
+    broker = broker or MemoryBroker()
+    async with client(broker, **options) as (asking, _), working(broker, script, advertise=advertise) as (cloud, _):
+        yield asking, cloud
+
+
+def slow(seconds: float) -> Callable[[Delivery[Frame]], Awaitable[Reply | None]]:
+    """Answer after so many seconds."""
+
+    async def script(delivery: Delivery[Frame]) -> Reply | None:
+        await asyncio.sleep(seconds)
+        return await answering()(delivery)
+
+    return script
+
+
+def refusing(error: str, worker: str = "c0") -> Callable[[Delivery[Frame]], Awaitable[Reply | None]]:
+    """Answer with an error."""
+
+    async def script(delivery: Delivery[Frame]) -> Reply | None:
+        return Reply(id=delivery.body.id, worker=worker, error=error)
+
+    return script
 
 
 async def reason_of(asking: OffloadClient, deadline_s: float = 2.0) -> OffloadReason:
@@ -45,13 +89,8 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@simulated
 async def test_a_hard_sample_goes_to_an_advertised_worker_with_its_time_left() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", answering())
-        await cloud.start()
-        await asyncio.sleep(0.1)
+    async with one_cloud(answering()) as (asking, cloud):
         sample = frame()
         reply = await asking.ask(sample, 2.0)
         assert reply.prediction == Prediction(label="c0")
@@ -61,55 +100,51 @@ async def test_a_hard_sample_goes_to_an_advertised_worker_with_its_time_left() -
         assert cloud.deliveries[0].address.topic is topics.REQUEST_TO
 
 
-@simulated
 async def test_the_shared_topic_is_used_while_no_credits_are_known() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", answering())
-        await cloud.start(advertise=None)
+    async with one_cloud(answering(), advertise=None) as (asking, cloud):
         await asking.ask(frame(), 2.0)
         assert cloud.deliveries[0].address.topic is topics.REQUEST
 
 
-@simulated
 async def test_nobody_listening_is_known_at_once_and_the_next_sample_is_not_even_sent() -> None:
-    broker = MemoryBroker()
-    async with client(broker) as (asking, _):
-        began = now()
+    async with client(MemoryBroker()) as (asking, _), asyncio.timeout(0.1):
         assert await reason_of(asking) is OffloadReason.NO_CLOUD
         assert await reason_of(asking) is OffloadReason.CIRCUIT_OPEN
-        assert now() - began < 0.1
 
 
-@simulated
-async def test_the_circuit_closes_as_soon_as_a_worker_appears() -> None:
-    broker = MemoryBroker()
-    async with client(broker) as (asking, _):
+async def test_the_circuit_closes_as_soon_as_a_worker_appears(memory_broker: MemoryBroker) -> None:
+    async with client(memory_broker) as (asking, _):
         assert await reason_of(asking) is OffloadReason.NO_CLOUD
-        async with cloud_bus(broker, "c0") as bus:
+        async with cloud_bus(memory_broker, "c0") as bus:
             await ScriptedCloud(bus, "c0", answering()).start()
             await eventually(lambda: asking.circuit.state is State.CLOSED, 0.5)
             assert (await asking.ask(frame(), 2.0)).worker == "c0"
 
 
-@simulated
-async def test_a_probe_finds_a_cloud_that_never_advertised() -> None:
-    broker = MemoryBroker()
-    async with client(broker) as (asking, _):
-        assert await reason_of(asking) is OffloadReason.NO_CLOUD
-        async with cloud_bus(broker, "c0") as bus:
-            await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
+@pytest.mark.parametrize(
+    ("reports", "reasons"),
+    [(True, [OffloadReason.NO_CLOUD]), (False, [OffloadReason.DEADLINE, OffloadReason.NO_CLOUD])],
+    ids=["reason code 16", "none"],
+)
+async def test_a_probe_finds_a_cloud_that_never_advertised(
+    memory_broker: MemoryBroker, reports: bool, reasons: list[OffloadReason]
+) -> None:
+    memory_broker.reports_absence = reports
+    async with client(memory_broker) as (asking, _):
+        assert [await reason_of(asking, 0.5) for _ in reasons] == reasons
+        async with working(memory_broker, answering(), advertise=None):
             assert await reason_of(asking) is OffloadReason.CIRCUIT_OPEN
             await asyncio.sleep(1.1)
-            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+            for _ in range(2):
+                assert (await asking.ask(frame(), 2.0)).worker == "c0"
             assert asking.circuit.state is State.CLOSED
 
 
-@simulated
-async def test_without_reason_code_16_the_first_sample_waits_and_further_ones_need_a_worker_that_advertises() -> None:
-    broker = MemoryBroker()
-    broker.reports_absence = False
-    async with client(broker) as (asking, _):
+async def test_without_reason_code_16_the_first_sample_waits_and_others_need_a_worker(
+    memory_broker: MemoryBroker,
+) -> None:
+    memory_broker.reports_absence = False
+    async with client(memory_broker) as (asking, _):
         began = now()
         assert await reason_of(asking, 2.0) is OffloadReason.DEADLINE
         assert now() - began >= 2.0
@@ -117,153 +152,96 @@ async def test_without_reason_code_16_the_first_sample_waits_and_further_ones_ne
         assert await reason_of(asking, 2.0) is OffloadReason.NO_CLOUD
         assert await reason_of(asking, 2.0) is OffloadReason.CIRCUIT_OPEN
         assert now() - began < 0.1
-        async with cloud_bus(broker, "c0") as bus:
-            await ScriptedCloud(bus, "c0", answering()).start()
-            await asyncio.sleep(0.1)
+        async with working(memory_broker, answering()):
             assert (await asking.ask(frame(), 2.0)).worker == "c0"
 
 
-@simulated
-async def test_without_reason_code_16_a_probe_finds_a_cloud_that_never_advertised() -> None:
-    broker = MemoryBroker()
-    broker.reports_absence = False
-    async with client(broker) as (asking, _):
-        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
-        assert await reason_of(asking, 0.5) is OffloadReason.NO_CLOUD
-        async with cloud_bus(broker, "c0") as bus:
-            await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
-            await asyncio.sleep(1.1)
-            assert (await asking.ask(frame(), 2.0)).worker == "c0"
-            assert (await asking.ask(frame(), 2.0)).worker == "c0"
-
-
-@simulated
-async def test_a_silent_worker_costs_one_deadline_and_later_samples_avoid_it() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as mute, cloud_bus(broker, "c1") as well, client(broker) as (asking, _):
-        await ScriptedCloud(mute, "c0", silent).start(advertise=9, shared=False)
-        await ScriptedCloud(well, "c1", answering("c1")).start(advertise=1, shared=False)
-        await asyncio.sleep(0.1)
+async def test_a_silent_worker_costs_one_deadline_and_later_samples_avoid_it(memory_broker: MemoryBroker) -> None:
+    async with (
+        client(memory_broker) as (asking, _),
+        working(memory_broker, silent, advertise=9, shared=False),
+        working(memory_broker, answering("c1"), "c1", advertise=1, shared=False),
+    ):
         began = now()
         assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
         assert 0.4 < now() - began < 0.6
         assert (await asking.ask(frame(), 0.5)).worker == "c1"
 
 
-@simulated
 async def test_timeouts_in_a_row_open_the_circuit() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=CircuitBreaker(failures=2)) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", silent)
-        await cloud.start(advertise=None)
-        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
-        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
-        assert await reason_of(asking, 0.5) is OffloadReason.CIRCUIT_OPEN
+    async with one_cloud(silent, advertise=None, circuit=CircuitBreaker(failures=2)) as (asking, cloud):
+        reasons = [await reason_of(asking, 0.5) for _ in range(3)]
+        assert reasons == [OffloadReason.DEADLINE, OffloadReason.DEADLINE, OffloadReason.CIRCUIT_OPEN]
         assert len(cloud.seen) == 2
 
 
-@simulated
 async def test_a_late_answer_is_counted_and_a_forged_one_is_told_apart() -> None:
-    broker = MemoryBroker()
-
-    async def slow(delivery: Delivery[Frame]) -> Reply | None:
-        await asyncio.sleep(1)
-        return cloud.good(delivery)
-
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", slow)
-        await cloud.start()
-        await asyncio.sleep(0.1)
+    async with one_cloud(slow(1.0)) as (asking, cloud):
         assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
         await asyncio.sleep(1)
         assert (asking.late, asking.unknown) == (1, 0)
         to = topics.REPLY.at(ns=NS, service=SERVICE, worker="edge")
-        await bus.publish(to, cloud.good(cloud.deliveries[0]), correlation=b"made up")
+        await cloud.bus.publish(to, cloud.good(cloud.deliveries[0]), correlation=b"made up")
         await eventually(lambda: asking.unknown == 1)
         assert asking.late == 1
 
 
-@simulated
-async def test_a_repeated_answer_is_dropped_and_one_for_another_sample_is_not_believed() -> None:
-    broker = MemoryBroker()
-
-    async def twice(delivery: Delivery[Frame]) -> Reply | None:
-        wrong = Reply(id=bytes(16), worker="c0", prediction=Prediction(label="wrong"))
-        await bus.reply(delivery, topics.REPLY, wrong)
-        await bus.reply(delivery, topics.REPLY, cloud.good(delivery))
+@pytest.mark.parametrize(
+    ("sample", "worker"), [(bytes(16), "c0"), (None, "c9")], ids=["of another sample", "of a worker that was not asked"]
+)
+async def test_a_repeated_answer_is_dropped_and_a_forged_one_is_not_believed(sample: bytes | None, worker: str) -> None:
+    async def script(delivery: Delivery[Frame]) -> Reply | None:
+        forged = Reply(id=sample or delivery.body.id, worker=worker, prediction=Prediction(label="forged"))
+        for reply in (forged, cloud.good(delivery)):
+            await cloud.bus.reply(delivery, topics.REPLY, reply)
         return cloud.good(delivery)
 
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", twice)
-        await cloud.start()
-        await asyncio.sleep(0.1)
-        reply = await asking.ask(frame(), 2.0)
-        assert reply.prediction == Prediction(label="c0")
+    async with one_cloud(script) as (asking, cloud):
+        assert (await asking.ask(frame(), 2.0)).prediction == Prediction(label="c0")
         await asyncio.sleep(0.2)
         assert (asking.repeated, asking.unknown, asking.late) == (1, 1, 0)
 
 
-@simulated
-async def test_what_a_dying_worker_had_is_sent_to_another_one_under_the_same_id() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as dying, cloud_bus(broker, "c1") as well, client(broker) as (asking, _):
-        first, second = ScriptedCloud(dying, "c0", silent), ScriptedCloud(well, "c1", answering("c1"))
-        await first.start(advertise=9, shared=False)
-        await asyncio.sleep(0.1)
+async def test_what_a_dying_worker_had_is_sent_to_another_one_under_the_same_id(memory_broker: MemoryBroker) -> None:
+    async with (
+        client(memory_broker) as (asking, _),
+        working(memory_broker, silent, advertise=9, shared=False) as (first, dying),
+    ):
         sample = frame()
         asked = asyncio.create_task(asking.ask(sample, 5.0))
         await eventually(lambda: len(first.seen) == 1)
-        await second.start(advertise=1, shared=False)
-        dying.cut()
-        reply = await asked
-        assert reply.worker == "c1"
+        async with working(memory_broker, answering("c1"), "c1", advertise=1, shared=False) as (second, _):
+            dying.cut()
+            assert (await asked).worker == "c1"
         assert [f.id for f in second.seen] == [sample.id]
         assert second.seen[0].deadline_ms < first.seen[0].deadline_ms
         assert second.deliveries[0].packet.correlation == first.deliveries[0].packet.correlation
 
 
-@simulated
 async def test_the_last_worker_dying_ends_the_wait_at_once() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as dying, client(broker) as (asking, _):
-        cloud = ScriptedCloud(dying, "c0", silent)
-        await cloud.start()
-        await asyncio.sleep(0.1)
+    async with one_cloud(silent) as (asking, cloud):
         asked = asyncio.create_task(reason_of(asking, 30.0))
         await eventually(lambda: len(cloud.seen) == 1)
         began = now()
-        dying.cut()
+        cloud.bus.cut()  # type: ignore[attr-defined]
         assert await asked is OffloadReason.NO_CLOUD
         assert now() - began < 1
 
 
-@simulated
-async def test_a_sample_outlives_the_edges_own_short_disconnection() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, own):
-        answers = iter([None, Prediction(label="second time")])
-
-        async def script(delivery: Delivery[Frame]) -> Reply | None:
-            prediction = next(answers)
-            return Reply(id=delivery.body.id, worker="c0", prediction=prediction) if prediction else None
-
-        cloud = ScriptedCloud(bus, "c0", script)
-        await cloud.start()
-        await asyncio.sleep(0.1)
+async def test_a_sample_outlives_the_edges_own_short_disconnection(memory_broker: MemoryBroker) -> None:
+    async with client(memory_broker) as (asking, own), working(memory_broker, silent) as (cloud, _):
         asked = asyncio.create_task(asking.ask(frame(), 10.0))
         await eventually(lambda: len(cloud.seen) == 1)
+        cloud.script = answering()
         own.cut()
         await asyncio.sleep(0.5)
         own.heal()
-        reply = await asked
-        assert reply.prediction == Prediction(label="second time")
+        assert (await asked).prediction == Prediction(label="c0")
         assert cloud.seen[0].id == cloud.seen[1].id
 
 
-@simulated
 async def test_a_sample_waits_for_the_broker_but_not_beyond_its_deadline() -> None:
-    broker = MemoryBroker()
-    async with client(broker) as (asking, own):
+    async with client(MemoryBroker()) as (asking, own):
         own.cut()
         await eventually(lambda: not own.connected)
         began = now()
@@ -271,12 +249,9 @@ async def test_a_sample_waits_for_the_broker_but_not_beyond_its_deadline() -> No
         assert 0.6 < now() - began < 0.8
 
 
-@simulated
 async def test_lost_messages_are_sent_again_while_time_is_left() -> None:
     broker = MemoryBroker(seed=3)
-    async with cloud_bus(broker, "c0") as bus, client(broker, window=50) as (asking, _):
-        await ScriptedCloud(bus, "c0", answering()).start(advertise=50)
-        await asyncio.sleep(0.1)
+    async with one_cloud(answering(), advertise=50, window=50, broker=broker) as (asking, _):
         broker.faults.loss = 0.2
         replies = await asyncio.gather(*(asking.ask(frame(), 60.0) for _ in range(20)), return_exceptions=True)
         broker.faults.loss = 0
@@ -286,13 +261,8 @@ async def test_lost_messages_are_sent_again_while_time_is_left() -> None:
         assert all(isinstance(r, Reply | OffloadError) for r in replies)
 
 
-@simulated
 async def test_more_samples_than_window_and_waiting_room_are_turned_away_at_once() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, window=2, waiters=1) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", silent)
-        await cloud.start(advertise=9)
-        await asyncio.sleep(0.1)
+    async with one_cloud(silent, advertise=9, window=2, waiters=1) as (asking, cloud):
         asked = [asyncio.create_task(reason_of(asking, 1.0)) for _ in range(4)]
         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         assert [task.result() for task in done] == [OffloadReason.WINDOW_FULL]
@@ -302,13 +272,8 @@ async def test_more_samples_than_window_and_waiting_room_are_turned_away_at_once
         assert reasons.count(OffloadReason.WINDOW_FULL) == 2
 
 
-@simulated
 async def test_a_busy_cloud_sheds_after_the_wait_for_a_credit() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, waiters=2) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", answering())
-        await cloud.start(advertise=0)
-        await asyncio.sleep(0.1)
+    async with one_cloud(answering(), advertise=0, waiters=2) as (asking, cloud):
         began = now()
         asked = [asyncio.create_task(reason_of(asking, 1.0)) for _ in range(3)]
         assert [await task for task in asked] == [OffloadReason.SHED] * 3
@@ -317,13 +282,8 @@ async def test_a_busy_cloud_sheds_after_the_wait_for_a_credit() -> None:
         assert asking.circuit.state is State.CLOSED
 
 
-@simulated
 async def test_of_those_that_wait_for_a_credit_the_newest_has_the_most_time_and_goes_first() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", answering())
-        await cloud.start(advertise=0)
-        await asyncio.sleep(0.1)
+    async with one_cloud(answering(), advertise=0) as (asking, cloud):
         older = asyncio.create_task(asking.ask(frame(1), 5.0))
         await asyncio.sleep(0.1)
         newer = asyncio.create_task(asking.ask(frame(2), 5.0))
@@ -333,17 +293,8 @@ async def test_of_those_that_wait_for_a_credit_the_newest_has_the_most_time_and_
         assert [int(seen.data[-1]) for seen in cloud.seen] == [2, 1]
 
 
-@simulated
 async def test_a_timeout_of_a_cloud_that_answers_others_leaves_the_circuit_closed() -> None:
-    broker = MemoryBroker()
-
-    async with (
-        cloud_bus(broker, "c0") as bus,
-        client(broker, window=9, circuit=CircuitBreaker(failures=1)) as (asking, _),
-    ):
-        cloud = ScriptedCloud(bus, "c0", silent)
-        await cloud.start(advertise=9)
-        await asyncio.sleep(0.1)
+    async with one_cloud(silent, advertise=9, window=9, circuit=CircuitBreaker(failures=1)) as (asking, cloud):
         lost = asyncio.create_task(reason_of(asking, 1.0))
         await asyncio.sleep(0.1)
         cloud.script = answering()
@@ -352,97 +303,40 @@ async def test_a_timeout_of_a_cloud_that_answers_others_leaves_the_circuit_close
         assert asking.circuit.state is State.CLOSED
 
 
-@simulated
-async def test_a_waiting_sample_goes_out_when_a_credit_comes_in() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", answering())
-        await cloud.start(advertise=0)
-        await asyncio.sleep(0.1)
-        asked = asyncio.create_task(asking.ask(frame(), 5.0))
-        await asyncio.sleep(1)
-        await cloud.advertise(1)
-        assert (await asked).worker == "c0"
-
-
-@simulated
-async def test_an_overloaded_worker_gets_nothing_more_and_another_one_answers() -> None:
-    broker = MemoryBroker()
-
-    async def overloaded(delivery: Delivery[Frame]) -> Reply | None:
-        return busy.bad(delivery, "overloaded")
-
-    async with cloud_bus(broker, "c0") as a, cloud_bus(broker, "c1") as b, client(broker) as (asking, _):
-        busy, well = ScriptedCloud(a, "c0", overloaded), ScriptedCloud(b, "c1", answering("c1"))
-        await busy.start(advertise=9, shared=False)
-        await well.start(advertise=2, shared=False)
-        await asyncio.sleep(0.1)
+async def test_an_overloaded_worker_gets_nothing_more_and_another_one_answers(memory_broker: MemoryBroker) -> None:
+    async with (
+        client(memory_broker) as (asking, _),
+        working(memory_broker, refusing("overloaded"), advertise=9, shared=False) as (busy, _),
+        working(memory_broker, answering("c1"), "c1", advertise=2, shared=False),
+    ):
         assert [(await asking.ask(frame(), 2.0)).worker for _ in range(2)] == ["c1", "c1"]
         assert len(busy.seen) == 1
 
 
-@simulated
 async def test_what_one_worker_refuses_is_not_replaced_by_the_next_sample_that_waits() -> None:
-    broker = MemoryBroker()
-
-    async def overloaded(delivery: Delivery[Frame]) -> Reply | None:
-        return busy.bad(delivery, "overloaded")
-
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        busy = ScriptedCloud(bus, "c0", overloaded)
-        await busy.start(advertise=1, shared=False)
-        await asyncio.sleep(0.1)
+    async with one_cloud(refusing("overloaded"), advertise=1) as (asking, busy):
         reasons = await asyncio.gather(reason_of(asking, 0.5), reason_of(asking, 0.5))
         assert reasons == [OffloadReason.SHED, OffloadReason.SHED]
         assert len(busy.seen) == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        ("expired", OffloadReason.DEADLINE),
-        ("invalid", OffloadReason.ERROR),
-        ("quarantined", OffloadReason.ERROR),
-        ("failed", OffloadReason.ERROR),
-        ("", OffloadReason.ERROR),
-    ],
-)
-def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: str, reason: OffloadReason) -> None:
-    @simulated
-    async def check() -> None:
-        broker = MemoryBroker()
-
-        async def refuse(delivery: Delivery[Frame]) -> Reply | None:
-            return cloud.bad(delivery, error)
-
-        async with cloud_bus(broker, "c0") as bus, client(broker, circuit=CircuitBreaker(failures=1)) as (asking, _):
-            cloud = ScriptedCloud(bus, "c0", refuse)
-            await cloud.start()
-            await asyncio.sleep(0.1)
-            assert await reason_of(asking) is reason
-            assert asking.circuit.state is State.CLOSED
-
-    check()
+@pytest.mark.parametrize("error", ["expired", "invalid", "quarantined", "failed", ""])
+async def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: str) -> None:
+    async with one_cloud(refusing(error), circuit=CircuitBreaker(failures=1)) as (asking, _):
+        assert await reason_of(asking) is (OffloadReason.DEADLINE if error == "expired" else OffloadReason.ERROR)
+        assert asking.circuit.state is State.CLOSED
 
 
-@simulated
 async def test_a_frame_over_the_brokers_limit_is_refused_with_that_limit_and_costs_no_connection() -> None:
-    broker = MemoryBroker(max_packet=10_000)
-    async with client(broker) as (asking, own):
+    async with client(MemoryBroker(max_packet=10_000)) as (asking, own):
         with pytest.raises(OffloadError, match="over the broker's limit of 10000") as caught:
             await asking.ask(frame(shape=(200, 200)), 2.0)
-        assert caught.value.reason is OffloadReason.TOO_LARGE
-        assert not caught.value.sent
+        assert (caught.value.reason, caught.value.sent) == (OffloadReason.TOO_LARGE, False)
         assert own.connected
 
 
-@simulated
 async def test_abandoning_ends_all_waits_now() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, window=1) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", silent)
-        await cloud.start()
-        await asyncio.sleep(0.1)
+    async with one_cloud(silent, window=1) as (asking, cloud):
         asked = [asyncio.create_task(reason_of(asking, 600.0)) for _ in range(2)]
         await eventually(lambda: len(cloud.seen) == 1)
         began = now()
@@ -452,15 +346,11 @@ async def test_abandoning_ends_all_waits_now() -> None:
         assert now() - began < 0.1
 
 
-@simulated
-async def test_a_cancelled_probe_lets_the_next_sample_try() -> None:
-    broker = MemoryBroker()
-    async with client(broker) as (asking, _):
+async def test_a_cancelled_probe_lets_the_next_sample_try(memory_broker: MemoryBroker) -> None:
+    async with client(memory_broker) as (asking, _):
         assert await reason_of(asking) is OffloadReason.NO_CLOUD
         await asyncio.sleep(1.1)
-        async with cloud_bus(broker, "c0") as bus:
-            cloud = ScriptedCloud(bus, "c0", silent)
-            await cloud.start(advertise=None)
+        async with working(memory_broker, silent, advertise=None) as (cloud, _):
             probe = asyncio.create_task(asking.ask(frame(), 60.0))
             await eventually(lambda: len(cloud.seen) == 1)
             probe.cancel()
@@ -469,10 +359,8 @@ async def test_a_cancelled_probe_lets_the_next_sample_try() -> None:
             assert (await asking.ask(frame(), 2.0)).worker == "c0"
 
 
-@simulated
 async def test_a_publish_that_always_breaks_ends_at_the_deadline_without_spinning() -> None:
-    broker = MemoryBroker()
-    async with client(broker) as (asking, own):
+    async with client(MemoryBroker()) as (asking, own):
         sent = 0
 
         async def broken(*_: object, **__: object) -> bool:
@@ -486,15 +374,11 @@ async def test_a_publish_that_always_breaks_ends_at_the_deadline_without_spinnin
         assert 2 < sent < 50
 
 
-@simulated
 async def test_abandoning_in_the_moment_of_a_deadline_breaks_nothing() -> None:
-    broker = MemoryBroker()
     loop = asyncio.get_running_loop()
     errors: list[object] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        await ScriptedCloud(bus, "c0", silent).start()
-        await asyncio.sleep(0.1)
+    async with one_cloud(silent) as (asking, _):
         first, second = (asyncio.create_task(reason_of(asking, deadline)) for deadline in (1.0, 60.0))
         await asyncio.sleep(0)
         loop.call_at(now() + 1.0, asking.abandon)
@@ -503,12 +387,12 @@ async def test_abandoning_in_the_moment_of_a_deadline_breaks_nothing() -> None:
         assert errors == []
 
 
-@simulated
-async def test_a_connection_that_comes_back_is_reason_enough_to_ask_again() -> None:
-    broker = MemoryBroker()
+async def test_a_connection_that_comes_back_is_reason_enough_to_ask_again(memory_broker: MemoryBroker) -> None:
     patient = CircuitBreaker(failures=1, retry_s=600.0, max_retry_s=600.0)
-    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=patient) as (asking, own):
-        await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
+    async with (
+        client(memory_broker, circuit=patient) as (asking, own),
+        working(memory_broker, answering(), advertise=None),
+    ):
         own.cut()
         await eventually(lambda: not own.connected)
         assert await reason_of(asking, 0.5) is OffloadReason.NO_CLOUD
@@ -519,22 +403,19 @@ async def test_a_connection_that_comes_back_is_reason_enough_to_ask_again() -> N
         assert (await asking.ask(frame(), 2.0)).worker == "c0"
 
 
-@simulated
-async def test_a_sample_that_ended_two_workers_goes_to_no_third_one() -> None:
-    broker = MemoryBroker()
+async def test_a_sample_that_ended_two_workers_goes_to_no_third_one(memory_broker: MemoryBroker) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        asking, _ = await stack.enter_async_context(client(broker))
+        asking, _ = await stack.enter_async_context(client(memory_broker))
         clouds = []
         for name in ("c0", "c1", "c2"):
-            bus = await stack.enter_async_context(cloud_bus(broker, name))
+            cloud, bus = await stack.enter_async_context(working(memory_broker, silent, name))
 
             async def die(_: Delivery[Frame], bus: MemoryBus = bus) -> Reply | None:
                 bus.cut()
                 return None
 
-            clouds.append(ScriptedCloud(bus, name, die))
-            await clouds[-1].start()
-        await asyncio.sleep(0.1)
+            cloud.script = die
+            clouds.append(cloud)
         with pytest.raises(OffloadError, match="2 cloud workers ended") as caught:
             await asking.ask(frame(), 60.0)
         assert (caught.value.reason, caught.value.sent) == (OffloadReason.ERROR, True)
@@ -542,30 +423,8 @@ async def test_a_sample_that_ended_two_workers_goes_to_no_third_one() -> None:
         assert sorted(len(cloud.seen) for cloud in clouds) == [0, 1, 1]
 
 
-@simulated
-async def test_a_reply_of_a_worker_that_was_not_asked_is_not_believed() -> None:
-    broker = MemoryBroker()
-
-    async def stranger(delivery: Delivery[Frame]) -> Reply | None:
-        forged = Reply(id=delivery.body.id, worker="c9", prediction=Prediction(label="forged"))
-        await bus.reply(delivery, topics.REPLY, forged)
-        return cloud.good(delivery)
-
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", stranger)
-        await cloud.start()
-        await asyncio.sleep(0.1)
-        assert (await asking.ask(frame(), 2.0)).prediction == Prediction(label="c0")
-        assert (asking.unknown, asking.repeated) == (1, 0)
-
-
-@simulated
 async def test_a_request_that_fails_leaves_nothing_for_the_garbage_collector() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", silent)
-        await cloud.start(advertise=100)
-        await asyncio.sleep(0.1)
+    async with one_cloud(silent, advertise=100) as (asking, _):
         await reason_of(asking, 0.5)
         gc.collect()  # what tests before have left in this process
         gc.disable()
@@ -579,29 +438,15 @@ async def test_a_request_that_fails_leaves_nothing_for_the_garbage_collector() -
             gc.enable()
 
 
-@simulated
 async def test_a_sample_without_time_left_is_not_sent_and_blames_no_worker() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=CircuitBreaker(failures=1)) as (asking, _):
-        cloud = ScriptedCloud(bus, "c0", answering())
-        await cloud.start()
-        await asyncio.sleep(0.1)
+    async with one_cloud(answering(), circuit=CircuitBreaker(failures=1)) as (asking, cloud):
         assert await reason_of(asking, -0.5) is OffloadReason.DEADLINE
         assert (cloud.seen, asking.circuit.state) == ([], State.CLOSED)
         assert (await asking.ask(frame(), 2.0)).worker == "c0"
 
 
-@simulated
 async def test_of_requests_that_get_no_slot_in_time_the_older_ones_fail_at_once() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, waiters=48) as (asking, _):
-
-        async def slow(delivery: Delivery[Frame]) -> Reply:
-            await asyncio.sleep(1.0)
-            return cloud.good(delivery)
-
-        cloud = ScriptedCloud(bus, "c0", slow)
-        await cloud.start(advertise=None)
+    async with one_cloud(slow(1.0), advertise=None, waiters=48) as (asking, cloud):
         for _ in range(2):  # one alone may be that of a model's first call
             await cloud.advertise(1, service_ms=1000)
         await asyncio.sleep(0.1)
@@ -610,11 +455,10 @@ async def test_of_requests_that_get_no_slot_in_time_the_older_ones_fail_at_once(
         async def request(number: int) -> None:
             began = now()
             try:
-                reply = await asking.ask(frame(), 5.0)
+                outcome = (await asking.ask(frame(), 5.0)).worker
             except OffloadError as error:
-                ended[number] = str(error.reason), round(now() - began, 3)
-            else:
-                ended[number] = reply.worker, round(now() - began, 3)
+                outcome = str(error.reason)
+            ended[number] = outcome, round(now() - began, 3)
 
         async with asyncio.TaskGroup() as group:
             for number in range(60):  # ten times what the cloud takes
@@ -629,17 +473,8 @@ async def test_of_requests_that_get_no_slot_in_time_the_older_ones_fail_at_once(
         assert all(seconds < 2.2 for number, (_, seconds) in ended.items() if number >= 20)
 
 
-@simulated
 async def test_a_burst_waits_if_all_of_it_is_answered_in_time() -> None:
-    broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, waiters=48) as (asking, _):
-
-        async def slow(delivery: Delivery[Frame]) -> Reply:
-            await asyncio.sleep(0.1)
-            return cloud.good(delivery)
-
-        cloud = ScriptedCloud(bus, "c0", slow)
-        await cloud.start(advertise=None)
+    async with one_cloud(slow(0.1), advertise=None, waiters=48) as (asking, cloud):
         await cloud.advertise(1, service_ms=100)
         await asyncio.sleep(0.1)
         replies = await asyncio.gather(*(asking.ask(frame(), 5.0) for _ in range(20)))

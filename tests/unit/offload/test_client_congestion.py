@@ -11,10 +11,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError, OffloadReason
-from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, frame
-
-SHAPE = (100, 100)
+from tests.worlds import connected
 
 
 class Jammed(MemoryBus):
@@ -31,24 +29,23 @@ class Jammed(MemoryBus):
         return asyncio.get_running_loop().create_future()
 
 
-async def reason_of(asking: OffloadClient) -> OffloadReason:
-    with pytest.raises(OffloadError) as caught:
-        await asking.ask(frame(1, SHAPE), 2.0)
-    return caught.value.reason
-
-
-@simulated
+@pytest.mark.simulated
 async def test_a_full_way_is_known_at_once_and_is_tried_again_when_it_has_carried_what_it_had() -> None:
-    async with Jammed("edge", MemoryBroker()) as bus:
-        await bus.wait_connected(1)
+    async with connected(Jammed("edge", MemoryBroker())) as bus:
         asking = OffloadClient(bus, inference(NS, SERVICE, "edge"), window=32)
         await asking.start()
-        first = await asyncio.gather(*(reason_of(asking) for _ in range(4)))
+
+        async def reason() -> OffloadReason:
+            with pytest.raises(OffloadError) as caught:
+                await asking.ask(frame(1, (100, 100)), 2.0)
+            return caught.value.reason
+
+        first = await asyncio.gather(*(reason() for _ in range(4)))
         assert first == [OffloadReason.DEADLINE] * 4, "nothing is known of the way: all are sent"
         full, began = bus.unanswered, asyncio.get_running_loop().time()
         for _ in range(20):
-            assert await reason_of(asking) is OffloadReason.TOO_SLOW
+            assert await reason() is OffloadReason.TOO_SLOW
         assert bus.unanswered == full
         assert asyncio.get_running_loop().time() == began, "what is not sent is answered at once"
         bus.unanswered = 300  # a result is on its way, as always
-        assert await reason_of(asking) is OffloadReason.DEADLINE
+        assert await reason() is OffloadReason.DEADLINE

@@ -16,12 +16,17 @@ def load(credits_: int, service_ms: float = 1.0) -> Load:
     return Load(credits=credits_, service_ms=service_ms)
 
 
-def first_two(names: object, count: int) -> list[str]:
-    return list(names)[:count]  # type: ignore[call-overload]
+def known(credits_: int, sent: int = 0) -> LoadBalancer:
+    """Return a table that knows the worker a, which was sent so many samples."""
+    table = LoadBalancer()
+    table.update("a", load(credits_), 0)
+    for _ in range(sent):
+        table.sent("a")
+    return table
 
 
 def test_more_credits_win_and_the_shorter_service_time_breaks_the_tie() -> None:
-    table = LoadBalancer(choose=first_two)
+    table = LoadBalancer(choose=lambda names, count: list(names)[:count])
     table.update("a", load(3, 9.0), 0)
     table.update("b", load(5, 9.0), 0)
     assert table.pick(0) == "b"
@@ -30,18 +35,15 @@ def test_more_credits_win_and_the_shorter_service_time_breaks_the_tie() -> None:
 
 
 def test_a_worker_without_credits_is_known_but_not_picked() -> None:
-    table = LoadBalancer()
-    table.update("a", load(1), 0)
-    table.sent("a")
+    table = known(1, sent=1)
     assert table.pick(0) is None
-    assert table.known(0)
+    assert table.is_up(0)
     table.answered("a")
     assert table.pick(0) == "a"
 
 
 def test_an_advertisement_replaces_what_was_counted_here() -> None:
-    table = LoadBalancer()
-    table.update("a", load(1), 0)
+    table = known(1)
     table.exhausted("a")
     assert table.pick(0) is None
     table.update("a", load(2), 1)
@@ -49,10 +51,7 @@ def test_an_advertisement_replaces_what_was_counted_here() -> None:
 
 
 def test_what_is_on_its_way_there_is_not_advertised_yet() -> None:
-    table = LoadBalancer()
-    table.update("a", load(3), 0)
-    for _ in range(3):
-        table.sent("a")
+    table = known(3, sent=3)
     table.update("a", Load(credits=2, service_ms=1.0, queued=1), 0.1)
     assert table.pick(0.1) is None
     table.answered("a", 0.2)
@@ -60,10 +59,7 @@ def test_what_is_on_its_way_there_is_not_advertised_yet() -> None:
 
 
 def test_a_sample_given_up_stops_a_worker_only_if_it_has_answered_nothing_meanwhile() -> None:
-    table = LoadBalancer()
-    table.update("a", load(3), 0)
-    for _ in range(3):
-        table.sent("a")
+    table = known(3, sent=3)
     table.answered("a", 1.0)
     table.silent("a", since=0.5)
     assert table.pick(1.0) == "a"
@@ -72,12 +68,11 @@ def test_a_sample_given_up_stops_a_worker_only_if_it_has_answered_nothing_meanwh
 
 
 def test_a_cleared_worker_is_forgotten() -> None:
-    table = LoadBalancer()
-    table.update("a", load(1), 0)
-    assert table.remove("a")
-    assert not table.remove("a")
+    table = known(1)
+    table.remove("a")
+    table.remove("a")
     assert table.pick(0) is None
-    assert not table.known(0)
+    assert not table.is_up(0)
 
 
 def test_a_silent_worker_is_taken_for_gone_and_new_again_when_it_speaks() -> None:
@@ -86,7 +81,7 @@ def test_a_silent_worker_is_taken_for_gone_and_new_again_when_it_speaks() -> Non
     assert not table.update("a", load(1), STALE_S)
     late = 2 * STALE_S + 0.1
     assert table.pick(late) is None
-    assert not table.known(late)
+    assert not table.is_up(late)
     assert table.update("a", load(1), late)
 
 
@@ -101,8 +96,7 @@ def test_made_up_names_cannot_fill_memory() -> None:
 
 
 def test_the_fast_worker_gets_most_of_the_work() -> None:
-    chance = random.Random(1)
-    table = LoadBalancer(choose=chance.sample)
+    table = LoadBalancer(choose=random.Random(1).sample)
     for name in "abcd":
         table.update(name, load(8 if name == "a" else 2), 0)
     picked = Counter(table.pick(0) for _ in range(400))
@@ -111,9 +105,7 @@ def test_the_fast_worker_gets_most_of_the_work() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["sent", "answered", "exhausted", "remove"]), st.sampled_from("ab"))))
 def test_credits_never_fall_below_none(steps: list[tuple[str, str]]) -> None:
-    table = LoadBalancer()
-    table.update("a", load(2), 0)
+    table = known(2)
     for step, worker in steps:
         getattr(table, step)(worker)
-    picked = table.pick(0)
-    assert picked in {None, "a"}
+    assert table.pick(0) in {None, "a"}

@@ -16,7 +16,7 @@ forecasts = st.builds(SlotForecast, seconds, seconds)
 
 
 @pytest.mark.parametrize(
-    ("left_s", "requests_per_s", "places"),
+    ("left_s", "requests_per_s", "capacity"),
     [
         (0.4, 0.0, 0),  # an answer takes half a second
         (0.5, 0.0, 1),
@@ -26,8 +26,8 @@ forecasts = st.builds(SlotForecast, seconds, seconds)
         (5.0, 9.0, 1),  # overload: the next slot is for the newest request, the others get none
     ],
 )
-def test_as_many_wait_as_slots_become_free_in_time(left_s: float, requests_per_s: float, places: int) -> None:
-    assert SlotForecast(slot_s=0.5, answer_s=0.5).capacity(left_s, requests_per_s) == places
+def test_as_many_wait_as_slots_become_free_in_time(left_s: float, requests_per_s: float, capacity: int) -> None:
+    assert SlotForecast(slot_s=0.5, answer_s=0.5).capacity(left_s, requests_per_s) == capacity
 
 
 def test_a_request_in_a_hurry_is_hopeless_and_delays_nobody() -> None:
@@ -39,9 +39,8 @@ def test_a_request_in_a_hurry_is_hopeless_and_delays_nobody() -> None:
 def test_never_more_wait_than_slots_become_free_and_always_one_that_can_be_in_time(
     forecast: SlotForecast, lefts_s: list[float], rate: float
 ) -> None:
-    waiting = [
-        left_s for left_s, hopeless in zip(lefts_s, forecast.hopeless(lefts_s, rate), strict=True) if not hopeless
-    ]
+    judged = zip(lefts_s, forecast.hopeless(lefts_s, rate), strict=True)
+    waiting = [left_s for left_s, hopeless in judged if not hopeless]
     in_time = [left_s for left_s in lefts_s if left_s >= forecast.answer_s]
     assert bool(waiting) == bool(in_time)
     assert set(waiting) <= set(in_time)
@@ -73,39 +72,37 @@ def test_a_burst_counts_as_little_and_silence_ends_it() -> None:
     assert rate.read(20, 60.0) < 0.01
 
 
-def full(service_ms: float, queued: int, *, places: int = 0) -> Load:
-    return Load(credits=0, service_ms=service_ms, queued=queued, places=places)
+def full(service_ms: float, queued: int = 0) -> Load:
+    return Load(credits=0, service_ms=service_ms, queued=queued)
+
+
+EVERY_HALF_SECOND = SlotForecast(slot_s=0.5, answer_s=0.5)
 
 
 def test_slots_of_all_workers_count_by_the_share_that_this_requester_has() -> None:
     table = LoadBalancer()
     assert table.forecast(0) is None
     for _ in range(2):
-        table.update("a", full(500, 0), 0)
-    assert table.forecast(0) == SlotForecast(slot_s=0.5, answer_s=0.5)
+        table.update("a", full(500), 0)
+    assert table.forecast(0) == EVERY_HALF_SECOND
     for _ in range(2):
         table.update("b", full(250, 3), 0)  # all three are of other requesters: one of four with the next one
     both = table.forecast(0)
-    assert both
     assert (1 / both.slot_s, both.answer_s) == (pytest.approx(2 + 1), 0.25)
-    table.update("c", full(0, 0), 0)
+    table.update("c", full(0), 0)
     assert table.forecast(0) is None, "nothing is known of a worker that has not measured a call"
     table.remove("c")
-    table.update("a", full(500, 0), STALE_S)
-    assert table.forecast(STALE_S + 1) == SlotForecast(slot_s=0.5, answer_s=0.5), "the silent one does not count"
+    table.update("a", full(500), STALE_S)
+    assert table.forecast(STALE_S + 1) == EVERY_HALF_SECOND, "the silent one does not count"
 
 
 def test_the_time_of_a_models_first_call_alone_forecasts_nothing() -> None:
-    table = LoadBalancer()
-    table.update("a", full(0, 0), 0)
-    table.update("a", full(3000, 0), 3)
-    assert table.forecast(3) is None
-    table.update("a", full(2, 0), 3.1)
-    assert table.forecast(3.1) == SlotForecast(slot_s=0.002, answer_s=0.002)
-    table.update("a", full(500, 0), 4)
-    assert table.forecast(4) == SlotForecast(slot_s=0.002, answer_s=0.002), "the lower of the last two"
-    table.update("a", full(500, 0), 5)
-    assert table.forecast(5) == SlotForecast(slot_s=0.5, answer_s=0.5)
+    table, forecasts_ = LoadBalancer(), []
+    for now, service_ms in ((0, 0), (3, 3000), (3.1, 2), (4, 500), (5, 500)):
+        table.update("a", full(service_ms), now)
+        forecasts_.append(table.forecast(now))
+    fast = SlotForecast(slot_s=0.002, answer_s=0.002)
+    assert forecasts_ == [None, None, fast, fast, EVERY_HALF_SECOND], "the lower of the last two"
 
 
 def test_a_worker_that_has_more_samples_than_places_gets_none_for_each_answer() -> None:
@@ -113,7 +110,8 @@ def test_a_worker_that_has_more_samples_than_places_gets_none_for_each_answer() 
     table.update("a", Load(credits=3), 0)
     for _ in range(3):
         table.sent("a")
-    table.update("a", full(1300, 3, places=1), 1)  # it is slow, as its first call has shown
+    # it is slow, as its first call has shown
+    table.update("a", Load(credits=0, service_ms=1300, queued=3, places=1), 1)
     table.answered("a", 2)
     table.answered("a", 3)
     assert table.pick(3) is None

@@ -47,7 +47,7 @@ def _check_results(world: World, samples: list[Sample]) -> None:
 def check_nothing_kept(world: World) -> None:
     """Check that slots, memory, models, publishers and the policy are as if nothing had ever been accepted."""
     pipeline = world.pipeline
-    assert (pipeline.inside, pipeline.elsewhere, pipeline.preparing, pipeline._calls) == (0, 0, 0, 0)
+    assert (pipeline.inside, pipeline.delegated, pipeline.preparing, pipeline._calls) == (0, 0, 0, 0)
     assert not pipeline._queue.waiting
     assert not pipeline._inline_due
     for outbox in world.outboxes:
@@ -55,9 +55,9 @@ def check_nothing_kept(world: World) -> None:
     if world.edge:
         intake = world.edge.intake
         assert (intake._slots._value, intake._patient._value) == (EDGE.inside, EDGE.patient)
-        assert intake._memory.taken == 0
+        assert intake._memory.used == 0
         assert not intake._entering
-        assert not world.edge.responder.pending_acks
+        assert not world.edge.responder._acks
     if world.requests:
         assert not world.requests.inside
         assert world.requests._bytes == 0
@@ -74,7 +74,7 @@ def _check_models(world: World) -> None:
     assert not slot._leaving
     assert not world.script.misuses
     for loaded in records.models:
-        assert loaded._held == 0
+        assert loaded._leases == 0
         assert loaded.model.closes == int(loaded not in slot.loaded), loaded.version  # type: ignore[attr-defined]
 
 

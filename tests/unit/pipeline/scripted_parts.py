@@ -248,8 +248,8 @@ class ScriptedPeers:
         self.mode = "away"
         self._abandoned = asyncio.Event()
 
-    def elsewhere(self) -> bool:
-        return self.mode != "away" and not self._abandoned.is_set()
+    def reserve_peer(self) -> str | None:
+        return None if self.mode == "away" or self._abandoned.is_set() else "peer"
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         mode = self.mode

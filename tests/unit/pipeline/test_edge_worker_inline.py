@@ -9,59 +9,46 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import numpy as np
+import pytest
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames import new_frame, pack
-from halimede.inference import Array, Model, SampleError
+from halimede.frames import pack
+from halimede.inference import Array, Model
 from halimede.messages import Count, Prediction, Result
 from halimede.mining import Miner, create, is_ours
-from halimede.pipeline.executor import ENOUGH, ModelThread
+from halimede.mining.edge_only import EdgeOnly
+from halimede.pipeline.executor import SHORT_CALLS, ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
+from halimede.pipeline.responders import result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
-from tests.unit.worker.world import NS, SERVICE
+from tests.unit.frames.clouds import BAD, frame
+from tests.unit.pipeline.answering import Ours, edge_worker
 from tests.waiting import patience
+from tests.worlds import connected
 
-SHORT_S, LONG_S = 0.0, 0.01
-BREAKS = 66
+pytestmark = pytest.mark.simulated
+
+LONG_S = 0.01
 
 
-class Noting(Model):
-    """Says where it was called; ``long``: it computes for a while."""
+class Spinning(Ours):
+    """Computes for ``call_s`` seconds of CPU time."""
 
-    ours = True
-
-    def __init__(self) -> None:
-        self.threads: list[str] = []
-        self.long_s = SHORT_S
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return ()
-
-    def prepare(self, image: Array) -> Array:
-        return image
+    call_s = 0.0
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        self.threads += [threading.current_thread().name] * len(batch)
-        if any(int(sample.flat[0]) == BREAKS for sample in batch):
-            raise SampleError("not that one")
-        until = time.thread_time() + self.long_s
+        until = time.thread_time() + self.call_s
         while time.thread_time() < until:
             pass
-        return [Prediction(label="one", score=0.9, probabilities=[0.9, 0.1]) for _ in batch]
-
-    def close(self) -> None:
-        return
+        return super().predict(batch)
 
     def here(self) -> int:
-        """Return how many samples it answered on the event loop since the last time."""
+        """Return how many calls ran on the event loop since the last time."""
         threads, self.threads = self.threads, []
-        return threads.count(threading.main_thread().name)
+        return threads.count(threading.get_ident())
 
 
 class Edge:
@@ -74,7 +61,7 @@ class Edge:
         """Offer frames, each when the one before it is answered."""
         for _ in range(count):
             until = len(self.results) + 1
-            await self.worker.intake.offer(pack(new_frame(np.full((2, 2), value, np.uint8))), "cam0")
+            await self.worker.intake.offer(pack(frame(value)), "cam0")
             async with asyncio.timeout(patience(20)):
                 while len(self.results) < until:
                     await asyncio.sleep(0)
@@ -83,26 +70,21 @@ class Edge:
 @contextlib.asynccontextmanager
 async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncIterator[Edge]:
     broker, results = MemoryBroker(), list[Result]()
-    margin = create("Margin", {"threshold_margin": "0.2"})
 
     async def hear(delivery: Delivery[Result]) -> None:
         results.append(delivery.body)
 
     async with (
-        MemoryBus("edge", broker) as bus,
-        MemoryBus("consumer", broker) as consumer,
+        connected(MemoryBus("edge", broker)) as bus,
+        connected(MemoryBus("consumer", broker)) as consumer,
         ModelThread() as thread,
         ModelThread("decode") as decoder,
         asyncio.TaskGroup() as group,
     ):
-        await bus.wait_connected(1)
-        await consumer.wait_connected(1)
         await consumer.subscribe(topics.RESULT.filter(), hear)
         slot = ModelSlot(LoadedModel(model, thread))
         with Ledger(folder, "u-1") as ledger:
-            origin, address = Origin(SERVICE, "e0", "node-e0"), topics.RESULT.at(ns=NS, service=SERVICE)
-            responder = ResultResponder(origin, result_outbox(bus), address, ledger)
-            worker = EdgeWorker(slot, responder, ledger, decoder, miner=miner or margin)
+            worker = edge_worker(slot, ledger, result_outbox(bus), decoder, miner=miner or EdgeOnly())
             tasks = [group.create_task(work) for work in (worker.run(), slot.watch(60.0))]
             await asyncio.sleep(0.01)
             yield Edge(worker, slot, ledger, results)
@@ -112,26 +94,26 @@ async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncI
 
 
 async def test_a_model_whose_calls_are_known_to_be_short_answers_on_the_event_loop(tmp_path: Path) -> None:
-    model = Noting()
+    model = Spinning()
     async with edge(tmp_path, model) as e:
         await e.take(1)
         assert model.here() == 0, "nothing was known of it"
-        await e.take(2 * ENOUGH)
+        await e.take(2 * SHORT_CALLS)
         model.here()
         await e.take(20)
         assert model.here() == 20
         assert (e.ledger[Count.ACCEPTED], e.ledger[Count.ANSWERED]) == (len(e.results),) * 2
-        assert {(r.by, r.hard, r.label) for r in e.results} == {("edge", False, "one")}
+        assert {(r.by, r.hard, r.label) for r in e.results} == {("edge", False, "1")}
         assert e.worker.times.model.count == e.slot.current.calls.count
         assert e.worker.times.wait.count == e.slot.current.answered == len(e.results)
         assert e.worker.pipeline.load().queued == e.worker.pipeline.inside == 0
 
 
 async def test_one_that_takes_longer_is_given_back_to_its_thread(tmp_path: Path) -> None:
-    model = Noting()
+    model = Spinning()
     async with edge(tmp_path, model) as e:
-        await e.take(2 * ENOUGH)
-        model.long_s = LONG_S
+        await e.take(2 * SHORT_CALLS)
+        model.call_s = LONG_S
         await e.take(8)
         model.here()
         await e.take(8)
@@ -139,10 +121,10 @@ async def test_one_that_takes_longer_is_given_back_to_its_thread(tmp_path: Path)
 
 
 async def test_what_fails_there_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
-    model = Noting()
+    model = Spinning()
     async with edge(tmp_path, model) as e:
-        await e.take(2 * ENOUGH)
-        await e.take(1, BREAKS)
+        await e.take(2 * SHORT_CALLS)
+        await e.take(1, BAD)
         assert (e.results[-1].degraded, e.results[-1].reason) == (True, "error")
         await e.take(1)
         assert not e.results[-1].degraded
@@ -155,10 +137,10 @@ async def test_a_users_model_and_a_users_mining_stay_in_the_thread(tmp_path: Pat
 
     assert not is_ours(mining)
     assert is_ours(create("Margin", {"threshold_margin": "0.2"}))
-    theirs, ours = Noting(), Noting()
+    theirs, ours = Spinning(), Spinning()
     theirs.ours = False
     async with edge(tmp_path / "model", theirs) as e:
-        await e.take(2 * ENOUGH)
+        await e.take(2 * SHORT_CALLS)
     async with edge(tmp_path / "mining", ours, mining) as e:
-        await e.take(2 * ENOUGH)
+        await e.take(2 * SHORT_CALLS)
     assert theirs.here() == ours.here() == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -27,8 +27,11 @@ from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Ledger
 from halimede.topic import Filter
 from halimede.tracing import FrameRecord
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame
+from tests.worlds import connected
+
+pytestmark = pytest.mark.simulated
 
 #: what is at least as bright is hard
 HARD = 50
@@ -52,19 +55,14 @@ class Next:
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         assert trace is not None
-        until = asyncio.get_running_loop().time() + deadline_s
-        self.untils.append(until)
+        self.untils.append(asyncio.get_running_loop().time() + deadline_s)
         self.asked.append(frame.edge)
         if self.fails:
             raise self.fails
-        try:
-            async with asyncio.timeout_at(until):
-                waited = asyncio.create_task(self.abandoned.wait())
-                await asyncio.wait([waited], timeout=self.answer_s)
-                waited.cancel()
-        except TimeoutError:
-            raise OffloadError(OffloadReason.DEADLINE) from None
-        if self.abandoned.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(self.answer_s, deadline_s)):
+                await self.abandoned.wait()
+        if self.abandoned.is_set() or self.answer_s > deadline_s:
             raise OffloadError(OffloadReason.DEADLINE)
         return Reply(id=frame.id, worker="next0", prediction=BEYOND, model="v9", tier="cloud")
 
@@ -78,11 +76,14 @@ class World:
 
     server: RequestWorker
     edge: MemoryBus
-    broker: MemoryBroker
     model: Brightness
     replies: list[Reply] = field(default_factory=list)
     #: when each came, by the loop's clock
     came: list[float] = field(default_factory=list)
+
+    async def hear(self, delivery: Delivery[Reply]) -> None:
+        self.replies.append(delivery.body)
+        self.came.append(asyncio.get_running_loop().time())
 
     async def send(self, body: Frame, deadline_ms: float = 2000) -> Frame:
         address = topics.REQUEST_TO.at(ns=NS, service=SERVICE, worker="g0")
@@ -91,9 +92,9 @@ class World:
         await self.edge.publish(address, body, reply_to=answers, correlation=b"c")
         return body
 
-    async def ask(self, value: int, deadline_ms: float = 2000) -> Reply:
+    async def ask(self, body: Frame, deadline_ms: float = 2000) -> Reply:
         before = len(self.replies)
-        await self.send(frame(value), deadline_ms)
+        await self.send(body, deadline_ms)
         await eventually(lambda: len(self.replies) > before)
         return self.replies[-1]
 
@@ -103,62 +104,39 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def serving(beyond: Next, limits: RequestLimits | None = None) -> AsyncIterator[World]:
-    broker, model = MemoryBroker(), Brightness()
-    async with (
-        cloud_bus(broker, "g0") as bus,
-        MemoryBus("e0", broker) as edge,
-        ModelThread() as thread,
-        contextlib.AsyncExitStack() as files,
-        asyncio.TaskGroup() as group,
-    ):
-        folder = files.enter_context(tempfile.TemporaryDirectory())
-        ledger = files.enter_context(Ledger(Path(folder), "u-1"))
-        channel = inference(NS, SERVICE, "g0", tier="gate")
-        server = RequestWorker(
-            bus,
-            ModelSlot(LoadedModel(model, thread)),
-            channel,
-            limits=limits,
-            escalation=Escalation(beyond, ledger, policy=beyond.policy),
-            miner=is_hard,
-            ledger=ledger,
-        )
-        running = group.create_task(server.run())
-        await edge.wait_connected(1)
-        world = World(server, edge, broker, model)
-
-        async def keep(delivery: Delivery[Reply]) -> None:
-            world.replies.append(delivery.body)
-            world.came.append(asyncio.get_running_loop().time())
-
-        address = topics.REPLY.at(ns=NS, service=SERVICE, worker="e0")
-        await edge.subscribe(Filter(topics.REPLY, address.text), keep)
-        await asyncio.sleep(0.1)
-        yield world
-        running.cancel()
+async def serving(folder: Path, beyond: Next, limits: RequestLimits | None = None) -> AsyncIterator[World]:
+    """A server that asks ``beyond``."""
+    broker, model, channel = MemoryBroker(), Brightness(), inference(NS, SERVICE, "g0", tier="gate")
+    with Ledger(folder, "u-1") as ledger:
+        async with (
+            cloud_bus(broker, "g0") as bus,
+            connected(MemoryBus("e0", broker)) as edge,
+            ModelThread() as thread,
+            asyncio.TaskGroup() as group,
+        ):
+            escalation = Escalation(beyond, ledger, policy=beyond.policy)
+            server = RequestWorker(
+                bus,
+                ModelSlot(LoadedModel(model, thread)),
+                channel,
+                limits=limits,
+                escalation=escalation,
+                miner=is_hard,
+                ledger=ledger,
+            )
+            running = group.create_task(server.run())
+            world = World(server, edge, model)
+            address = topics.REPLY.at(ns=NS, service=SERVICE, worker="e0")
+            await edge.subscribe(Filter(topics.REPLY, address.text), world.hear)
+            await asyncio.sleep(0.1)
+            yield world
+            running.cancel()
 
 
-def scene(beyond: Next, limits: RequestLimits | None = None) -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    """Run a body against a server that asks ``beyond``, in simulated time."""
-
-    def run(body: Callable[[World], Awaitable[None]]) -> None:
-        @simulated
-        async def play() -> None:
-            async with serving(beyond, limits) as world:
-                await body(world)
-
-        play()
-
-    return run
-
-
-def test_easy_samples_are_answered_here_and_hard_ones_by_the_next_tier() -> None:
+async def test_easy_samples_are_answered_here_and_hard_ones_by_the_next_tier(tmp_path: Path) -> None:
     beyond = Next()
-
-    @scene(beyond)
-    async def _(world: World) -> None:
-        easy, hard = await world.ask(1), await world.ask(HARD)
+    async with serving(tmp_path, beyond) as world:
+        easy, hard = await world.ask(frame(1)), await world.ask(frame(HARD))
         assert (easy.tier, easy.by, easy.worker, easy.reason) == ("gate", "", "g0", "")
         assert (hard.tier, hard.by, hard.worker, hard.model) == ("cloud", "next0", "g0", "v9")
         assert hard.prediction == BEYOND
@@ -166,110 +144,83 @@ def test_easy_samples_are_answered_here_and_hard_ones_by_the_next_tier() -> None
         assert world.server.intake.stats.served == 2
 
 
-def test_its_batches_go_on_while_the_next_tier_is_asked() -> None:
-    @scene(Next(answer_s=1.5))
-    async def _(world: World) -> None:
+async def test_its_batches_go_on_while_the_next_tier_is_asked(tmp_path: Path) -> None:
+    async with serving(tmp_path, Next(answer_s=1.5)) as world:
         await world.send(frame(HARD))
-        assert (await world.ask(1)).tier == "gate"
+        assert (await world.ask(frame(1))).tier == "gate"
         assert world.load.queued == 1
 
 
-def test_a_sample_under_way_counts_against_its_credits() -> None:
-    @scene(Next(answer_s=1.0), RequestLimits(queue=2))
-    async def _(world: World) -> None:
+async def test_a_sample_under_way_counts_against_its_credits(tmp_path: Path) -> None:
+    async with serving(tmp_path, Next(answer_s=1.0), RequestLimits(queue=2)) as world:
         for value in (HARD, HARD + 1):
             await world.send(frame(value))
         await eventually(lambda: (world.load.credits, world.load.queued, world.load.tier) == (0, 2, "gate"))
-        assert (await world.ask(1)).error == "overloaded"
+        assert (await world.ask(frame(1))).error == "overloaded"
         await eventually(lambda: len(world.replies) == 3)
         assert world.load.queued == 0
 
 
-def test_where_nobody_answers_in_time_the_own_answer_goes_back_in_time_and_says_why() -> None:
+async def test_where_nobody_answers_in_time_the_own_answer_goes_back_in_time_and_says_why(tmp_path: Path) -> None:
     beyond = Next(answer_s=60)
-
-    @scene(beyond)
-    async def _(world: World) -> None:
+    async with serving(tmp_path, beyond) as world:
         began = asyncio.get_running_loop().time()
-        reply = await world.ask(HARD, deadline_ms=500)
+        reply = await world.ask(frame(HARD), deadline_ms=500)
         assert (reply.prediction, reply.reason, reply.tier) == (Prediction(label="50", score=1.0), "deadline", "gate")
         assert world.came[0] < began + 0.5, "its asker still waits"
         assert beyond.untils[0] < began + 0.5
 
 
-def test_each_failure_leaves_the_own_answer_with_its_reason() -> None:
-    for failure, reason in ((OffloadError(OffloadReason.NO_CLOUD), "no-cloud"), (RuntimeError("defect"), "error")):
-
-        @scene(Next(fails=failure))
-        async def _(world: World, reason: str = reason) -> None:
-            reply = await world.ask(HARD)
-            assert (reply.prediction and reply.prediction.label, reply.reason, reply.error) == ("50", reason, "")
-
-
-def test_what_is_withheld_is_answered_here_and_says_why() -> None:
-    beyond = Next(policy=UploadPolicy(budget=Budget(0.0)))
-
-    @scene(beyond)
-    async def _(world: World) -> None:
-        reply = await world.ask(HARD)
-        assert (reply.tier, reply.reason, beyond.asked) == ("gate", "budget", [])
+@pytest.mark.parametrize(
+    ("beyond", "reason"),
+    [
+        (Next(fails=OffloadError(OffloadReason.NO_CLOUD)), "no-cloud"),
+        (Next(fails=RuntimeError("defect")), "error"),
+        (Next(policy=UploadPolicy(budget=Budget(0.0))), "budget"),
+    ],
+    ids=["nobody", "a defect", "withheld"],
+)
+async def test_each_failure_leaves_the_own_answer_with_its_reason(tmp_path: Path, beyond: Next, reason: str) -> None:
+    async with serving(tmp_path, beyond) as world:
+        reply = await world.ask(frame(HARD))
+        assert (reply.prediction and reply.prediction.label, reply.reason, reply.error) == ("50", reason, "")
+        assert (reply.tier, len(beyond.asked)) == ("gate", 0 if beyond.policy else 1)
 
 
-def test_what_the_own_model_fails_on_is_the_next_tiers_to_answer() -> None:
+async def test_what_the_own_model_fails_on_is_the_next_tiers_to_answer(tmp_path: Path) -> None:
     beyond = Next()
-
-    @scene(beyond)
-    async def _(world: World) -> None:
-        reply = await world.ask(BAD)
+    async with serving(tmp_path, beyond) as world:
+        reply = await world.ask(frame(BAD))
         assert (reply.prediction, reply.error, beyond.asked) == (BEYOND, "", [None])
 
 
-def test_a_failed_sample_that_nobody_else_answers_stays_failed_and_is_quarantined() -> None:
-    beyond = Next(fails=OffloadError(OffloadReason.NO_CLOUD))
-
-    @scene(beyond)
-    async def _(world: World) -> None:
+async def test_a_failed_sample_that_nobody_else_answers_stays_failed_and_is_quarantined(tmp_path: Path) -> None:
+    async with serving(tmp_path, Next(fails=OffloadError(OffloadReason.NO_CLOUD))) as world:
         bad = frame(BAD)
-        errors = []
-        for count in (1, 2, 3):
-            await world.send(bad)
-            await eventually(lambda count=count: len(world.replies) == count)
-            errors.append(world.replies[-1].error)
-        assert errors == ["failed", "quarantined", "quarantined"]
+        assert [(await world.ask(bad)).error for _ in range(3)] == ["failed", "quarantined", "quarantined"]
         assert world.model.batches == [[BAD], [BAD]]
 
 
-def test_a_frame_that_is_itself_to_blame_bothers_no_next_tier() -> None:
+async def test_a_frame_that_is_itself_to_blame_bothers_no_next_tier(tmp_path: Path) -> None:
     beyond = Next()
-
-    @scene(beyond)
-    async def _(world: World) -> None:
-        await world.send(frame(1, (2, 2, 3)))
-        await eventually(lambda: len(world.replies) == 1)
-        assert (world.replies[0].error, beyond.asked) == ("invalid", [])
+    async with serving(tmp_path, beyond) as world:
+        assert ((await world.ask(frame(1, (2, 2, 3)))).error, beyond.asked) == ("invalid", [])
 
 
-def test_a_resend_while_the_next_tier_is_asked_is_asked_about_once() -> None:
+async def test_a_resend_while_the_next_tier_is_asked_is_asked_about_once(tmp_path: Path) -> None:
     beyond = Next(answer_s=0.5)
-
-    @scene(beyond)
-    async def _(world: World) -> None:
+    async with serving(tmp_path, beyond) as world:
         body = await world.send(frame(HARD))
         await eventually(lambda: len(beyond.asked) == 1)
-        await world.send(body)
-        await eventually(lambda: len(world.replies) == 1)
-        await world.send(body)  # after the answer, too: it is remembered
-        await eventually(lambda: len(world.replies) == 2)
+        await world.ask(body)
+        await world.ask(body)  # after the answer, too: it is remembered
         assert len(beyond.asked) == 1
-        assert {reply.tier for reply in world.replies} == {"cloud"}
+        assert [reply.tier for reply in world.replies] == ["cloud", "cloud"]
 
 
-def test_a_draining_server_gives_up_waiting_in_the_last_third() -> None:
-    beyond = Next(answer_s=60)
-
-    @scene(beyond)
-    async def _(world: World) -> None:
-        loop = asyncio.get_running_loop()
+async def test_a_draining_server_gives_up_waiting_in_the_last_third(tmp_path: Path) -> None:
+    beyond, loop = Next(answer_s=60), asyncio.get_running_loop()
+    async with serving(tmp_path, beyond) as world:
         await world.send(frame(HARD), deadline_ms=60_000)
         await eventually(lambda: len(beyond.asked) == 1)
         began = loop.time()
@@ -279,18 +230,9 @@ def test_a_draining_server_gives_up_waiting_in_the_last_third() -> None:
         assert (world.replies[0].reason, world.replies[0].tier) == ("deadline", "gate")
 
 
-def test_without_a_next_tier_replies_say_which_tier_answered() -> None:
-    @simulated
-    async def play() -> None:
-        broker = MemoryBroker()
-        async with cloud_bus(broker, "c0") as bus, ModelThread() as thread, asyncio.TaskGroup() as group:
-            channel = inference(NS, SERVICE, "c0", tier="cloud")
-            server = RequestWorker(bus, ModelSlot(LoadedModel(Brightness(), thread)), channel)
-            running = group.create_task(server.run())
-            await asyncio.sleep(0.1)
-            assert server.intake.load().tier == "cloud"
-            assert channel.requests[0].text.endswith("/request/c0")
-            assert len(channel.requests) == 1, "tiers are asked by name alone"
-            running.cancel()
-
-    play()
+async def test_without_a_next_tier_replies_say_which_tier_answered(thread: ModelThread) -> None:
+    channel = inference(NS, SERVICE, "c0", tier="cloud")
+    server = RequestWorker(MemoryBus("c0", MemoryBroker()), ModelSlot(LoadedModel(Brightness(), thread)), channel)
+    assert server.intake.load().tier == "cloud"
+    assert channel.requests[0].text.endswith("/request/c0")
+    assert len(channel.requests) == 1, "tiers are asked by name alone"

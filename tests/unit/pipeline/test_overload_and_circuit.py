@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+
+import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.offload import OffloadClient
@@ -16,16 +17,14 @@ from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.upload_policy.overload import WINDOW_S, OverloadDetector
 from halimede.pipeline.upload_policy.policy import UploadDecision
 from halimede.stats.ledger import Ledger
-from tests.simulated import simulated
-from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, cloud_bus, frame, silent
+from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, cloud_bus, silent
+from tests.unit.pipeline.answering import new_sample
+from tests.worlds import connected
+
+pytestmark = pytest.mark.simulated
 
 HARD_PER_S, DEADLINE_S, SERVICE_MS = 4, 2.0, 1300.0
-
-
-def hard_sample() -> Any:
-    """Return what a request needs of a sample."""
-    intake = SimpleNamespace(responder=SimpleNamespace(return_s=0.0))
-    return SimpleNamespace(frame=frame(), trace=None, until=float("inf"), intake=intake)
+UP = UploadDecision(ask=True, hard=True)
 
 
 class HardSamples:
@@ -38,25 +37,23 @@ class HardSamples:
 
     async def seconds(self, count: int, cloud: ScriptedCloud | None, credits_: int = 0) -> list[bool]:
         """Return for each second whether the next tier is overloaded. The cloud advertises ``credits_``."""
-        states = []
+        states, intake = list[bool](), SimpleNamespace(responder=SimpleNamespace(return_s=0.0))
         for _ in range(count):
             if cloud:
                 await cloud.advertise(credits_, SERVICE_MS)
             for _ in range(HARD_PER_S):
-                decision = UploadDecision(ask=True, hard=True)
-                self._group.create_task(self._escalation.request(hard_sample(), InferenceOutcome(), decision))
+                request = self._escalation.request(new_sample(intake=intake), InferenceOutcome(), UP)
+                self._group.create_task(request)
                 await asyncio.sleep(1 / HARD_PER_S)
             self.detector.read(self._escalation.totals(), asyncio.get_running_loop().time())
             states.append(self.detector.overloaded)
         return states
 
 
-@simulated
 async def test_overload_lasts_while_a_slow_cloud_has_opened_the_circuit_and_ends_with_the_cloud(tmp_path: Path) -> None:
     broker = MemoryBroker()
     with Ledger(tmp_path, "u-1") as ledger:
-        async with MemoryBus("edge", broker) as bus, asyncio.TaskGroup() as group:
-            await bus.wait_connected(1)
+        async with connected(MemoryBus("edge", broker)) as bus, asyncio.TaskGroup() as group:
             client = OffloadClient(bus, inference(NS, SERVICE, "edge"))
             await client.start()
             hard = HardSamples(client, ledger, group)

@@ -75,10 +75,7 @@ CHANGES = (
     step("network", fault=st.just("heal")),
 )
 NEXT = (
-    step(
-        "next_tier",
-        mode=st.sampled_from(("good", "late", "busy", "error", "expired", "silent", "forged", "dead")),
-    ),
+    step("next_tier", mode=st.sampled_from(("good", "late", "busy", "error", "expired", "silent", "forged", "dead"))),
     step("defect", broken=st.booleans()),
 )
 PEERS = (
@@ -182,10 +179,7 @@ async def _settle(world: World) -> None:
 def run(setup: Setup, script: list[Step], *, cancelled: bool = False) -> World:
     """Play a script, and return the world after it."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    with (
-        tempfile.TemporaryDirectory(dir=MEMORY) as folder,
-        asyncio.Runner(loop_factory=ScriptedLoop) as runner,
-    ):
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, asyncio.Runner(loop_factory=ScriptedLoop) as runner:
         return runner.run(play(setup, script, cancelled=cancelled, folder=Path(folder)))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
+import re
+import sys
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,33 +18,19 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.inference import Array
-from halimede.messages import Box, Frame, Load, Prediction, Reply
+from halimede.messages import Box, Frame, Load, PicturePoint, Prediction, Reply, TextLine
 from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.responders import REMEMBERED_BYTES, weight
+from halimede.pipeline.responders import weight
 from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Address, Filter
-from tests.simulated import eventually, simulated
+from tests.inbox import Inbox
+from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame
-
-
-class Held(Brightness):
-    """Waits in its thread until it is let go, so that a test knows what waits in the queue.
-
-    Simulated time stands while a thread works: these tests run on the real clock.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered = threading.Event()
-        self.gate = threading.Event()
-
-    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        self.entered.set()
-        assert self.gate.wait(10)
-        return super().predict(batch)
+from tests.unit.pipeline.answering import Held
+from tests.worlds import connected
 
 
 class Asker:
@@ -52,10 +40,12 @@ class Asker:
         self.bus = bus
         self.address = topics.REPLY.at(ns=NS, service=SERVICE, worker=name)
         self.replies: list[tuple[Reply, bytes]] = []
+        self.properties: list[dict[str, str]] = []
 
     async def start(self) -> None:
         async def keep(delivery: Delivery[Reply]) -> None:
             self.replies.append((delivery.body, delivery.packet.correlation))
+            self.properties.append(delivery.properties)
 
         await self.bus.subscribe(Filter(topics.REPLY, self.address.text), keep)
 
@@ -74,18 +64,21 @@ class Asker:
 
 @contextlib.asynccontextmanager
 async def serving(
-    model: Brightness, limits: RequestLimits | None = None, broker: MemoryBroker | None = None
+    model: Brightness,
+    limits: RequestLimits | None = None,
+    broker: MemoryBroker | None = None,
+    more: Sequence[ModelThread] = (),
 ) -> AsyncIterator[tuple[RequestWorker, Asker, MemoryBroker]]:
     broker = broker or MemoryBroker()
     async with (
         cloud_bus(broker, "c0") as bus,
-        MemoryBus("e0", broker) as edge,
+        connected(MemoryBus("e0", broker)) as edge,
         ModelThread() as thread,
         asyncio.TaskGroup() as group,
     ):
-        server = RequestWorker(bus, ModelSlot(LoadedModel(model, thread)), inference(NS, SERVICE, "c0"), limits=limits)
+        slot = ModelSlot(LoadedModel(model, thread, more=more))
+        server = RequestWorker(bus, slot, inference(NS, SERVICE, "c0"), limits=limits)
         running = group.create_task(server.run())
-        await edge.wait_connected(1)
         asker = Asker(edge, "e0")
         await asker.start()
         await asyncio.sleep(0.1)
@@ -93,7 +86,20 @@ async def serving(
         running.cancel()
 
 
-@simulated
+@contextlib.asynccontextmanager
+async def busy(
+    limits: RequestLimits | None = None, broker: MemoryBroker | None = None
+) -> AsyncIterator[tuple[RequestWorker, Asker, Held]]:
+    """A server whose model has the sample 1 in its thread until it is let go, at the latest at the end."""
+    model = Held()
+    async with serving(model, limits, broker) as (server, asker, _):
+        await asker.send(frame(1))
+        await asyncio.to_thread(model.entered.wait)
+        yield server, asker, model
+        model.gate.set()
+
+
+@pytest.mark.simulated
 async def test_a_request_is_answered_with_its_own_id_and_correlation() -> None:
     async with serving(Brightness()) as (server, asker, _):
         body = frame(7)
@@ -105,9 +111,20 @@ async def test_a_request_is_answered_with_its_own_id_and_correlation() -> None:
         assert (server.intake.stats.served, server.intake.times.batch.count) == (1, 1)
 
 
-@simulated
-async def test_requests_on_the_shared_topic_reach_one_of_several_servers() -> None:
-    async with serving(Brightness()) as (_, asker, broker), cloud_bus(broker, "c1") as bus, ModelThread() as thread:
+@pytest.mark.simulated
+async def test_a_reply_has_the_trace_of_its_request_if_that_has_one() -> None:
+    traceparent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    async with serving(Brightness()) as (_, asker, __):
+        address = topics.REQUEST_TO.at(ns=NS, service=SERVICE, worker="c0")
+        for properties in ({}, {"traceparent": traceparent}):
+            await asker.bus.publish(address, frame(7), reply_to=asker.address, correlation=b"c", properties=properties)
+        await asker.until(2)
+        assert [properties.get("traceparent", "")[:35] for properties in asker.properties] == ["", traceparent[:35]]
+
+
+@pytest.mark.simulated
+async def test_requests_on_the_shared_topic_reach_one_of_several_servers(thread: ModelThread) -> None:
+    async with serving(Brightness()) as (_, asker, broker), cloud_bus(broker, "c1") as bus:
         other = RequestWorker(bus, ModelSlot(LoadedModel(Brightness(), thread)), inference(NS, SERVICE, "c1"))
         running = asyncio.create_task(other.run())
         await asyncio.sleep(0.1)
@@ -122,10 +139,7 @@ async def test_requests_on_the_shared_topic_reach_one_of_several_servers() -> No
 
 
 async def test_what_waits_is_batched_by_shape_and_never_waited_for() -> None:
-    model = Held()
-    async with serving(model) as (_, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy() as (_, asker, model):
         for value in (2, 3, 4):
             await asker.send(frame(value))
         for value in (5, 6):
@@ -139,10 +153,7 @@ async def test_what_waits_is_batched_by_shape_and_never_waited_for() -> None:
 
 
 async def test_a_full_queue_refuses_at_once_and_the_edge_is_told() -> None:
-    model = Held()
-    async with serving(model, RequestLimits(queue=2)) as (server, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy(RequestLimits(queue=2)) as (server, asker, model):
         await asker.send(frame(2))
         await asker.send(frame(3))
         (refusal,) = await asker.until(1)
@@ -152,36 +163,8 @@ async def test_a_full_queue_refuses_at_once_and_the_edge_is_told() -> None:
         assert (server.intake.stats.served, server.intake.stats.refused) == (2, 1)
 
 
-async def test_the_queue_is_bounded_in_bytes_too() -> None:
-    model = Held()
-    async with serving(model, RequestLimits(queue_bytes=10_000)) as (_, asker, _):
-        await asker.send(frame(1, (90, 90)))
-        await asyncio.to_thread(model.entered.wait)
-        await asker.send(frame(2, (90, 90)))
-        (refusal,) = await asker.until(1)
-        assert refusal.error == "overloaded"
-        model.gate.set()
-
-
-async def test_the_bound_in_bytes_holds_for_a_sample_that_comes_again_larger() -> None:
-    model = Held()
-    async with serving(model, RequestLimits(queue_bytes=10_000)) as (_, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
-        small = frame(2)
-        await asker.send(small)
-        await asker.send(msgspec.structs.replace(frame(2, (110, 110)), id=small.id))
-        (refusal,) = await asker.until(1)
-        assert (refusal.id, refusal.error) == (small.id, "overloaded")
-        model.gate.set()
-        await asker.until(3)
-
-
 async def test_a_sample_whose_time_is_over_is_not_computed() -> None:
-    model = Held()
-    async with serving(model) as (server, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy() as (server, asker, model):
         await asker.send(frame(2), deadline_ms=20)
         await asker.send(frame(3))
         await asyncio.sleep(0.05)
@@ -193,7 +176,7 @@ async def test_a_sample_whose_time_is_over_is_not_computed() -> None:
         assert len(asker.replies) == 2  # its asker has given up: a reply would only be late
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_sample_that_cannot_be_in_time_is_refused_while_that_is_still_news() -> None:
     async with serving(Brightness()) as (server, asker, _):
         server.pipeline.rate.learn(1, 300.0)
@@ -205,11 +188,8 @@ async def test_a_sample_that_cannot_be_in_time_is_refused_while_that_is_still_ne
 
 
 async def test_a_sample_is_refused_at_once_where_those_before_it_leave_it_no_time() -> None:
-    model = Held()
-    async with serving(model) as (server, asker, _):
+    async with busy() as (server, asker, model):
         server.pipeline.rate.learn(1, 3000.0)
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2), deadline_ms=5000)
         (refusal,) = await asker.until(1)
         assert (refusal.error, server.intake.stats.refused) == ("overloaded", 1)
@@ -220,38 +200,29 @@ async def test_a_sample_is_refused_at_once_where_those_before_it_leave_it_no_tim
 
 
 async def test_a_bad_frame_is_isolated_and_the_others_are_answered() -> None:
-    model = Held()
-    async with serving(model) as (server, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy() as (server, asker, model):
         for value in (2, BAD, 3, 4):
             await asker.send(frame(value))
         model.gate.set()
-        replies = {reply.id: reply for reply in await asker.until(5)}
-        errors = [reply.error for reply in replies.values()]
-        assert sorted(errors) == ["", "", "", "", "failed"]
+        assert sorted(reply.error for reply in await asker.until(5)) == ["", "", "", "", "failed"]
         assert (server.intake.stats.served, server.intake.stats.failed) == (4, 1)
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_frame_that_broke_the_model_twice_is_quarantined() -> None:
     model = Brightness()
     async with serving(model) as (_, asker, _):
-        bad, other = frame(BAD), Asker(asker.bus, "e1")
+        bad, other, errors = frame(BAD), Asker(asker.bus, "e1"), list[str]()
         await other.start()
-        for who, expected in (
-            (asker, "failed"),
-            (asker, "quarantined"),
-            (asker, "quarantined"),
-            (other, "quarantined"),
-        ):
+        for who in (asker, asker, asker, other):
             who.replies.clear()
             await who.send(bad)
-            assert (await who.until(1))[0].error == expected
+            errors.append((await who.until(1))[0].error)
+        assert errors == ["failed", "quarantined", "quarantined", "quarantined"]
         assert model.batches == [[BAD], [BAD]]
 
 
-@simulated
+@pytest.mark.simulated
 async def test_what_is_no_picture_or_does_not_fit_the_model_is_invalid() -> None:
     async with serving(Brightness()) as (_, asker, _):
         broken = Frame(id=bytes(16), encoding="png", data=memoryview(b"\x89PNG\r\n\x1a\n broken"))
@@ -262,7 +233,7 @@ async def test_what_is_no_picture_or_does_not_fit_the_model_is_invalid() -> None
         assert (await asker.until(3))[2].prediction == Prediction(label="5", score=1.0)
 
 
-@simulated
+@pytest.mark.simulated
 async def test_an_answer_nested_too_deeply_to_be_written_costs_its_sample_and_nothing_else() -> None:
     class Nesting(Brightness):
         def predict(self, batch: Sequence[Array]) -> list[Prediction]:
@@ -274,14 +245,11 @@ async def test_an_answer_nested_too_deeply_to_be_written_costs_its_sample_and_no
     async with serving(Nesting()) as (_, asker, __):
         await asker.send(frame(1))
         await asker.send(frame(2))
-        replies = await asker.until(2)
-        assert sorted((reply.error, reply.message) for reply in replies) == [
-            ("", ""),
-            ("failed", "the prediction cannot be sent"),
-        ]
+        replies = sorted((reply.error, reply.message) for reply in await asker.until(2))
+        assert replies == [("", ""), ("failed", "the prediction cannot be sent")]
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_resend_of_an_answered_sample_gets_the_same_answer_without_the_model() -> None:
     model = Brightness()
     async with serving(model) as (server, asker, _):
@@ -295,10 +263,7 @@ async def test_a_resend_of_an_answered_sample_gets_the_same_answer_without_the_m
 
 
 async def test_a_resend_of_a_waiting_sample_is_computed_once_for_the_latest_correlation() -> None:
-    model = Held()
-    async with serving(model) as (_, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy() as (_, asker, model):
         body = frame(2)
         await asker.send(body, b"first")
         await asker.send(body, b"second")
@@ -317,51 +282,28 @@ async def test_a_resend_of_a_waiting_sample_is_computed_once_for_the_latest_corr
         topics.REPLY.at(ns="kube-system", service=SERVICE, worker="e0"),
     ],
 )
-def test_an_answer_goes_to_reply_topics_of_its_service_alone(hostile: Address[Reply]) -> None:
-    @simulated
-    async def check() -> None:
-        model = Brightness()
-        async with serving(model) as (_, asker, broker):
-            heard: list[str] = []
-            async with MemoryBus("spy", broker) as spy:
-                await spy.wait_connected(1)
-
-                async def note(delivery: Delivery[object]) -> None:
-                    heard.append(str(delivery.address))
-
-                await spy.subscribe(Filter(hostile.topic, hostile.text), note)
-                await asker.send(frame(1), reply_to=hostile)
-                await asker.send(frame(2))
-                await asker.until(1)
-            assert heard == []
-            assert model.batches == [[2]]
-
-    check()
-
-
-@simulated
-async def test_a_request_without_correlation_is_refused() -> None:
-    model = Brightness()
-    async with serving(model) as (_, asker, _):
-        await asker.send(frame(1), b"")
-        await asker.send(frame(1), b"x" * 65)
+@pytest.mark.simulated
+async def test_an_answer_goes_to_reply_topics_of_its_service_alone(hostile: Address[Reply]) -> None:
+    model, inbox = Brightness(), Inbox[Any]()
+    async with serving(model) as (_, asker, broker), connected(MemoryBus("spy", broker)) as spy:
+        await spy.subscribe(Filter(hostile.topic, hostile.text), inbox)
+        await asker.send(frame(1), reply_to=hostile)
         await asker.send(frame(2))
         await asker.until(1)
+        assert inbox.deliveries == []
         assert model.batches == [[2]]
 
 
 def advertised(broker: MemoryBroker) -> Load | None:
-    payload = broker.retained(f"{NS}/sedna/inference/{SERVICE}/load/c0")
+    payload = broker.retained_payload(f"{NS}/sedna/inference/{SERVICE}/load/c0")
     return msgspec.json.decode(payload, type=Load) if payload else None
 
 
 async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() -> None:
-    model = Held()
-    broker = MemoryBroker()
+    model, broker = Held(), MemoryBroker()
     async with serving(model, RequestLimits(queue=4), broker) as (_, asker, _):
         assert advertised(broker) == Load(credits=4, places=4)
         await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2))
         await eventually(lambda: advertised(broker) == Load(credits=2, queued=2, places=4))
         model.gate.set()
@@ -371,30 +313,21 @@ async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() ->
         assert advertised(broker) is None
 
 
-@simulated
+@pytest.mark.simulated
 async def test_load_is_repeated_while_nothing_changes_and_after_a_broker_restart() -> None:
-    broker = MemoryBroker()
-    async with serving(Brightness(), broker=broker) as (_, asker, _):
-        heard = 0
-
-        async def count(_: Delivery[Load]) -> None:
-            nonlocal heard
-            heard += 1
-
-        await asker.bus.subscribe(topics.LOAD.filter(ns=NS, service=SERVICE), count)
+    inbox = Inbox[Load]()
+    async with serving(Brightness()) as (_, asker, broker):
+        await asker.bus.subscribe(topics.LOAD.filter(ns=NS, service=SERVICE), inbox)
         await asyncio.sleep(20)
-        assert 8 <= heard <= 13
+        assert 8 <= len(inbox.deliveries) <= 13
         broker.restart()
         await eventually(lambda: "c0" in broker.links, 5.0)
         await eventually(lambda: advertised(broker) is not None, 0.3)
 
 
 async def test_draining_answers_what_is_here_takes_nothing_new_and_withdraws_the_load() -> None:
-    model = Held()
     broker = MemoryBroker()
-    async with serving(model, broker=broker) as (server, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy(broker=broker) as (server, asker, model):
         await asker.send(frame(2))
         draining = asyncio.create_task(server.drain(5))
         await eventually(lambda: advertised(broker) is None)
@@ -405,45 +338,35 @@ async def test_draining_answers_what_is_here_takes_nothing_new_and_withdraws_the
 
 
 async def test_a_draining_that_takes_too_long_ends_at_its_deadline() -> None:
-    model = Held()
-    async with serving(model) as (server, asker, _):
-        await asker.send(frame(1))
-        await asyncio.to_thread(model.entered.wait)
+    async with busy() as (server, _, __):
         assert not await server.drain(0.1)
-        model.gate.set()
-
-
-@simulated
-async def test_a_prediction_that_cannot_travel_becomes_an_error() -> None:
-    class Odd(Brightness):
-        def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-            return [Prediction(value=object()) for _ in batch]
-
-    async with serving(Odd()) as (_, asker, _):
-        await asker.send(frame(1))
-        assert (await asker.until(1))[0].error == "failed"
 
 
 @pytest.mark.parametrize(
-    "prediction",
+    ("prediction", "size"),
     [
-        Prediction(value=[0.5] * 300_000),
-        Prediction(probabilities=[0.5] * 100_000),
-        Prediction(boxes=[Box(0, 0, 1, 1, 0.5)] * 10_000),
-        Prediction(embeddings=b"\0" * 1_000_000),
+        (Prediction(probabilities=[0.5] * 3), 96),
+        (Prediction(boxes=[Box(0, 0, 1, 1, 0.5)] * 2), 512),
+        (Prediction(landmarks=[[PicturePoint(1, 2)] * 3, [PicturePoint(1, 2)]]), 512),
+        (Prediction(lines=[TextLine(text="four", score=0.5, corners=[])] * 2), 1056),
+        (Prediction(embeddings=b"vector"), 6),
+        (Prediction(value="text"), 20),
+        (
+            Prediction(
+                probabilities=[0.5] * 8, boxes=[Box(0, 0, 1, 1, 0.5)], landmarks=[[PicturePoint(1, 2)] * 2],
+                lines=[TextLine(text="", score=0.5, corners=[])], embeddings=bytes(256), value="text",
+            ),
+            1556,
+        ),
+        (Prediction(value=2**64), sys.maxsize),
+        (None, 0),
     ],
-)
-def test_large_replies_are_not_worth_remembering(prediction: Prediction) -> None:
-    assert weight(prediction) > REMEMBERED_BYTES
+)  # fmt: skip
+def test_each_part_of_a_reply_counts_with_the_memory_that_it_takes(prediction: Prediction | None, size: int) -> None:
+    assert weight(prediction) == size
 
 
-def test_usual_replies_are_worth_remembering() -> None:
-    usual = Prediction(label="x", score=0.5, probabilities=[0.001] * 1000, value={"any": "thing"})
-    assert weight(usual) < REMEMBERED_BYTES
-    assert weight(None) == 0
-
-
-@simulated
+@pytest.mark.simulated
 async def test_a_sample_waits_for_others_where_that_is_wanted_and_no_longer() -> None:
     async with serving(Brightness(), RequestLimits(batch=3, delay_s=0.05)) as (server, asker, _):
         server.pipeline.rate.learn(1, 1.0)
@@ -460,30 +383,17 @@ async def test_a_sample_waits_for_others_where_that_is_wanted_and_no_longer() ->
         assert asyncio.get_running_loop().time() - began < 0.04
 
 
-async def test_calls_run_side_by_side_where_the_model_has_several_threads() -> None:
-    model, broker = Held(), MemoryBroker()
-    async with (
-        cloud_bus(broker, "c0") as bus,
-        MemoryBus("e0", broker) as edge,
-        ModelThread() as one,
-        ModelThread() as other,
-        asyncio.TaskGroup() as group,
-    ):
-        loaded = LoadedModel(model, one, more=[other])
-        server = RequestWorker(bus, ModelSlot(loaded), inference(NS, SERVICE, "c0"))
-        running = group.create_task(server.run())
-        await edge.wait_connected(1)
-        asker = Asker(edge, "e0")
-        await asker.start()
-        await asyncio.sleep(0.1)
+async def test_calls_run_side_by_side_where_the_model_has_several_threads(thread: ModelThread) -> None:
+    model = Held()
+    async with serving(model, more=[thread]) as (server, asker, _):
         await asker.send(frame(1))
         await asker.send(frame(2))
-        await eventually(lambda: one.busy_s > 0 and other.busy_s > 0)
+        loaded = server.pipeline.slot.current
+        await eventually(lambda: all(thread.busy_s > 0 for thread in loaded.threads))
         assert loaded.busy_s > 0
         model.gate.set()
         await asker.until(2)
         assert sorted(model.batches) == [[1], [2]]
-        running.cancel()
 
 
 async def test_replies_that_nobody_acknowledges_are_bounded_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,3 +412,47 @@ async def test_replies_that_nobody_acknowledges_are_bounded_and_given_up(monkeyp
         await asyncio.sleep(0.1)
         assert len(asked) == outbox.pending == 2
         await eventually(lambda: outbox.pending == 0)
+        assert asker.replies == [], "the requester repeats its request"
+
+
+def test_the_usual_limits_of_requests_are_these() -> None:
+    usual = RequestLimits(queue=64, queue_bytes=268_435_456, batch=32, replies=128, horizon_s=1.0, delay_s=0.0)
+    assert RequestLimits() == usual
+
+
+class Odd(Brightness):
+    """Returns what cannot travel."""
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        return [Prediction(value=object()) for _ in batch]
+
+
+class Verbose(Brightness):
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        raise RuntimeError("x" * 10_000)
+
+
+class Unprepared(Brightness):
+    def prepare(self, image: Array) -> Array:
+        raise RuntimeError("no such axis")
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message", "counts"),
+    [
+        (Odd(), "failed", "the prediction cannot be sent", (0, 0)),
+        (Verbose(), "failed", "(?s).{4096}", (1, 0)),
+        (Unprepared(), "invalid", ".*pre-processing failed.*", (1, 1)),
+    ],
+    ids=["a prediction that cannot travel", "a long reason", "a failed preparation"],
+)
+@pytest.mark.simulated
+async def test_a_model_that_fails_says_why_in_4096_characters(
+    model: Brightness, error: str, message: str, counts: tuple[int, int]
+) -> None:
+    async with serving(model) as (server, asker, _):
+        await asker.send(frame(1))
+        (reply,) = await asker.until(1)
+        assert reply.error == error
+        assert re.fullmatch(message, reply.message)
+        assert (server.intake.stats.failed, server.intake.stats.unfit) == counts

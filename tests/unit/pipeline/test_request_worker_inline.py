@@ -19,9 +19,12 @@ from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Address
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.frames.clouds import NS, SERVICE, frame
-from tests.unit.pipeline.test_loaded_model import Ours, short
+from tests.unit.pipeline.answering import Ours, short
+from tests.worlds import connected
+
+pytestmark = pytest.mark.simulated
 
 LIMITS = RequestLimits(queue=16, replies=4)
 SAMPLES = 200
@@ -47,12 +50,10 @@ class Unanswered(MemoryBus):
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[tuple[RequestWorker, Unanswered, asyncio.Task[None]]]:
-    async with Unanswered("c0", MemoryBroker()) as bus, ModelThread() as thread:
-        await bus.wait_connected(1)
-        loaded = LoadedModel(Ours(), thread)
-        loaded.inline_policy = short()
-        slot = ModelSlot(loaded)
+async def answering_at_once() -> AsyncIterator[tuple[RequestWorker, Unanswered, asyncio.Task[None]]]:
+    async with connected(Unanswered("c0", MemoryBroker())) as bus, ModelThread() as thread:
+        slot = ModelSlot(LoadedModel(Ours(), thread))
+        slot.current.inline_policy = short()
         watching = asyncio.create_task(slot.watch(1e6))
         await asyncio.sleep(0)
         server = RequestWorker(bus, slot, inference(NS, SERVICE, "c0"), limits=LIMITS)
@@ -66,7 +67,7 @@ async def serving() -> AsyncIterator[tuple[RequestWorker, Unanswered, asyncio.Ta
             await asyncio.wait([running, watching])
 
 
-def take(server: RequestWorker, value: int) -> None:
+def hand_over(server: RequestWorker, value: int) -> None:
     """Hand a request over as the bus does."""
     body = frame(value % 50)
     to: Address[Frame] = topics.REQUEST_TO.at(ns=NS, service=SERVICE, worker="c0")
@@ -75,12 +76,11 @@ def take(server: RequestWorker, value: int) -> None:
     server.intake.take(Delivery(to, {}, body, packet))
 
 
-@simulated
 async def test_replies_that_the_broker_does_not_take_hold_the_model_back() -> None:
-    async with serving() as (server, _, __):
+    async with answering_at_once() as (server, _, __):
         before = len(asyncio.all_tasks())
         for value in range(SAMPLES):
-            take(server, value)
+            hand_over(server, value)
             await asyncio.sleep(0.001)
         waiting = SAMPLES - server.intake.stats.refused
         assert waiting <= LIMITS.replies + LIMITS.queue + 2
@@ -88,11 +88,22 @@ async def test_replies_that_the_broker_does_not_take_hold_the_model_back() -> No
         assert server.pipeline.inside == LIMITS.queue
 
 
-@simulated
+async def test_requests_of_one_turn_of_the_loop_are_answered_in_the_next_one() -> None:
+    async with answering_at_once() as (server, bus, _):
+        bus.go_on()
+        for count in (1, 5):  # the first one measures the model
+            before = server.intake.stats.served
+            for value in range(count):
+                hand_over(server, value)
+            await asyncio.sleep(0)
+            assert server.intake.stats.served == before + count
+            await asyncio.sleep(0.1)
+
+
 async def test_once_the_broker_takes_replies_again_all_that_was_taken_is_answered() -> None:
-    async with serving() as (server, bus, _):
+    async with answering_at_once() as (server, bus, _):
         for value in range(12):
-            take(server, value)
+            hand_over(server, value)
             await asyncio.sleep(0.001)
         assert server.pipeline.inside
         bus.go_on()
@@ -100,16 +111,15 @@ async def test_once_the_broker_takes_replies_again_all_that_was_taken_is_answere
         assert await server.drain(30)
 
 
-@simulated
 async def test_a_defect_while_answering_ends_the_server_and_leaves_no_sample_unanswered_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> list[InferenceOutcome] | None:
         raise RuntimeError("a defect")
 
-    async with serving() as (server, _, running):
-        monkeypatch.setattr(server.pipeline.slot, "run_inline", fail)
-        take(server, 1)
+    async with answering_at_once() as (server, _, running):
+        monkeypatch.setattr(server.pipeline.slot.current, "try_inline", fail)
+        hand_over(server, 1)
         done, _ = await asyncio.wait([running], timeout=1)
         assert done
         with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a defect"), flatten_subgroups=True):

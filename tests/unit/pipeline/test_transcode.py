@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from PIL import Image
+from structlog.testing import capture_logs
 
 from halimede.api.deferral import UploadEncoding
 from halimede.api.processing import Resize
@@ -27,8 +30,9 @@ from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline import transcode
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.transcode import Upload, UploadEncoder, write, write_regions
+from halimede.pipeline.transcode import Upload, UploadEncoder, frame_size, write, write_regions
 from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros
+from tests.worlds import connected
 
 
 def picture(width: int = 320, height: int = 240, noise: float = 10.0, channels: int = 3) -> np.ndarray:
@@ -39,10 +43,43 @@ def picture(width: int = 320, height: int = 240, noise: float = 10.0, channels: 
     return seen if channels == 3 else seen[..., 0]
 
 
-def refused(frame: Frame, wish: UploadFormat) -> OffloadError:
+def shown(width: int = 320, height: int = 240, *, came: Any = "raw", **options: Any) -> Frame:
+    """Return a frame with such a picture."""
+    return new_frame(picture(width, height, **options), encoding=came)
+
+
+def written(frame: Frame, *, encoding: Any = "as-it-came", most: int | None = None) -> Upload:
+    """Return the upload of a frame, before which there was none."""
+    return write(frame, UploadFormat(encoding=encoding, max_bytes=most), SizeEstimator())
+
+
+def boxes_of(upload: Upload, *boxes: Box) -> list[Box]:
+    """Return boxes of the answer to an upload as they are read."""
+    reply = upload.read(Reply(id=upload.frame.id, worker="c", prediction=Prediction(boxes=list(boxes))))
+    assert reply.prediction
+    assert reply.prediction.boxes is not None
+    return reply.prediction.boxes
+
+
+def refused(frame: Frame, *, encoding: Any = "as-it-came", most: int | None = None) -> OffloadError:
     with pytest.raises(OffloadError) as caught:
-        write(frame, wish, SizeEstimator())
+        written(frame, encoding=encoding, most=most)
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("array", "size"),
+    [
+        (np.zeros((4, 5), np.uint8), (5, 4)),
+        (np.zeros((4, 5, 3), np.uint8), (5, 4)),
+        (np.zeros(4, np.uint8), None),
+        (np.zeros((2, 4, 5, 3), np.uint8), None),
+        (np.zeros((4, 5), np.float32), None),
+        (np.zeros((4, 5), np.uint16), None),
+    ],
+)
+def test_only_flat_arrays_of_bytes_have_the_size_of_a_picture(array: np.ndarray, size: tuple[int, int] | None) -> None:
+    assert frame_size(new_frame(array)) == size
 
 
 @pytest.mark.parametrize("came", ["raw", "jpeg", "png"])
@@ -51,9 +88,8 @@ def refused(frame: Frame, wish: UploadFormat) -> OffloadError:
 def test_any_picture_becomes_any_encoding_in_its_size(came: str, wanted: str, channels: int) -> None:
     seen = picture(noise=2, channels=channels)
     frame = new_frame(seen, encoding=came, camera="cam0", sequence=7)  # type: ignore[arg-type]
-    upload = write(frame, UploadFormat(encoding=wanted), SizeEstimator())  # type: ignore[arg-type]
-    assert upload.shrunk is None
-    assert upload.frame.encoding == wanted
+    upload = written(frame, encoding=wanted)
+    assert (upload.shrunk, upload.frame.encoding) == (None, wanted)
     assert (upload.frame.id, upload.frame.camera, upload.frame.sequence) == (frame.id, "cam0", 7)
     pixels = decode(upload.frame)
     assert pixels.shape == seen.shape
@@ -65,8 +101,7 @@ def test_any_picture_becomes_any_encoding_in_its_size(came: str, wanted: str, ch
 @pytest.mark.parametrize("came", ["raw", "jpeg", "png"])
 @pytest.mark.parametrize("most", [20_000, 6_000, 2_000, 1_024])
 def test_what_is_too_large_becomes_a_jpeg_and_then_a_smaller_one(came: str, most: int) -> None:
-    frame = new_frame(picture(), encoding=came)  # type: ignore[arg-type]
-    upload = write(frame, UploadFormat(max_bytes=most), SizeEstimator())
+    upload = written(shown(came=came), most=most)
     assert 0.5 * most < upload.frame.data.nbytes <= most
     assert upload.frame.encoding == "jpeg"
     height, width, _ = decode(upload.frame).shape
@@ -77,11 +112,10 @@ def test_what_is_too_large_becomes_a_jpeg_and_then_a_smaller_one(came: str, most
 
 def test_a_grey_column_of_pixels_is_grey_and_a_named_encoding_stays() -> None:
     seen = picture(channels=1)[..., None]
-    upload = write(new_frame(seen), UploadFormat(encoding="png", max_bytes=8_000), SizeEstimator())
+    upload = written(new_frame(seen), encoding="png", most=8_000)
     assert (upload.frame.encoding, decode(upload.frame).ndim) == ("png", 2)
     assert upload.frame.data.nbytes <= 8_000
-    upload = write(new_frame(seen), UploadFormat(encoding="raw", max_bytes=8_000), SizeEstimator())
-    assert 0.9 * 8_000 < upload.frame.data.nbytes <= 8_000
+    assert 0.9 * 8_000 < written(new_frame(seen), encoding="raw", most=8_000).frame.data.nbytes <= 8_000
 
 
 @given(
@@ -95,9 +129,8 @@ def test_nothing_is_ever_larger_than_it_may_be(
     width: int, height: int, channels: int, encoding: str, most: int
 ) -> None:
     seen = np.random.default_rng(width).integers(0, 256, (height, width, channels)).astype(np.uint8)
-    frame = new_frame(seen if channels == 3 else seen[..., 0])
     try:
-        upload = write(frame, UploadFormat(encoding=encoding, max_bytes=most), SizeEstimator())  # type: ignore[arg-type]
+        upload = written(new_frame(seen if channels == 3 else seen[..., 0]), encoding=encoding, most=most)
     except OffloadError as error:
         assert error.reason is OffloadReason.TOO_LARGE  # noqa: PT017  # it may fit or not
         assert min(width, height) < 20
@@ -108,9 +141,9 @@ def test_nothing_is_ever_larger_than_it_may_be(
 
 
 def test_boxes_of_the_answer_are_in_the_pixels_of_the_frame_as_it_was() -> None:
-    frame = new_frame(picture())
+    frame = shown()
     frame.edge = Prediction(boxes=[Box(32, 24, 320, 240, 0.5, "a")])
-    upload = write(frame, UploadFormat(max_bytes=2_000), SizeEstimator())
+    upload = written(frame, most=2_000)
     height, width, _ = decode(upload.frame).shape
     assert upload.frame.edge
     assert upload.frame.edge.boxes
@@ -150,8 +183,7 @@ def second_upload(
 def test_a_jpeg_is_decoded_no_larger_than_its_first_attempt_needs(
     most: int, scale: int, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = new_frame(picture(1283, 723, channels=channels), encoding="jpeg")
-    upload, sent, decoded = second_upload(frame, most, monkeypatch)
+    upload, sent, decoded = second_upload(shown(1283, 723, channels=channels, came="jpeg"), most, monkeypatch)
     assert decoded[:2] == (-(-723 // scale), -(-1283 // scale))
     assert all(side >= least for side, least in zip(decoded, sent.shape, strict=True))
     height, width = sent.shape[:2]
@@ -166,11 +198,7 @@ def test_boxes_come_back_in_place_if_a_scale_divides_no_side(monkeypatch: pytest
     bright = np.clip(sent.astype(float) - 128, 0, None)
     rows, columns = np.mgrid[0 : sent.shape[0], 0 : sent.shape[1]] + 0.5
     x, y = (columns * bright).sum() / bright.sum(), (rows * bright).sum() / bright.sum()
-    answer = Prediction(boxes=[Box(x - 1, y - 1, x + 1, y + 1, 0.5)])
-    reply = upload.read(Reply(id=b"a", worker="c", prediction=answer))
-    assert reply.prediction
-    assert reply.prediction.boxes
-    box = reply.prediction.boxes[0]
+    (box,) = boxes_of(upload, Box(x - 1, y - 1, x + 1, y + 1, 0.5))
     assert ((box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2) == pytest.approx((945, 725), abs=2.5)
 
 
@@ -184,7 +212,7 @@ def test_a_picture_of_a_smaller_scale_looks_like_one_made_of_all_pixels_and_is_n
     frame = new_frame(pixels, encoding="jpeg")
     scaled = decode(frame, Decoding(Resize(width=size[0], height=size[1])))
     assert scaled.shape < pixels.shape
-    sent = transcode.resized(scaled, Geometry.of(1280, 720, 720 // scaled.shape[0]), *size)
+    sent = transcode.resize(scaled, Geometry.of(1280, 720, 720 // scaled.shape[0]), *size)
     blurred = Image.fromarray(scaled).resize(size, Image.Resampling.BILINEAR)
     whole = Image.fromarray(decode(frame))
     assert decibels(sent, whole.resize(size, Image.Resampling.BILINEAR)) > 30
@@ -199,10 +227,11 @@ def decibels(picture: ArrayLike, reference: ArrayLike) -> float:
 
 
 def test_an_answer_without_boxes_or_of_a_whole_picture_is_as_it_came() -> None:
-    frame = new_frame(picture(8, 8))
-    plain = Reply(id=frame.id, worker="c", prediction=Prediction(label="x"))
+    frame = shown(8, 8)
+    for prediction in (None, Prediction(label="x")):
+        plain = Reply(id=frame.id, worker="c", prediction=prediction)
+        assert Upload(frame, (2.0, 2.0)).read(plain) is plain
     boxed = Reply(id=frame.id, worker="c", prediction=Prediction(boxes=[Box(0, 0, 1, 1, 0.5)]))
-    assert Upload(frame, (2.0, 2.0)).read(plain) is plain
     assert Upload(frame).read(boxed) is boxed
 
 
@@ -213,26 +242,28 @@ def test_an_answer_without_boxes_or_of_a_whole_picture_is_as_it_came() -> None:
 )  # fmt: skip
 def test_what_is_no_picture_is_named_and_not_sent(pixels: np.ndarray) -> None:
     for encoding in ("jpeg", "png"):
-        error = refused(new_frame(pixels), UploadFormat(encoding=encoding))  # type: ignore[arg-type]
+        error = refused(new_frame(pixels), encoding=encoding)
         assert error.reason is OffloadReason.NO_PICTURE
         assert str(pixels.dtype) in error.detail
         assert str(list(pixels.shape)) in error.detail
-    error = refused(new_frame(pixels), UploadFormat(max_bytes=2000))
+    error = refused(new_frame(pixels), most=2000)
     assert (error.reason, "2000" in error.detail) == (OffloadReason.TOO_LARGE, True)
 
 
-def test_a_sliver_that_cannot_fit_is_named() -> None:
-    error = refused(new_frame(picture(16_000, 9)), UploadFormat(encoding="raw", max_bytes=1024))
-    assert error.reason is OffloadReason.TOO_LARGE
-    assert "16000 x 9" in error.detail
-
-
 @pytest.mark.parametrize(
-    "wish", [UploadFormat(encoding="jpeg"), UploadFormat(encoding="png"), UploadFormat(max_bytes=2000)]
+    ("pixels", "encoding", "most", "part"),
+    [
+        (picture(16_000, 9), "raw", 1024, "16000 x 9"),
+        (np.zeros((2, 20_000), np.uint8), "jpeg", None, "20000"),
+        (np.zeros((2, 20_000), np.uint8), "png", None, "20000"),
+        (np.zeros((2, 20_000), np.uint8), "as-it-came", 2000, "20000"),
+    ],
 )
-def test_a_raw_picture_that_no_file_may_have_is_named(wish: UploadFormat) -> None:
-    error = refused(new_frame(np.zeros((2, 20_000), np.uint8)), wish)
-    assert (error.reason, "20000" in error.detail) == (OffloadReason.TOO_LARGE, True)
+def test_a_sliver_that_cannot_fit_or_that_no_file_may_have_is_named(
+    pixels: np.ndarray, encoding: str, most: int | None, part: str
+) -> None:
+    error = refused(new_frame(pixels), encoding=encoding, most=most)
+    assert (error.reason, part in error.detail) == (OffloadReason.TOO_LARGE, True)
 
 
 @pytest.mark.parametrize(
@@ -247,71 +278,63 @@ def test_a_raw_picture_that_no_file_may_have_is_named(wish: UploadFormat) -> Non
 )
 def test_hostile_pictures_are_refused_before_they_cost_anything(encoding: str, data: bytes) -> None:
     frame = Frame(id=bytes(16), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
-    error = refused(frame, UploadFormat(encoding="raw"))
-    assert error.reason is OffloadReason.ERROR
+    assert refused(frame, encoding="raw").reason is OffloadReason.ERROR
     with pytest.raises(DecodeError):
         decode(frame)
 
 
-async def test_what_is_wanted_passes_without_the_thread_and_the_rest_is_counted() -> None:
-    frame, large = new_frame(picture(20, 20)), new_frame(picture())
-    async with ModelThread("upload") as thread:
-        uploads = UploadEncoder(UploadFormat(max_bytes=6_000), thread)
-        assert (await uploads.write(frame, 1)).frame is frame
-        assert (uploads.size(frame), uploads.size(large)) == (1200, 6_000)
-        upload = await uploads.write(large, 5)
-        assert uploads.size(large) == upload.frame.data.nbytes
-        with pytest.raises(OffloadError):
-            await uploads.write(new_frame(np.zeros(9000)), 5)
+async def test_what_is_wanted_passes_without_the_thread_and_the_rest_is_counted(thread: ModelThread) -> None:
+    frame, large = shown(20, 20), shown()
+    uploads = UploadEncoder(UploadFormat(max_bytes=6_000), thread)
+    assert (await uploads.write(frame, 1)).frame is frame
+    assert (uploads.size(frame), uploads.size(large)) == (1200, 6_000)
+    upload = await uploads.write(large, 5)
+    assert uploads.size(large) == upload.frame.data.nbytes
+    with pytest.raises(OffloadError):
+        await uploads.write(new_frame(np.zeros(9000)), 5)
     change = "size" if upload.shrunk else "encoding"
     assert uploads.ready == {("raw", "none"): 1, ("jpeg", change): 1}
     assert (uploads.before, uploads.after) == (large.data.nbytes, upload.frame.data.nbytes)
     assert (uploads.times.count, uploads.refused) == (1, {"too-large": 1})
 
 
-async def test_writing_is_waited_for_only_as_long_as_the_sample_may_wait() -> None:
-    done = threading.Event()
-    async with ModelThread("upload") as thread:
-        uploads = UploadEncoder(UploadFormat(encoding="jpeg"), thread)
-        busy = asyncio.create_task(thread.call(done.wait, 60))
-        await asyncio.sleep(0)
-        with pytest.raises(OffloadError) as caught:
-            await uploads.write(new_frame(picture()), 0.02)
-        done.set()
-        await busy
-    assert caught.value.reason is OffloadReason.DEADLINE
-    assert not caught.value.sent
+async def test_writing_is_waited_for_only_as_long_as_the_sample_may_wait(thread: ModelThread) -> None:
+    done, uploads = threading.Event(), UploadEncoder(UploadFormat(encoding="jpeg"), thread)
+    busy = asyncio.create_task(thread.call(done.wait, 60))
+    await asyncio.sleep(0)
+    with pytest.raises(OffloadError) as caught:
+        await uploads.write(shown(), 0.02)
+    done.set()
+    await busy
+    assert (caught.value.reason, caught.value.sent) == (OffloadReason.DEADLINE, False)
 
 
-async def test_nothing_is_written_while_the_way_is_closed() -> None:
+async def test_nothing_is_written_while_the_way_is_closed(thread: ModelThread) -> None:
     circuit = CircuitBreaker(retry_s=100)
-    async with ModelThread("upload") as thread:
-        uploads = UploadEncoder(UploadFormat(encoding="jpeg"), thread, circuit)
-        circuit.nobody(asyncio.get_running_loop().time())
-        with pytest.raises(OffloadError) as caught:
-            await uploads.write(new_frame(picture()), 5)
-        assert caught.value.reason is OffloadReason.CIRCUIT_OPEN
-        circuit.reconsider()
-        assert (await uploads.write(new_frame(picture()), 5)).frame.encoding == "jpeg"
+    uploads = UploadEncoder(UploadFormat(encoding="jpeg"), thread, circuit)
+    circuit.nobody(asyncio.get_running_loop().time())
+    with pytest.raises(OffloadError) as caught:
+        await uploads.write(shown(), 5)
+    assert caught.value.reason is OffloadReason.CIRCUIT_OPEN
+    circuit.reconsider()
+    assert (await uploads.write(shown(), 5)).frame.encoding == "jpeg"
     assert (uploads.times.count, uploads.refused) == (1, {})
 
 
-async def test_a_sample_over_the_brokers_limit_is_made_smaller_or_refused_with_that_limit() -> None:
-    small, large = new_frame(picture(20, 20)), new_frame(picture(600, 600))
+async def test_a_sample_over_the_brokers_limit_is_made_smaller_or_refused_with_that_limit(thread: ModelThread) -> None:
+    small, large = shown(20, 20), shown(600, 600)
     limit = REQUEST_BYTES + 60_000
-    async with MemoryBus("edge", MemoryBroker(max_packet=limit)) as bus, ModelThread("upload") as thread:
-        uploads = UploadEncoder(UploadFormat(), thread, bus=bus)
-        assert (await uploads.write(large, 5)).frame is large, "the limit is not known before the first connection"
-        await bus.wait_connected(5)
+    bus = MemoryBus("edge", MemoryBroker(max_packet=limit))
+    uploads = UploadEncoder(UploadFormat(), thread, bus=bus)
+    assert (await uploads.write(large, 5)).frame is large, "the limit is not known before the first connection"
+    async with connected(bus):
         assert (await uploads.write(small, 5)).frame is small
         upload = await uploads.write(large, 5)
         assert upload.frame.data.nbytes <= 60_000 < large.data.nbytes
-        with pytest.raises(
-            OffloadError, match=f"more than the broker's limit of {limit} bytes a message: raise it"
-        ) as caught:
+        text = f"more than the broker's limit of {limit} bytes a message: raise it"
+        with pytest.raises(OffloadError, match=text) as caught:
             await uploads.write(new_frame(np.zeros(9000)), 5)
-    assert caught.value.reason is OffloadReason.TOO_LARGE
-    assert uploads.refused == {"too-large": 1}
+    assert (caught.value.reason, uploads.refused) == (OffloadReason.TOO_LARGE, {"too-large": 1})
 
 
 # --- regions ------------------------------------------------------------------------------------------------------
@@ -320,7 +343,7 @@ HERE, SURE = Box(100, 80, 140, 120, 0.4, "a"), Box(250, 40, 290, 80, 0.9, "a")
 
 
 def with_boxes(came: str, *, channels: int = 3, boxes: list[Box] | None = None) -> Frame:
-    frame = new_frame(picture(channels=channels), encoding=came)  # type: ignore[arg-type]
+    frame = shown(came=came, channels=channels)
     frame.edge = Prediction(boxes=[HERE, SURE] if boxes is None else boxes)
     return frame
 
@@ -336,15 +359,13 @@ def test_boxes_of_regions_come_back_however_they_are_encoded(
     upload = write_regions(frame, UploadFormat(max_bytes=most), SizeEstimator(), rule)
     assert upload
     assert upload.frame.edge
+    assert upload.frame.edge.boxes
     assert upload.frame.data.nbytes < min(most or 1e9, 0.95 * frame.data.nbytes)
     assert upload.frame.encoding == came or (upload.frame.encoding == "jpeg" and most)
     assert len(decode(upload.frame).shape) == (2 if channels == 1 else 3)
-    reply = upload.read(Reply(id=frame.id, worker="c", prediction=Prediction(boxes=upload.frame.edge.boxes)))
-    assert reply.prediction
-    assert reply.prediction.boxes
-    assert reply.prediction.boxes[1] == SURE
-    (x1, y1, x2, y2) = (getattr(reply.prediction.boxes[0], name) for name in ("x1", "y1", "x2", "y2"))
-    assert (x1, y1, x2, y2) == pytest.approx((HERE.x1, HERE.y1, HERE.x2, HERE.y2))
+    here, sure = boxes_of(upload, *upload.frame.edge.boxes)
+    assert sure == SURE
+    assert (here.x1, here.y1, here.x2, here.y2) == pytest.approx((HERE.x1, HERE.y1, HERE.x2, HERE.y2))
 
 
 def test_a_frame_that_regions_do_not_make_smaller_is_no_upload_of_regions() -> None:
@@ -355,31 +376,27 @@ def test_a_frame_that_regions_do_not_make_smaller_is_no_upload_of_regions() -> N
         with_boxes("jpeg", boxes=[]),
         with_boxes("jpeg", boxes=[SURE]),
         new_frame(np.zeros((7, 9), np.float32)),
-        new_frame(picture()),
+        shown(),
     ):
         assert write_regions(frame, UploadFormat(), SizeEstimator(), RegionRule()) is None
 
 
 def test_a_frame_without_a_region_is_scaled_where_the_rule_scales() -> None:
-    frame = with_boxes("png", boxes=[])
-    upload = write_regions(frame, UploadFormat(), SizeEstimator(), RegionRule(scale=0.5))
+    upload = write_regions(with_boxes("png", boxes=[]), UploadFormat(), SizeEstimator(), RegionRule(scale=0.5))
     assert upload
     assert decode(upload.frame).shape == (120, 160, 3)
-    answer = Prediction(boxes=[Box(10, 20, 30, 40, 0.9, "a")])
-    reply = upload.read(Reply(id=frame.id, worker="c", prediction=answer))
-    assert reply.prediction
-    assert reply.prediction.boxes == [Box(20, 40, 60, 80, 0.9, "a")]
+    assert boxes_of(upload, Box(10, 20, 30, 40, 0.9, "a")) == [Box(20, 40, 60, 80, 0.9, "a")]
 
 
 @pytest.mark.parametrize("encoding", ["as-it-came", "jpeg"])
-async def test_audits_do_not_change_the_estimated_size_of_regions(encoding: UploadEncoding) -> None:
-    frame = with_boxes("png")
-    async with ModelThread("upload") as thread:
-        uploads = UploadEncoder(UploadFormat(encoding=encoding), thread, regions=RegionRule())
-        upload = await uploads.write(frame, 5)
-        assert upload.regions
-        assert not (await uploads.write(frame, 5, whole=True)).regions
-        assert uploads.size(frame) == upload.frame.data.nbytes
+async def test_audits_do_not_change_the_estimated_size_of_regions(
+    thread: ModelThread, encoding: UploadEncoding
+) -> None:
+    frame, uploads = with_boxes("png"), UploadEncoder(UploadFormat(encoding=encoding), thread, regions=RegionRule())
+    upload = await uploads.write(frame, 5)
+    assert upload.regions
+    assert not (await uploads.write(frame, 5, whole=True)).regions
+    assert uploads.size(frame) == upload.frame.data.nbytes
 
 
 def test_a_damaged_frame_has_no_regions() -> None:
@@ -388,3 +405,104 @@ def test_a_damaged_frame_has_no_regions() -> None:
     with pytest.raises(OffloadError) as caught:
         write_regions(frame, UploadFormat(), SizeEstimator(), RegionRule())
     assert caught.value.reason is OffloadReason.ERROR
+
+
+def test_the_size_of_the_next_upload_is_expected_as_the_recent_mean() -> None:
+    uploads, seen = UploadEncoder(UploadFormat(encoding="jpeg"), ModelThread()), shown()
+    assert uploads.size(seen) == seen.data.nbytes
+    for size, mean in ((1000, 1000), (2000, 1100), (2000, 1190)):
+        uploads._learn(size, whole=False)
+        assert uploads.size(seen) == mean
+    uploads._format = UploadFormat(encoding="jpeg", max_bytes=1189)
+    assert uploads.size(seen) == 1189
+    uploads.regions = RegionRule()
+    uploads._learn(9000, whole=True)
+    assert uploads.size(seen) == 1190
+
+
+async def test_samples_that_cannot_be_encoded_are_counted_and_not_all_logged() -> None:
+    uploads = UploadEncoder(UploadFormat(encoding="jpeg"), ModelThread())
+    with capture_logs() as logs:
+        for _ in range(5):
+            uploads._refuse(OffloadError(OffloadReason.NO_PICTURE, "detail"))
+    assert (len(logs), uploads.refused) == (1, {OffloadReason.NO_PICTURE: 5})
+
+
+@pytest.mark.parametrize(
+    ("format_", "regions", "mean", "sizes"),
+    [
+        (UploadFormat(), None, 700, (1200, 230_400)),
+        (UploadFormat(max_bytes=1200), None, 700, (1200, 700)),
+        (UploadFormat(max_bytes=1200), None, 0, (1200, 1200)),
+        (UploadFormat(max_bytes=1199), None, 0, (1199, 1199)),
+        (UploadFormat(encoding="raw"), None, 700, (1200, 230_400)),
+        (UploadFormat(encoding="jpeg"), None, 700, (700, 700)),
+        (UploadFormat(encoding="jpeg"), None, 0, (1200, 230_400)),
+        (UploadFormat(), RegionRule(), 0, (1200, 230_400)),
+        (UploadFormat(), RegionRule(), 5000, (1200, 5000)),
+    ],
+)
+def test_the_size_of_an_upload_is_that_of_the_frame_or_of_the_uploads_before_it(
+    format_: UploadFormat, regions: RegionRule | None, mean: int, sizes: tuple[int, int]
+) -> None:
+    uploads = UploadEncoder(format_, ModelThread(), regions=regions)
+    if mean:
+        uploads._learn(mean, whole=False)
+    assert (uploads.size(shown(20, 20)), uploads.size(shown())) == sizes
+
+
+@pytest.mark.parametrize(("spare", "change"), [(0, "none"), (-1, "size")])
+async def test_a_frame_is_sent_as_it_came_up_to_the_brokers_limit(thread: ModelThread, spare: int, change: str) -> None:
+    frame = shown(100, 100, noise=90)
+    limit = REQUEST_BYTES + frame.data.nbytes + spare
+    async with connected(MemoryBus("edge", MemoryBroker(max_packet=limit))) as bus:
+        uploads = UploadEncoder(UploadFormat(encoding="raw"), thread, bus=bus)
+        await uploads.write(frame, 20)
+        assert uploads.ready == {("raw", change): 1}
+        assert uploads.size(frame) == frame.data.nbytes
+
+
+async def test_only_encoded_uploads_and_regions_change_the_expected_size_and_each_has_its_change(
+    thread: ModelThread,
+) -> None:
+    uploads = UploadEncoder(UploadFormat(encoding="jpeg"), thread, regions=RegionRule())
+    frame, encoded = with_boxes("raw"), shown(came="png")
+    assert (await uploads.write(frame, 20)).regions
+    mean = uploads._mean
+    await uploads.write(with_boxes("jpeg", boxes=[]), 20)
+    assert mean > 0
+    assert uploads._mean != mean, "a frame that is sent instead of its regions counts"
+    assert set(uploads.ready) == {("jpeg", "regions"), ("jpeg", "none")}
+    uploads.regions, mean = None, uploads._mean
+    await uploads.write(with_boxes("jpeg"), 20)
+    assert uploads._mean == mean
+    before = frame.data.nbytes + encoded.data.nbytes
+    await uploads.write(encoded, 20)
+    assert uploads.ready["jpeg", "encoding"] == 1
+    assert uploads.before == before
+
+
+@pytest.mark.parametrize(("side", "box_side"), [(1, 1), (3, 2)])
+def test_a_tiny_frame_has_at_least_a_pixel_at_any_scale(side: int, box_side: int) -> None:
+    frame = new_frame(np.zeros((side, side), np.uint8))
+    frame.edge = Prediction(boxes=[])
+    upload = write_regions(frame, UploadFormat(encoding="raw"), SizeEstimator(), RegionRule(scale=0.5))
+    assert upload is None or decode(upload.frame).shape == (box_side, box_side)
+    assert (upload is None) == (side == 1)
+
+
+def test_an_upload_has_the_milliseconds_from_its_decoding_to_its_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(perf_counter=iter([1.0, 1.25]).__next__)
+    monkeypatch.setattr(transcode, "time", clock)
+    assert written(shown(20, 20), encoding="png").ms == 250.0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_much_smaller_picture_is_first_reduced_to_twice_its_size(channels: int) -> None:
+    pixels = picture(160, 96, channels=channels)
+    sent = transcode.resize(pixels, Geometry.of(160, 96), 16, 10)
+    image = Image.fromarray(pixels).resize((16, 10), Image.Resampling.BILINEAR, box=(0, 0, 160, 96), reducing_gap=2.0)
+    assert np.array_equal(sent, np.asarray(image))
+    assert transcode.resize(pixels, Geometry.of(160, 96), 160, 96) is pixels
+    assert transcode.resize(pixels, Geometry.of(160, 96), 160, 95).shape[:2] == (95, 160)
+    assert transcode.resize(pixels, Geometry.of(160, 96), 159, 96).shape[:2] == (96, 159)

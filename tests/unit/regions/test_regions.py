@@ -164,10 +164,8 @@ def test_what_goes_up_comes_back_at_its_place(
     layout = lay_out(regions, WIDTH, HEIGHT, least)
     objects = []
     for region in data.draw(st.lists(st.sampled_from(regions), unique=True)):
-        x, y = (
-            data.draw(st.integers(region.x1, region.x2 - 4)),
-            data.draw(st.integers(region.y1, region.y2 - 4)),
-        )
+        x = data.draw(st.integers(region.x1, region.x2 - 4))
+        y = data.draw(st.integers(region.y1, region.y2 - 4))
         objects.append(Box(x * factor, y * factor, (x + 4) * factor, (y + 4) * factor, 0.5, "a"))
     sent = SentRegions(layout, (factor, factor), Prediction(boxes=objects))
     uploaded = sent.edge_in_layout().boxes
@@ -181,12 +179,9 @@ def test_what_goes_up_comes_back_at_its_place(
     assert corners == sorted((b.x1, b.y1, b.x2, b.y2) for b in objects)
 
 
-PACKED = RegionLayout(
-    80,
-    60,
-    (RegionPlacement(FrameRegion(80, 80, 112, 112), 0, 0), RegionPlacement(FrameRegion(200, 160, 232, 192), 40, 0)),
-    in_place=False,
-)
+SQUARE = FrameRegion(80, 80, 112, 112)
+PLACED = (RegionPlacement(SQUARE, 0, 0), RegionPlacement(FrameRegion(200, 160, 232, 192), 40, 0))
+PACKED = RegionLayout(80, 60, PLACED, in_place=False)
 EDGE = Prediction(label="small", boxes=[box(88, 88), box(20, 20, score=0.9), box(204, 164)])
 
 
@@ -209,55 +204,42 @@ def test_boxes_in_gutters_and_outside_of_regions_are_left_out() -> None:
 def test_a_box_of_a_packed_region_is_clipped_to_it_and_one_in_place_to_the_frame() -> None:
     (first, *_) = joint(Prediction(boxes=[Box(-5, 4, 40, 20, 0.9)])).boxes or []
     assert (first.x1, first.x2) == (80, 112)
-    in_place = lay_out([FrameRegion(80, 80, 112, 112)], WIDTH, HEIGHT, 1.0)
+    in_place = lay_out([SQUARE], WIDTH, HEIGHT, 1.0)
     (first, *_) = joint(Prediction(boxes=[Box(70, 84, 120, 100, 0.9)]), layout=in_place).boxes or []
     assert (first.x1, first.x2) == (70, 120)
 
 
 def test_an_object_at_the_border_of_a_region_is_one_object() -> None:
-    layout = lay_out([FrameRegion(80, 80, 112, 112)], WIDTH, HEIGHT, 1.0)
-    beyond = Prediction(
-        boxes=[Box(98, 84, 128, 104, 0.9, "a"), Box(98, 84, 128, 104, 0.9, "b"), box(200, 20, score=0.9)]
-    )
+    layout = lay_out([SQUARE], WIDTH, HEIGHT, 1.0)
+    crossing = [Box(98, 84, 128, 104, 0.9, label) for label in "ab"]
+    beyond = Prediction(boxes=[*crossing, box(200, 20, score=0.9)])
     answer = joint(Prediction(boxes=[Box(94, 84, 126, 104, 0.7, "a")]), beyond, layout)
     assert [(b.score, b.label) for b in answer.boxes or ()] == [(0.7, "a"), (0.9, "b"), (0.9, "a")]
 
 
 def test_packed_regions_do_not_overlap() -> None:
     crossing = [FrameRegion(80, 80, 112, 88), FrameRegion(88, 72, 96, 104)]
-    assert [placement.region for placement in lay_out(crossing, WIDTH, HEIGHT, 0.25).placements] == [
-        FrameRegion(80, 72, 112, 104)
-    ]
+    placed = lay_out(crossing, WIDTH, HEIGHT, 0.25).placements
+    assert [placement.region for placement in placed] == [FrameRegion(80, 72, 112, 104)]
     assert len(lay_out(crossing, WIDTH, HEIGHT, 1.0).placements) == 2
 
 
 def test_landmarks_stay_with_their_boxes_and_lines_with_their_regions() -> None:
-    eye, corners = (
-        [PicturePoint(10, 10)],
-        [PicturePoint(4, 4), PicturePoint(8, 4), PicturePoint(8, 8), PicturePoint(4, 8)],
-    )
+    eye, corners = [PicturePoint(10, 10)], [PicturePoint(x, y) for x, y in ((4, 4), (8, 4), (8, 8), (4, 8))]
     edge = Prediction(boxes=[box(88, 88), box(20, 20)], landmarks=[[PicturePoint(90, 90)], [PicturePoint(22, 22)]])
-    answer = joint(
-        Prediction(
-            boxes=[box(34, 4, 4), box(8, 8)],
-            landmarks=[[PicturePoint(35, 5)], eye],
-            lines=[TextLine(text="in", corners=corners), TextLine(text="nowhere")],
-            embeddings=b"abcd",
-        ),
-        edge,
-    )
+    read = [TextLine(text="in", corners=corners), TextLine(text="nowhere")]
+    landmarks = [[PicturePoint(35, 5)], eye]
+    cloud = Prediction(boxes=[box(34, 4, 4), box(8, 8)], landmarks=landmarks, lines=read, embeddings=b"abcd")
+    answer = joint(cloud, edge)
     assert answer.boxes == [box(88, 88), box(20, 20)]
     assert answer.landmarks == [[PicturePoint(90, 90)], [PicturePoint(22, 22)]]
-    assert [(line.text, line.corners[0]) for line in answer.lines or () if line.corners] == [
-        ("in", PicturePoint(84, 84))
-    ]
+    lines = [(line.text, line.corners[0]) for line in answer.lines or () if line.corners]
+    assert lines == [("in", PicturePoint(84, 84))]
     assert answer.embeddings is None
 
 
 @given(boxes, boxes, regions_of_a_frame, st.sampled_from([0.25, 1.0]))
-def test_any_two_answers_have_a_joint_one(
-    edge: list[Box], cloud: list[Box], regions: list[FrameRegion], least: float
-) -> None:
+def test_any_two_answers_can_join(edge: list[Box], cloud: list[Box], regions: list[FrameRegion], least: float) -> None:
     sent = SentRegions(lay_out(regions, WIDTH, HEIGHT, least), (2.0, 2.0), Prediction(boxes=edge))
     answer = sent.joint(Prediction(boxes=cloud))
     for one in answer.boxes or ():

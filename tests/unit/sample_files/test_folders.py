@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from halimede.datasets import DatasetError, count
 from halimede.datasets.counting import Counted
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import LabelledPicture, read_labelled
+from halimede.evaluation.data import LabelledSamples, read_labelled
+from tests.cameras import jpeg
 from tests.unit.sample_files.training import check_training
-
-
-def jpeg() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (64, 48)).save(out, "JPEG")
-    return out.getvalue()
 
 
 def put(path: Path, content: bytes | str = b"") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content or jpeg())
     return path
+
+
+def one(folder: Path, *boxes: tuple[int, int, Any], name: str = "1.jpg") -> None:
+    """Write a picture and a COCO file of one picture by this name."""
+    put(folder / "1.jpg")
+    put(folder / "annotations.json", coco([name], *boxes))
 
 
 def coco(names: list[str], *boxes: tuple[int, int, Any], **parts: Any) -> str:
@@ -49,7 +48,7 @@ def voc(filename: str, *labels: str, difficult: str = "0") -> str:
     return f"<annotation><filename>{filename}</filename>{objects}</annotation>"
 
 
-def both(folder: Path, form: str) -> tuple[Counted, LabelledPicture]:
+def both(folder: Path, form: str) -> tuple[Counted, LabelledSamples]:
     """Feed one folder to both readers, which must agree on the samples, their classes and their boxes."""
     counted, data = count(folder, form), read_labelled(folder)
     assert (counted.facts.number_of_samples, counted.facts.number_broken) == (len(data), 0)
@@ -82,8 +81,7 @@ class TestFoldersOfPictures:
             put(tmp_path / layout.format(split=split, name=f"{split}.jpg"))
             put(tmp_path / "labels" / split / "1.txt", "0 0.5 0.5 0.1 0.1\n")
         counted, data = both(tmp_path, "images")
-        assert counted.facts.number_of_samples == 3
-        assert data.truths is None
+        assert (counted.facts.number_of_samples, data.truths) == (3, None)
 
     @pytest.mark.parametrize("ending", [".jfif", ".JPE"])
     def test_less_usual_endings_of_a_jpeg(self, tmp_path: Path, ending: str) -> None:
@@ -92,11 +90,9 @@ class TestFoldersOfPictures:
         both(tmp_path, "images")
 
     @pytest.mark.parametrize(
-        ("name", "content"), [("w.webp", b"RIFF\0\0\0\0WEBP"), ("w.jpg", b"RIFF"), ("w.gif", b"GIF89a")]
+        ("name", "content"), [("w.webp", "RIFF\0\0\0\0WEBP"), ("w.jpg", "RIFF"), ("w.gif", "GIF89a")]
     )
-    def test_a_picture_that_no_model_gets_is_not_skipped_in_silence(
-        self, tmp_path: Path, name: str, content: bytes
-    ) -> None:
+    def test_a_picture_that_no_model_gets_is_not_skipped(self, tmp_path: Path, name: str, content: str) -> None:
         put(tmp_path / "cat/1.jpg")
         put(tmp_path / "dog" / name, content)
         with pytest.raises(InvalidFieldError, match=f"dog/{name}' is not accepted: it is no JPEG or PNG file: convert"):
@@ -129,9 +125,7 @@ class TestVoc:
             ("f.0.xml", "", "f.0.jpg"),
         ],
     )
-    def test_a_picture_by_any_name_that_programs_write(
-        self, tmp_path: Path, annotation: str, filename: str, picture: str
-    ) -> None:
+    def test_a_picture_by_any_name(self, tmp_path: Path, annotation: str, filename: str, picture: str) -> None:
         put(tmp_path / "Annotations" / annotation, voc(filename, "cat"))
         put(tmp_path / "JPEGImages" / picture)
         _, data = both(tmp_path, "voc")
@@ -190,18 +184,16 @@ CAPTIONS = json.dumps(
         "annotations": [{"id": i, "image_id": i, "caption": "a picture"} for i in range(3)],
     }
 )
-KEY_POINTS = coco(
-    [f"{i}.jpg" for i in range(3)], (0, 1, BOX), categories=[{"id": 1, "name": "person", "keypoints": ["nose"]}]
-)
-INSTANCES = coco([f"{i}.jpg" for i in range(3)], (0, 1, BOX), (1, 2, BOX))
+THREE = ["0.jpg", "1.jpg", "2.jpg"]
+KEY_POINTS = coco(THREE, (0, 1, BOX), categories=[{"id": 1, "name": "person", "keypoints": ["nose"]}])
+INSTANCES = coco(THREE, (0, 1, BOX), (1, 2, BOX))
 
 
 class TestCoco:
     def test_cocos_own_layout_counts_an_image_once(self, tmp_path: Path) -> None:
         for split in ("train2017", "val2017"):
-            put(tmp_path / f"annotations/captions_{split}.json", CAPTIONS)
-            put(tmp_path / f"annotations/instances_{split}.json", INSTANCES)
-            put(tmp_path / f"annotations/person_keypoints_{split}.json", KEY_POINTS)
+            for kind, text in (("captions", CAPTIONS), ("instances", INSTANCES), ("person_keypoints", KEY_POINTS)):
+                put(tmp_path / f"annotations/{kind}_{split}.json", text)
             for i in range(3):
                 put(tmp_path / split / f"{i}.jpg")
         counted, data = both(tmp_path, "coco")
@@ -235,37 +227,31 @@ class TestCoco:
     @pytest.mark.parametrize("crowd", [True, 1, "1"])
     def test_crowds_by_any_flag_are_left_out_of_an_evaluation(self, tmp_path: Path, crowd: object) -> None:
         """facebookresearch/detectron2#1966: flags of other programs."""
-        put(tmp_path / "1.jpg")
-        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, {"bbox": BOX, "iscrowd": crowd}), (0, 2, BOX)))
+        one(tmp_path, (0, 1, {"bbox": BOX, "iscrowd": crowd}), (0, 2, BOX))
         data = read_labelled(tmp_path)
         assert [[box.label for box in boxes] for boxes in data.boxes or ()] == [["dog"]]
 
     @pytest.mark.parametrize("crowd", [False, 0, "0", None])
     def test_a_flag_that_is_not_set(self, tmp_path: Path, crowd: object) -> None:
-        put(tmp_path / "1.jpg")
-        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, {"bbox": BOX, "iscrowd": crowd})))
+        one(tmp_path, (0, 1, {"bbox": BOX, "iscrowd": crowd}))
         both(tmp_path, "coco")
 
     def test_the_empty_box_of_cocos_own_file_costs_no_other(self, tmp_path: Path) -> None:
         """visionml/pytracking#18: annotation 2206849 of train2014 has no height."""
-        put(tmp_path / "1.jpg")
-        flat = {"bbox": [9.98, 188.56, 5.54, 0.0], "area": 0.0, "iscrowd": 0}
-        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, flat), (0, 2, BOX)))
+        one(tmp_path, (0, 1, {"bbox": [9.98, 188.56, 5.54, 0.0], "area": 0.0, "iscrowd": 0}), (0, 2, BOX))
         assert [len(boxes) for boxes in read_labelled(tmp_path).boxes or ()] == [1]
         facts = count(tmp_path, "coco").facts
         assert [entry.reason for entry in facts.broken] == ["its bbox is empty: width 5.54, height 0"]
 
     @pytest.mark.parametrize("fields", [{}, {"bbox": None}, {"bbox": []}])
     def test_an_annotation_without_a_box_is_a_class_and_no_object(self, tmp_path: Path, fields: dict[str, Any]) -> None:
-        put(tmp_path / "1.jpg")
-        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, fields), (0, 2, BOX)))
+        one(tmp_path, (0, 1, fields), (0, 2, BOX))
         facts = count(tmp_path, "coco").facts
         assert (facts.number_of_samples, facts.number_broken, facts.classes[0].count) == (1, 0, 1)
         assert [[box.label for box in boxes] for boxes in read_labelled(tmp_path).boxes or ()] == [["dog"]]
 
     def test_a_file_whose_annotations_have_outlines_alone_is_refused(self, tmp_path: Path) -> None:
-        put(tmp_path / "1.jpg")
-        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, {"segmentation": [[1, 1, 20, 1, 20, 20]]})))
+        one(tmp_path, (0, 1, {"segmentation": [[1, 1, 20, 1, 20, 20]]}))
         assert count(tmp_path, "coco").facts.classes[0].count == 1
         with pytest.raises(InvalidFieldError, match=r"its annotations have no bbox: write one for each: \[x, y, width"):
             read_labelled(tmp_path)
@@ -273,10 +259,8 @@ class TestCoco:
     def test_whole_numbers_as_pandas_writes_them_are_ids(self, tmp_path: Path) -> None:
         put(tmp_path / "1.jpg")
         images, annotations = [{"id": 1.0, "file_name": "1.jpg"}], [{"image_id": 1, "category_id": 2.0, "bbox": BOX}]
-        put(
-            tmp_path / "annotations.json",
-            json.dumps({"images": images, "annotations": annotations, "categories": PETS}),
-        )
+        regular = {"images": images, "annotations": annotations, "categories": PETS}
+        put(tmp_path / "annotations.json", json.dumps(regular))
         both(tmp_path, "coco")
 
     def test_utf_16_is_named(self, tmp_path: Path) -> None:
@@ -288,8 +272,7 @@ class TestCoco:
 
     @pytest.mark.parametrize("name", ["2.jpg", "1.JPG", "http://host/1.jpg"])
     def test_a_picture_that_is_missing_is_named_with_what_to_do(self, tmp_path: Path, name: str) -> None:
-        put(tmp_path / "1.jpg")
-        put(tmp_path / "annotations.json", coco([name], (0, 1, BOX)))
+        one(tmp_path, (0, 1, BOX), name=name)
         with pytest.raises(InvalidFieldError, match=f"its file_name '{name}' is not in this folder: put the picture"):
             read_labelled(tmp_path)
 
@@ -329,6 +312,8 @@ class TestTables:
 class TestYolo:
     """Boxes that no reader reads: pictures without them would be other samples."""
 
+    BOXES = "0 0.5 0.5 0.25 1\n"
+
     @pytest.mark.parametrize(
         ("picture", "label"),
         [
@@ -338,12 +323,7 @@ class TestYolo:
         ],
     )
     @pytest.mark.parametrize(
-        "boxes",
-        [
-            "0 0.5 0.5 0.25 1\n",
-            "12 .5 0.5 1e-05 0.25 0.9\r\n3 0.1 0.1 0.2 0.2 0.8\r\n",
-            "0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9",
-        ],
+        "boxes", [BOXES, "12 .5 0.5 1e-05 0.25 0.9\r\n3 0.1 0.1 0.2 0.2 0.8\r\n", "0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9"]
     )
     def test_its_boxes_are_refused_with_what_to_do(self, tmp_path: Path, picture: str, label: str, boxes: str) -> None:
         put(tmp_path / picture)

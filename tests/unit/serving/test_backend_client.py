@@ -12,8 +12,6 @@ from halimede.serving.router.server import main
 
 
 class One:
-    """A server with one model."""
-
     def __init__(self) -> None:
         self.name = "old"
 

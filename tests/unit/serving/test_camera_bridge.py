@@ -16,21 +16,19 @@ from halimede.frames import new_frame, pack
 from halimede.messages import DeadLetter
 from halimede.serving.errors import ModelUnavailableError
 from halimede.serving.router import camera_bridge
-from halimede.serving.router.camera_bridge import CameraBridge, Names
+from halimede.serving.router.camera_bridge import CameraBridge, RouterIdentity
 from halimede.serving.router.router import Router
 from tests.simulated import eventually
 
 
 class UnavailableRouter:
-    """A router whose models answer nothing."""
-
     async def answer(self, body: bytes, headers: dict[str, str]) -> None:
         raise ModelUnavailableError(f"{len(headers)} headers, and nobody to answer")
 
 
 async def test_a_raw_frame_is_not_encoded_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    encode = camera_bridge.encode_image
+    encode = camera_bridge.encode_image  # type: ignore[attr-defined]
 
     def encode_and_record(*args: Any) -> bytes:
         threads.append(threading.current_thread())
@@ -47,7 +45,7 @@ async def test_a_raw_frame_is_not_encoded_on_the_event_loop(monkeypatch: pytest.
         await bus.wait_connected(5)
         await camera.wait_connected(5)
         await camera.subscribe(topics.DEAD_LETTER.filter(), letter)
-        bridge = CameraBridge(bus, cast("Router", UnavailableRouter()), Names("ns", "s", "w", "n"), ["cam0"])
+        bridge = CameraBridge(bus, cast("Router", UnavailableRouter()), RouterIdentity("ns", "s", "w", "n"), ["cam0"])
         running = asyncio.create_task(bridge.run())
         await asyncio.sleep(0.01)
         frame = new_frame(np.zeros((4, 4, 3), np.uint8))

@@ -14,7 +14,6 @@ from halimede.serving.errors import OverloadedError, ServeError, SlowRequestErro
 from halimede.serving.grpc_handlers import InferRequest, parse, parts_of
 from halimede.serving.request_budget import ARRIVAL_S, ARRIVING, MEMORY, SMALL, Charge, RequestBudget
 from halimede.serving.tensors import MAX_TEXTS, MAX_VALUES, Tensor, check_count, check_inputs, count_of, from_json
-from tests.simulated import simulated
 
 LARGEST = 64 * 1024 * 1024
 
@@ -62,7 +61,7 @@ async def test_a_message_that_does_not_arrive_is_given_up(monkeypatch: pytest.Mo
         await RequestBudget(LARGEST).receive(asyncio.Event().wait)
 
 
-@simulated
+@pytest.mark.simulated
 async def test_each_message_has_its_own_time_to_arrive() -> None:
     budget, loop = RequestBudget(LARGEST), asyncio.get_running_loop()
 
@@ -82,7 +81,7 @@ async def test_each_message_has_its_own_time_to_arrive() -> None:
     assert await slow(1000) == pytest.approx(ARRIVAL_S, abs=0.001)
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_client_that_leaves_is_no_slow_one_and_leaves_its_place() -> None:
     budget = RequestBudget(LARGEST)
     for _ in range(2 * ARRIVING // LARGEST):
@@ -95,7 +94,7 @@ async def test_a_client_that_leaves_is_no_slow_one_and_leaves_its_place() -> Non
     assert await budget.receive(lambda: asyncio.sleep(1, "here")) == "here"
 
 
-@simulated
+@pytest.mark.simulated
 async def test_a_client_that_leaves_at_the_end_of_its_time_is_cancelled_and_no_slow_one() -> None:
     budget, loop = RequestBudget(LARGEST), asyncio.get_running_loop()
     leaving = asyncio.ensure_future(budget.receive(asyncio.Event().wait))
@@ -145,6 +144,8 @@ def test_texts_and_values_of_a_request_are_bounded() -> None:
     check_count("x", MAX_VALUES)
     with pytest.raises(TooMuchError):
         check_count("x", MAX_VALUES + 1)
+    with pytest.raises(TooMuchError, match="more than"):
+        count_of("x", [2**16, 2**16])
 
 
 @pytest.mark.parametrize("nested", [False, True])

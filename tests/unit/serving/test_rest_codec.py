@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -70,9 +71,8 @@ def test_a_request_with_tensors_as_bytes_in_their_order():
     ],
 )
 def test_what_is_no_request_is_refused_with_what_to_do(data, head, what):
-    with pytest.raises(ServeError) as refused:
+    with pytest.raises(ServeError, match=re.escape(what)):
         parse(data, head)
-    assert what in str(refused.value)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=8))
@@ -88,10 +88,8 @@ def test_any_data_is_a_tensor_or_refused(data):
 
 
 def test_an_answer_in_both_forms():
-    answers = [
-        Tensor("y", "FP32", np.array([[1, 2]], np.float32)),
-        Tensor("t", "BYTES", np.array(["ü", b"\xff"], object)),
-    ]
+    texts = Tensor("t", "BYTES", np.array(["ü", b"\xff"], object))
+    answers = [Tensor("y", "FP32", np.array([[1, 2]], np.float32)), texts]
     asked = rest_codec.Request("7", [], [], False, {"t": True}, float("inf"))
     written, length = rest_codec.write(asked, "m", "4", answers)
     said = json.loads(written[:length])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from halimede.inference.tensor_model import as_float
-from halimede.serving.errors import ServeError, TooMuchError
-from halimede.serving.tensors import DTYPES, Tensor, bits_of, count_of, from_bytes, from_values, to_bytes, to_values
+from halimede.serving.errors import ServeError
+from halimede.serving.tensors import DTYPES, Tensor, bits_of, from_bytes, from_values, to_bytes, to_values
 
 KINDS = [name for name in DTYPES if name != "BF16"]
 shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -20,8 +22,7 @@ shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 def test_numbers_come_back_as_they_went(data, kind, shape):
     array = data.draw(npst.arrays(DTYPES[kind], shape, elements={"allow_nan": False} if kind[:2] == "FP" else None))
     again = from_bytes("x", kind, shape, to_bytes(Tensor("x", kind, array)))
-    assert again.array.dtype == array.dtype
-    assert again.array.shape == shape
+    assert (again.array.dtype, again.array.shape) == (array.dtype, shape)
     assert np.array_equal(again.array, array)
     if np.isfinite(array).all():
         values = from_values("x", kind, shape, to_values(Tensor("x", kind, array)))
@@ -72,12 +73,13 @@ def test_nested_data_is_read_in_c_order():
         ("FP8", [1], [1], "datatype 'FP8' is unknown"),
         ("FP32", [-1], [1], "shape [-1] is invalid"),
         ("FP32", [1] * 17, [1], "up to 16 sizes"),
+        ("UINT64", [2], [0, 2**64], "has elements that are not UINT64"),
+        ("UINT64", [2], [-1, 2**63], "UINT64"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(kind, shape, values, what):
-    with pytest.raises(ServeError) as refused:
+    with pytest.raises(ServeError, match=re.escape(what)):
         from_values("x", kind, shape, values)
-    assert what in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +97,6 @@ def test_bytes_that_do_not_fit_are_refused(kind, shape, data, what):
         from_bytes("x", kind, shape, data)
 
 
-def test_a_shape_of_more_than_there_can_be_is_refused_before_anything_is_made_of_it():
-    with pytest.raises(TooMuchError, match="more than"):
-        count_of("x", [2**16, 2**16])
-
-
 def test_any_byte_but_zero_is_true():
     assert from_bytes("x", "BOOL", [3], b"\0\x01\x02").array.tolist() == [False, True, True]
 
@@ -111,9 +108,4 @@ def test_one_long_text_among_many_takes_no_more_than_its_own_length():
 
 
 def test_whole_numbers_on_both_sides_of_two_to_the_63rd_stay_whole():
-    found = from_values("x", "UINT64", [2], [0, 2**63])
-    assert found.array.tolist() == [0, 2**63]
-    with pytest.raises(ServeError, match="UINT64"):
-        from_values("x", "UINT64", [2], [0, 2**64])
-    with pytest.raises(ServeError, match="UINT64"):
-        from_values("x", "UINT64", [2], [-1, 2**63])
+    assert from_values("x", "UINT64", [2], [0, 2**63]).array.tolist() == [0, 2**63]

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.stats.agreement import Estimate, wilson
-from halimede.stats.differences import PairedCounts, paired, share, spent, weighted_sum, z_of
+from halimede.stats.differences import PairedCounts, attempt_confidence, paired_gain, share, weighted_sum, z_of
 
 counts = st.builds(PairedCounts, **dict.fromkeys(("both", "candidate", "present", "neither"), st.integers(0, 500)))
 
 
 def test_the_paired_interval_has_the_published_limits() -> None:
     # Newcombe 1998, table II, method 10
-    found = paired(PairedCounts(both=36, candidate=12, present=2, neither=0))
+    found = paired_gain(PairedCounts(both=36, candidate=12, present=2, neither=0))
     assert (found.low, found.high) == pytest.approx((0.0569, 0.3404), abs=5e-5)
 
 
 @given(counts)
 def test_an_interval_contains_its_value_and_stays_between_minus_one_and_one(table: PairedCounts) -> None:
-    found = paired(table)
+    found = paired_gain(table)
     assert -1 <= found.low <= found.value + 1e-12
     assert found.value - 1e-12 <= found.high <= 1
 
@@ -30,7 +30,7 @@ def test_an_interval_contains_its_value_and_stays_between_minus_one_and_one(tabl
 @given(counts)
 def test_exchanged_models_have_the_mirrored_interval(table: PairedCounts) -> None:
     swapped = PairedCounts(both=table.both, candidate=table.present, present=table.candidate, neither=table.neither)
-    some, other = paired(table), paired(swapped)
+    some, other = paired_gain(table), paired_gain(swapped)
     assert (some.low, some.high) == pytest.approx((-other.high, -other.low), abs=1e-12)
 
 
@@ -42,7 +42,7 @@ def test_equal_models_pass_as_better_in_at_most_the_allowed_share_of_comparisons
         for _ in range(150):
             table[chance.choices(range(4), weights=(0.75, 0.08, 0.08, 0.09))[0]] += 1
         both, candidate, present, neither = table
-        passed += paired(PairedCounts(both=both, candidate=candidate, present=present, neither=neither)).low > 0
+        passed += paired_gain(PairedCounts(both=both, candidate=candidate, present=present, neither=neither)).low > 0
     assert wilson(passed, 2000)[0] <= 0.025
 
 
@@ -65,7 +65,7 @@ def test_a_sum_with_one_part_is_that_part() -> None:
 
 @given(st.floats(0.5, 0.999), st.integers(1, 200))
 def test_all_attempts_together_spend_at_most_the_allowed_error(confidence: float, attempts: int) -> None:
-    errors = [1 - spent(confidence, attempt) for attempt in range(1, attempts + 1)]
+    errors = [1 - attempt_confidence(confidence, attempt) for attempt in range(1, attempts + 1)]
     assert sum(errors) <= (1 - confidence) * (1 + 1e-9)
     assert errors == sorted(errors, reverse=True)
 

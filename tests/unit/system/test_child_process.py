@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.system.child_process import exited, rotate, rotated, spawn, stat_fields, tail
+from halimede.system.child_process import reap, rotate, rotated_path, spawn, stat_fields, tail
 from tests.waiting import patience
 
 
@@ -18,8 +18,8 @@ async def test_the_end_of_a_child_is_seen_also_when_it_was_reaped_before(tmp_pat
     log = tmp_path / "log"
     child = spawn([sys.executable, "-c", "print('over'); raise SystemExit(3)"], log)
     async with asyncio.timeout(patience(20)):
-        assert await exited(child) == 3
-        assert await exited(child) == 3
+        assert await reap(child) == 3
+        assert await reap(child) == 3
     assert tail(log) == "over\n"
 
 
@@ -27,16 +27,16 @@ async def test_a_wait_that_is_cancelled_leaves_the_child_to_the_next_one() -> No
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await exited(child)
+            await reap(child)
     child.kill()
     async with asyncio.timeout(patience(20)):
-        assert await exited(child) == -9
+        assert await reap(child) == -9
 
 
 def test_a_log_is_emptied_where_its_copy_has_no_room(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("long\n")
-    rotated(log).mkdir()
+    rotated_path(log).mkdir()
     with pytest.raises(IsADirectoryError):
         rotate(log)
     assert log.read_text() == ""

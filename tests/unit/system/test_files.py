@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.system.files import replacing, write_atomic
+from halimede.system.files import replacement_file, write_atomic
 
 
 def test_a_reader_that_has_the_old_file_open_reads_the_old_content(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_an_attempt_that_fails_leaves_the_old_content_and_nothing_else(tmp_path:
     write_atomic(path, b"old", shared=shared)
 
     def fail_halfway() -> None:
-        with replacing(path, shared=shared) as new:
+        with replacement_file(path, shared=shared) as new:
             new.write_bytes(b"half")
             raise OSError("no room")
 

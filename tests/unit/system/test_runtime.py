@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 from halimede.system.runtime import EVERYTHING_EVERY, brief_collections, rare_collections
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
 #: prints the page faults of ten frames, which need arrays of three sizes
@@ -32,10 +31,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def page_faults(*arguments: str, **variables: str) -> int:
     """Return the page faults of frames in a process of its own."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
-    run = subprocess.run(
-        [sys.executable, "-c", FRAMES, *arguments], check=True, capture_output=True, text=True, env=environment
-    )
-    return int(run.stdout)
+    return int(run_python("-c", FRAMES, *arguments, check=True, env=environment).stdout)
 
 
 class Circle:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from halimede.tracing import Batch, FrameRecord, TraceBuffer, TraceContext
-from halimede.tracing.export import CHUNK, QUEUE, Pump, exporter_kind, exporting
+from halimede.tracing.export import MAX_EXPORTED, MAX_QUEUED, Pump, exporter_kind, open_exporter
 from halimede.tracing.steps import DECODE
 from tests.simulated import eventually
 
@@ -26,7 +26,7 @@ class Sink:
         if not hangs:
             self.go.set()
 
-    def samples(self, trace: int, parent: TraceContext | None) -> bool:
+    def must_sample(self, trace_id: int, parent: TraceContext | None) -> bool:
         return True
 
     def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
@@ -45,7 +45,7 @@ def frames(pump: Pump, count: int) -> None:
     for n in range(1, count + 1):
         record = trace_buffer.begin(n.to_bytes(16))
         record.step((DECODE, 1.0, 2.0))
-        trace_buffer.done(record)
+        trace_buffer.finish(record)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_the_standard_variables_switch_it(environ: dict[str, str], kind: str) ->
 
 async def test_without_variables_there_is_no_exporter_and_no_thread() -> None:
     before = threading.active_count()
-    async with exporting("edge", NAMES, {}) as exporter:
+    async with open_exporter("edge", NAMES, {}) as exporter:
         assert exporter is None
         assert threading.active_count() == before
 
 
 async def test_settings_that_the_sdk_refuses_cost_the_traces_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "a few")
-    async with exporting("edge", NAMES, {"OTEL_TRACES_EXPORTER": "otlp"}) as exporter:
+    async with open_exporter("edge", NAMES, {"OTEL_TRACES_EXPORTER": "otlp"}) as exporter:
         assert exporter is None
 
 
 async def test_a_missing_extra_costs_the_traces_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "halimede.tracing.otel", None)
-    async with exporting("edge", NAMES, {"OTEL_TRACES_EXPORTER": "otlp"}) as exporter:
+    async with open_exporter("edge", NAMES, {"OTEL_TRACES_EXPORTER": "otlp"}) as exporter:
         assert exporter is None
 
 
@@ -92,19 +92,18 @@ async def test_what_is_queued_leaves_and_at_the_end_the_rest() -> None:
     await eventually(lambda: len(sink.items) >= 64, 30)
     frames(pump, 3)
     pump.close()
-    assert len(sink.items) == 103
-    assert (pump.dropped, pump.lost) == (0, 0)
+    assert (len(sink.items), pump.dropped, pump.lost) == (103, 0, 0)
 
 
 async def test_a_collector_that_hangs_costs_what_does_not_fit_into_the_queue() -> None:
     sink = Sink(hangs=True)
     pump = Pump(sink)
     pump.start()
-    frames(pump, QUEUE * 2)
-    assert QUEUE - CHUNK <= pump.dropped <= QUEUE
+    frames(pump, MAX_QUEUED * 2)
+    assert MAX_QUEUED - MAX_EXPORTED <= pump.dropped <= MAX_QUEUED
     sink.go.set()
     pump.close()
-    assert len(sink.items) + pump.dropped == QUEUE * 2
+    assert len(sink.items) + pump.dropped == MAX_QUEUED * 2
 
 
 @pytest.mark.parametrize("sink", [Sink(takes=False), Sink(fails=True)], ids=["refuses", "fails"])

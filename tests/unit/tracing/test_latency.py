@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.stats.histogram import HIGHEST, LOWEST, bucket
-from halimede.tracing.latency import AT_ONCE, Distribution
+from halimede.tracing.latency import VALUES_AT_ONCE, Distribution
 
 odd = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 1.0, 5e-324, 1.7e308])
 
@@ -30,8 +30,8 @@ def test_values_are_in_the_buckets_that_they_would_have_had_one_by_one(values: l
 
 def test_a_long_stream_is_counted_whole_and_does_not_pile_up() -> None:
     found = Distribution()
-    for _ in range(3 * AT_ONCE + 7):
+    for _ in range(3 * VALUES_AT_ONCE + 7):
         found.record(2.0)
-        assert len(found._late) < AT_ONCE
-    assert found.histogram.buckets == {str(bucket(2.0)): 3 * AT_ONCE + 7}
-    assert (found.count, found.total) == (3 * AT_ONCE + 7, 2.0 * (3 * AT_ONCE + 7))
+        assert len(found._unsorted) < VALUES_AT_ONCE
+    assert found.histogram.buckets == {str(bucket(2.0)): 3 * VALUES_AT_ONCE + 7}
+    assert (found.count, found.total) == (3 * VALUES_AT_ONCE + 7, 2.0 * (3 * VALUES_AT_ONCE + 7))

@@ -24,14 +24,14 @@ class Kept:
         self.frames: list[FrameRecord] = []
         self.batches: list[Batch] = []
 
-    def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        return trace % 2 == 0
+    def must_sample(self, trace_id: int, parent: TraceContext | None) -> bool:
+        return trace_id % 2 == 0
 
-    def finished(self, record: FrameRecord) -> None:
-        self.frames.append(record)
-
-    def batched(self, batch: Batch) -> None:
-        self.batches.append(batch)
+    def export(self, record: FrameRecord | Batch) -> None:
+        if isinstance(record, Batch):
+            self.batches.append(record)
+        else:
+            self.frames.append(record)
 
 
 def test_the_oldest_frame_makes_room() -> None:
@@ -60,7 +60,7 @@ def test_the_last_frame_is_the_newest_with_a_result_also_after_the_buffer_has_go
     waiting = trace_buffer.begin(frame(6))
     waiting.step((MODEL, 0.0, 1.0, 1))  # not answered yet
     newest, hard = trace_buffer.last(), trace_buffer.last(hard=True)
-    assert (newest and newest.id, hard and hard.id) == (frame(5), frame(3))
+    assert (newest and newest.id, hard and hard.id) == (frame(5), frame(3))  # type: ignore[attr-defined]
     waiting.step((RESULT, 0.0, 1.0, "cloud", True, "5"))
     waiting.step((DECODE, 0.0, 1.0))  # an audit adds steps after the result
     assert trace_buffer.last() is trace_buffer.last(hard=True) is waiting
@@ -87,21 +87,21 @@ def test_what_is_no_number_or_empty_is_left_out_of_an_answer() -> None:
 def test_without_an_exporter_a_context_passes_through_as_it_came() -> None:
     parent = TraceContext(7, 8, sampled=False, state="a=b")
     record = TraceBuffer().begin(frame(1), parent)
-    assert record.here == record.ask() == parent
-    assert record.travels
+    assert record.context == record.request_context() == parent
+    assert record.must_travel
     own = TraceBuffer().begin(frame(1))
-    assert own.here.trace == 1
-    assert own.here.span == own.ask().span != 0
-    assert not own.travels
+    assert own.context.trace == 1
+    assert own.context.span == own.request_context().span != 0
+    assert not own.must_travel
 
 
 def test_with_an_exporter_a_frame_has_spans_of_its_own_and_the_samplers_decision() -> None:
     trace_buffer = TraceBuffer(Kept())
     record = trace_buffer.begin(frame(1), TraceContext(8, 9, sampled=False, state="a=b"))
-    assert record.here == TraceContext(8, record.here.span, sampled=True, state="a=b")
-    assert len({9, record.here.span, record.ask().span}) == 3
-    assert record.ask() == record.ask()
-    assert not trace_buffer.begin(frame(3)).here.sampled
+    assert record.context == TraceContext(8, record.context.span, sampled=True, state="a=b")
+    assert len({9, record.context.span, record.request_context().span}) == 3
+    assert record.request_context() == record.request_context()
+    assert not trace_buffer.begin(frame(3)).context.sampled
 
 
 def test_only_sampled_frames_and_their_model_calls_are_exported() -> None:
@@ -109,12 +109,12 @@ def test_only_sampled_frames_and_their_model_calls_are_exported() -> None:
     trace_buffer = TraceBuffer(kept)
     even, odd = trace_buffer.begin(frame(2)), trace_buffer.begin(frame(3))
     records: Sequence[FrameRecord] = (even, odd)
-    trace_buffer.batch(1.0, 2.0, records)
-    trace_buffer.batch(1.0, 2.0, [odd])
+    trace_buffer.add_batch(1.0, 2.0, records)
+    trace_buffer.add_batch(1.0, 2.0, [odd])
     for record in records:
         record.step((MODEL, 1.0, 2.0, 2))
-        trace_buffer.done(record)
+        trace_buffer.finish(record)
     assert kept.frames == [even]
     (batch,) = kept.batches
-    assert (batch.members, batch.size) == ([even.here], 2)
-    assert even.batch == batch.here
+    assert (batch.members, batch.size) == ([even.context], 2)
+    assert even.batch == batch.context

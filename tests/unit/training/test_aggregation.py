@@ -35,10 +35,15 @@ def test_the_built_in_ones_are_those_that_a_spec_may_name() -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 @given(found=deltas)
-def test_weights_keep_their_types_and_shapes(name: str, found: list[np.ndarray]) -> None:
+def test_weights_keep_their_types_and_stay_between_the_smallest_and_the_largest_update(
+    name: str, found: list[np.ndarray]
+) -> None:
     after = create(name, {}).aggregate(start(), updates_of(found))
     assert specs_of(after) == specs_of(start())
     assert np.isfinite(after["w"]).all()
+    if name != "FedAdam":  # its step does not follow the size of the updates
+        assert (after["w"] >= np.min(found, axis=0) - 1e-2).all()
+        assert (after["w"] <= np.max(found, axis=0) + 1e-2).all()
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
@@ -55,14 +60,6 @@ def test_a_tensor_without_dimensions_stays_an_array(name: str) -> None:
         assert len(encode(aggregation.state())) > 0 if aggregation.state() else True
     if name != "FedAdam":
         assert (int(found["steps"]), float(found["mean"])) == (5, 0.75)
-
-
-@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"FedAdam"}))
-@given(found=deltas)
-def test_a_coordinate_stays_between_the_smallest_and_the_largest_update(name: str, found: list[np.ndarray]) -> None:
-    after = create(name, {}).aggregate(start(), updates_of(found))["w"]
-    assert (after >= np.min(found, axis=0) - 1e-2).all()
-    assert (after <= np.max(found, axis=0) + 1e-2).all()
 
 
 @pytest.mark.parametrize("name", ["Median", "TrimmedMean"])

@@ -23,7 +23,7 @@ from halimede.training.data import SampleCache
 from halimede.training.settings import JobSettings, TrainingSettings
 from halimede.training.tensor_file import encode, encode_update, size_limit, value_count
 from halimede.training.trainer import import_trainer
-from halimede.worker.settings import WorkerSettings
+from tests.unit.training.test_limits_of_parties import worker_settings
 
 MIB = 1024**2
 SPECS = [TensorSpec(name="a", dtype="float32", shape=[10, 3]), TensorSpec(name="b", dtype="float64", shape=[5])]
@@ -83,20 +83,15 @@ async def test_the_task_of_a_step_has_the_limits_of_its_job(monkeypatch: pytest.
         return TrainingResult()
 
     monkeypatch.setattr(TrainingProcess, "_run", run)
-    worker = WorkerSettings(
-        role="edge", namespace="default", service="job", worker="t0", node="edge0", uid="u-1", model_path="/present",
-        model=ModelSpec(url="/none", format="onnx", labels=["a"]), estimator="", broker="", state=tmp_path,
-        period_s=1, grace_s=1,
-    )  # fmt: skip
     limits = TrainingLimits(memory_mb=32, seconds=7.0, cores=3)
     job = JobSettings(trainers={"t0": "edge0"}, entry="m:T", limits=limits, since_s=5.0)
-    await TrainingProcess(TrainingSettings(worker, job, tmp_path, reference="/first")).step("train", specs=SPECS)
+    settings = TrainingSettings(worker_settings(tmp_path, "/present"), job, tmp_path, reference="/first")
+    await TrainingProcess(settings).step("train", specs=SPECS)
     (task,) = tasks
     assert (task.memory_bytes, task.seconds, task.cores) == (32 * MIB, 7.0, 3)
     assert (task.clock_s, task.written_bytes) == (7.0 * CLOCK_FACTOR, most_bytes(SPECS))
-    assert (task.do, task.entry, task.since_s, task.present, task.reference) == (
-        "train", "m:T", 5.0, "/present", "/first",
-    )  # fmt: skip
+    assert (task.do, task.entry, task.since_s) == ("train", "m:T", 5.0)
+    assert (task.present, task.reference) == ("/present", "/first")
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from halimede.api.model import ModelSpec
+from halimede.api.trainingmodel import TrainingLimits
 from halimede.system.process_limits import can_raise_priority
-from halimede.training.child_messages import TrainingTask
-from halimede.training.child_process import CLOCK_FACTOR, MORE_BYTES, TrainingProcess, run_step, verdict
-from halimede.training.settings import JobSettings, TrainingLimits, TrainingSettings
+from halimede.training.child_process import MORE_BYTES, TrainingProcess, run_step
+from halimede.training.settings import JobSettings, TrainingSettings
 from halimede.training.tensor_file import decode
 from halimede.training.weights import digest_of
-from halimede.worker.settings import WorkerSettings
 from tests.simulated import eventually
 from tests.training_world import LABELS, shares, write
+from tests.unit.training.test_limits_of_parties import worker_settings
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -118,11 +117,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def settings(folder: Path, entry: str = "Perceptron", **limits: float) -> TrainingSettings:
     rows, classes = shares(1, 200)[0]
-    spec = ModelSpec(url="/none", format="onnx", labels=LABELS)
-    worker = WorkerSettings(
-        role="edge", namespace="default", service="job", worker="t0", node="edge0", uid="u-1", model_path="",
-        model=spec, estimator="", broker="", state=folder, period_s=1, grace_s=1,
-    )  # fmt: skip
+    worker = worker_settings(folder, labels=LABELS)
     job = JobSettings(trainers={"t0": "edge0"}, entry=entry, limits=TrainingLimits(**limits))  # type: ignore[arg-type]
     return TrainingSettings(worker, job, write(folder / "samples.npz", rows, classes))
 
@@ -298,14 +293,3 @@ def sleeping() -> list[str]:
             if b"600.25" in path.read_bytes():
                 found.append(path.parent.name)
     return found
-
-
-def test_a_killed_child_has_run_out_of_memory_and_an_unreadable_result_is_a_failure() -> None:
-    task = TrainingTask(
-        do="train", entry="m:T", parameters={}, model_spec="{}", memory_bytes=2**30, seconds=1.0,
-        clock_s=CLOCK_FACTOR, written_bytes=1,
-    )  # fmt: skip
-    assert verdict(-9, b"", "", task).reason == "OutOfMemory"
-    assert verdict(None, b"", "", task).reason == "TrainingTooSlow"
-    assert verdict(0, b"garbage", "", task).reason == "TrainingFailed"
-    assert verdict(-11, b"", "line\nlast", task).message.endswith("(SIGSEGV): last")

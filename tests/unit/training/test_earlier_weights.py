@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from halimede.training.earlier_weights import FOLDER, SHORT, EarlierWeights
+from halimede.training.earlier_weights import DIGEST_CHARACTERS, FOLDER, EarlierWeights
 from halimede.training.tensor_file import encode
 from halimede.training.weights import specs_of
 
@@ -19,19 +19,18 @@ DIGEST = "0123456789ab" + "c" * 52
 def test_a_training_begins_with_the_weights_of_the_present_version(tmp_path: Path) -> None:
     earlier = EarlierWeights(tmp_path / FOLDER)
     earlier.keep(DIGEST, encode(WEIGHTS))
-    found = EarlierWeights(tmp_path / FOLDER).of(f"again-{DIGEST[:SHORT]}", SPECS)
-    assert found is not None
-    assert np.array_equal(found["w"], WEIGHTS["w"])
+    weights = EarlierWeights(tmp_path / FOLDER).read(f"again-{DIGEST[:DIGEST_CHARACTERS]}", SPECS)
+    assert np.array_equal(weights["w"], WEIGHTS["w"])
 
 
 def test_weights_that_are_not_there_or_do_not_fit_are_not_used(tmp_path: Path) -> None:
     earlier = EarlierWeights(tmp_path / FOLDER)
-    assert earlier.of("", SPECS) is None
-    assert earlier.of(f"again-{DIGEST[:SHORT]}", SPECS) is None
+    assert earlier.read("", SPECS) is None
+    assert earlier.read(f"again-{DIGEST[:DIGEST_CHARACTERS]}", SPECS) is None
     earlier.keep(DIGEST, encode({"w": np.zeros((3, 3), np.float32)}))
-    assert earlier.of(f"again-{DIGEST[:SHORT]}", SPECS) is None
-    (tmp_path / FOLDER / DIGEST[:SHORT]).write_bytes(b"no tensors")
-    assert earlier.of(f"again-{DIGEST[:SHORT]}", SPECS) is None
+    assert earlier.read(f"again-{DIGEST[:DIGEST_CHARACTERS]}", SPECS) is None
+    (tmp_path / FOLDER / DIGEST[:DIGEST_CHARACTERS]).write_bytes(b"no tensors")
+    assert earlier.read(f"again-{DIGEST[:DIGEST_CHARACTERS]}", SPECS) is None
 
 
 def test_the_oldest_weights_go_first(tmp_path: Path) -> None:
@@ -46,4 +45,4 @@ def test_a_folder_that_cannot_be_written_costs_only_the_weights(tmp_path: Path) 
     (tmp_path / FOLDER).write_text("")
     earlier = EarlierWeights(tmp_path / FOLDER)
     earlier.keep(DIGEST, encode(WEIGHTS))
-    assert earlier.of(DIGEST[:SHORT], SPECS) is None
+    assert earlier.read(DIGEST[:DIGEST_CHARACTERS], SPECS) is None

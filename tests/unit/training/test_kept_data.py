@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from halimede.errors import HalimedeError
 from halimede.hard_samples.store import HardSampleStore, last_stored
 from halimede.hard_samples.stream_counts import MINING as MINING_FILE
 from halimede.hard_samples.stream_counts import StreamCounts
+from halimede.inference.file_model import FileModel
 from halimede.learning_loop.gate import Evidence, decide
-from halimede.learning_loop.sampling import held_out
+from halimede.learning_loop.sampling import is_held_out
 from halimede.messages import PersonLabel, Prediction
 from halimede.mining import create
 from halimede.mining.calibration_file import CalibrationFile
@@ -25,7 +27,7 @@ from halimede.training.candidate import compare_step
 from halimede.training.child import carry_out
 from halimede.training.child_messages import TrainingTask
 from halimede.training.data import NodeData, SampleCache, TrainingDataError, read_data
-from halimede.training.kept_data import HELD_OUT, KeptData, _read, is_kept, read_kept, with_replay
+from halimede.training.kept_data import HELD_OUT, KeptData, _read, read_kept, with_replay
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
 from tests.kept_samples import MINING, SHARE, SPEC, drifted, halves, keep, sure, trained
@@ -36,10 +38,23 @@ from tests.training_world import LABELS, write
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the folder of a store after a drift, the present model's file, its weights, and counts of the stream."""
     folder = tmp_path_factory.mktemp("kept")
-    (first, first_labels), (rows, labels) = halves()
-    weights, small = trained(first, first_labels, folder / "present.onnx")
-    counts = keep(folder / "hard", small, drifted(rows), labels)
-    return folder, weights, counts
+    weights, small = trained(*halves()[0], folder / "present.onnx")
+    return folder, weights, keep_some(folder / "hard", small)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> FileModel:
+    return trained(*halves()[0], tmp_path_factory.mktemp("small") / "m.onnx")[1]
+
+
+def keep_some(folder: Path, small: FileModel, count: int | None = None, **more: Any) -> dict[str, int]:
+    rows, labels = halves()[1]
+    return keep(folder, small, drifted(rows)[:count], labels[:count], **more)
+
+
+@pytest.fixture
+def data(kept: Any) -> KeptData:
+    return read_kept(kept[0] / "hard", SPEC)
 
 
 def candidate(data: TrainingData, weights: Any, path: Path) -> Path:
@@ -49,81 +64,68 @@ def candidate(data: TrainingData, weights: Any, path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def model(kept: Any, data: KeptData, tmp_path: Path) -> Path:
+    return candidate(data.node.train, kept[1], tmp_path / "m.onnx")
+
+
 def compared(kept: KeptData, model: Path, folder: Path, reference: NodeData | None = None) -> tuple[Evidence, str]:
     evidence, calibration = compare_step(model, str(folder / "present.onnx"), SPEC, kept, reference)
     return msgspec.json.decode(evidence, type=Evidence), calibration
 
 
-def test_a_model_of_kept_samples_passes_the_gate_and_one_of_wrong_labels_does_not(kept: Any, tmp_path: Path) -> None:
-    folder, weights, _ = kept
-    data = read_kept(folder / "hard", SPEC)
-    evidence, _ = compared(data, candidate(data.node.train, weights, tmp_path / "m.onnx"), folder)
-    good = decide(evidence, GateSettings(least=50))
-    assert good.accepted, good
-    assert good.gain is not None
-    assert good.gain.low > 0.1
-    wrong = TrainingData(data.node.train.samples, (data.node.train.labels + 1) % 10, 10)
-    evidence, _ = compared(data, candidate(wrong, weights, tmp_path / "bad.onnx"), folder)
-    assert not decide(evidence, GateSettings(least=50)).accepted
+def refusal(folder: Path, text: str | None = None, **options: Any) -> str:
+    with pytest.raises(TrainingDataError, match=text) as caught:
+        read_kept(folder, SPEC, **options)
+    return caught.value.reason
 
 
-def test_samples_that_judge_are_never_trained_on_and_stay_apart_when_others_come(kept: Any, tmp_path: Path) -> None:
-    folder = kept[0]
-    data = read_kept(folder / "hard", SPEC)
+def test_samples_that_judge_are_never_trained_on_and_stay_apart_when_others_come(
+    data: KeptData, small: FileModel, tmp_path: Path
+) -> None:
     known = {row.tobytes() for row in data.node.train.samples}
     assert data.judged
     assert not any(each.pixels.tobytes() in known for each in data.judged)
-    (first, _), (rows, labels) = halves()
-    _, small = trained(first, halves()[0][1], tmp_path / "again.onnx")
-    keep(tmp_path / "hard", small, drifted(rows)[:500], labels[:500])
+    keep_some(tmp_path / "hard", small, 500)
     part = read_kept(tmp_path / "hard", SPEC)
     held = {each.pixels.tobytes() for each in data.judged}
     assert {each.pixels.tobytes() for each in part.judged} <= held
 
 
-def test_the_training_set_has_the_shares_of_the_stream(kept: Any) -> None:
-    folder, _, counts = kept
-    data = read_kept(folder / "hard", SPEC)
-    assert sum(count for (_, stratum), count in data.stream.items() if stratum == "hard") == counts["hard"]
-    assert sum(count for (_, stratum), count in data.stream.items() if stratum == "easy") == counts["easy"]
+def test_the_training_set_has_the_shares_of_the_stream(kept: Any, data: KeptData) -> None:
+    for name in ("hard", "easy"):
+        assert sum(count for (_, stratum), count in data.stream.items() if stratum == name) == kept[2][name]
     assert 2000 <= len(data.node.train) <= 20_000
 
 
-def test_a_candidate_comes_with_a_calibration_for_the_rule_and_budget_of_the_service(kept: Any, tmp_path: Path) -> None:
-    folder, weights, _ = kept
-    data = read_kept(folder / "hard", SPEC)
-    model = candidate(data.node.train, weights, tmp_path / "m.onnx")
-    _, text = compared(data, model, folder)
+def test_a_candidate_comes_with_a_calibration_for_the_rule_and_budget_of_the_service(
+    kept: Any, data: KeptData, model: Path
+) -> None:
+    _, text = compared(data, model, kept[0])
     found = msgspec.json.decode(text, type=CalibrationFile)
     assert found.rule == "Margin"
     create(found.rule, found.parameters)
-    assert found.reference is not None
     assert sum(found.reference.classes.values()) == pytest.approx(1)
-    assert abs(found.figures["upload_ratio"] - (MINING.target_upload_ratio or 0)) < 0.1
+    assert abs(found.metrics["upload_ratio"] - (MINING.target_upload_ratio or 0)) < 0.1
     assert len(text) < 20_000
 
 
-def test_a_candidate_that_is_no_model_is_evidence_with_the_error(kept: Any, tmp_path: Path) -> None:
-    folder = kept[0]
+def test_a_candidate_that_is_no_model_is_evidence_with_the_error(kept: Any, data: KeptData, tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    evidence, calibration = compared(read_kept(folder / "hard", SPEC), tmp_path / "bad.onnx", folder)
+    evidence, calibration = compared(data, tmp_path / "bad.onnx", kept[0])
     assert evidence.error
     assert not decide(evidence, GateSettings()).accepted
     assert calibration == ""
 
 
 def test_a_candidate_that_cannot_be_calibrated_is_evidence_with_the_begin_and_end_of_a_long_error(
-    kept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Any, data: KeptData, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, weights, _ = kept
-    data = read_kept(folder / "hard", SPEC)
-    model = candidate(data.node.train, weights, tmp_path / "m.onnx")
-
     def fails(*_: object) -> None:
         raise HalimedeError("first " + "x" * 5000 + " last")
 
     monkeypatch.setattr("halimede.training.candidate.calibrate_candidate", fails)
-    evidence, calibration = compared(data, model, folder)
+    evidence, calibration = compared(data, model, kept[0])
     assert evidence.error.startswith("it cannot be calibrated: first ")
     assert evidence.error.endswith(" last")
     verdict = decide(evidence, GateSettings(least=50))
@@ -134,70 +136,57 @@ def test_a_candidate_that_cannot_be_calibrated_is_evidence_with_the_begin_and_en
 
 def test_a_folder_that_cannot_be_read_is_named_once_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / MINING_FILE).mkdir()
-    with pytest.raises(TrainingDataError) as caught:
-        read_kept(tmp_path, SPEC)
-    assert caught.value.reason == "DatasetInvalid"
-    assert str(caught.value).endswith(f"{tmp_path} cannot be read: Is a directory")
+    assert refusal(tmp_path, rf"{re.escape(str(tmp_path))} cannot be read: Is a directory\Z") == "DatasetInvalid"
 
 
-def test_samples_of_the_stream_before_are_a_reminder_and_a_reference(kept: Any, tmp_path: Path) -> None:
+def test_samples_of_the_stream_before_are_a_reminder_and_a_reference(
+    kept: Any, data: KeptData, model: Path, tmp_path: Path
+) -> None:
     folder, weights, _ = kept
     reference = read_data(write(tmp_path / "first.npz", *halves()[0]), SPEC)
-    data = read_kept(folder / "hard", SPEC)
     node = with_replay(data.node, reference)
     assert len(node.train) == pytest.approx(len(data.node.train) / 0.7, rel=0.01)
-    model = candidate(node.train, weights, tmp_path / "m.onnx")
-    evidence, _ = compared(data, model, folder, reference)
+    evidence, _ = compared(data, candidate(node.train, weights, tmp_path / "both.onnx"), folder, reference)
     assert evidence.reference.samples == len(reference.held_out)
-    alone, _ = compared(data, candidate(data.node.train, weights, tmp_path / "alone.onnx"), folder, reference)
+    alone, _ = compared(data, model, folder, reference)
     both = evidence.reference.both + evidence.reference.candidate
     assert both > alone.reference.both + alone.reference.candidate
 
 
-def test_samples_before_a_time_do_not_count(kept: Any) -> None:
-    folder = kept[0]
-    part = read_kept(folder / "hard", SPEC, since_s=10**9 + 600)
-    whole = read_kept(folder / "hard", SPEC)
-    assert 0 < len(part.judged) < len(whole.judged)
-
-
-def test_samples_after_the_newest_one_at_the_begin_of_a_round_do_not_count(kept: Any) -> None:
+def test_samples_after_the_newest_one_at_the_begin_of_a_round_do_not_count(kept: Any, data: KeptData) -> None:
     folder = kept[0] / "hard"
     names = sorted(path.name for path in folder.glob("*.json"))
     assert last_stored(folder) == names[-1]
     part, whole = (read_kept(folder, SPEC, last=last) for last in (names[len(names) // 2], names[-1]))
     assert 0 < len(part.judged) < len(whole.judged)
-    assert len(whole.judged) == len(read_kept(folder, SPEC).judged)
+    assert len(whole.judged) == len(data.judged)
 
 
-def test_samples_of_an_interval_in_which_a_round_begins_count_for_the_time_since_then(tmp_path: Path) -> None:
-    (first, first_labels), (rows, labels) = halves()
-    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+def test_samples_of_an_interval_in_which_a_round_begins_count_for_the_time_since_then(
+    small: FileModel, tmp_path: Path
+) -> None:
     begins_s, calm = 10**9 - 1, StreamCounts(tmp_path / "hard")
     for i in range(600):
         calm.observe("v1", SHARE, begins_s - 9 + i / 60, hard=i % 10 == 0)
     calm.save()
-    found = keep(tmp_path / "hard", small, drifted(rows)[:500], labels[:500])
+    found = keep_some(tmp_path / "hard", small, 500)
     data = read_kept(tmp_path / "hard", SPEC, since_s=begins_s)
     easy, hard = (sum(n for (_, name), n in data.stream.items() if name == stratum) for stratum in ("easy", "hard"))
     assert hard - found["hard"] == pytest.approx(6, abs=1)
     assert easy - found["easy"] == pytest.approx(54, abs=1)
 
 
-def test_only_the_newest_samples_are_read_if_not_all_fit_into_memory(kept: Any) -> None:
-    folder = kept[0] / "hard"
-    whole, most = read_kept(folder, SPEC), 40_000
-    part = read_kept(folder, SPEC, most_bytes=most)
-    assert part.node.train.samples.nbytes <= most < whole.node.train.samples.nbytes
-    newest = [each.sample.id for each in whole.unseen][-len(part.unseen) :]
+def test_only_the_newest_samples_are_read_if_not_all_fit_into_memory(kept: Any, data: KeptData) -> None:
+    most = 40_000
+    part = read_kept(kept[0] / "hard", SPEC, most_bytes=most)
+    assert part.node.train.samples.nbytes <= most < data.node.train.samples.nbytes
+    newest = [each.sample.id for each in data.unseen][-len(part.unseen) :]
     assert [each.sample.id for each in part.unseen] == newest
     assert sum(each.image.nbytes + each.pixels.nbytes for each in part.unseen) <= most
-    with pytest.raises(TrainingDataError, match="raise memoryMb") as error:
-        read_kept(folder, SPEC, most_bytes=300)
-    assert error.value.reason == "OutOfMemory"
+    assert refusal(kept[0] / "hard", "raise memoryMb", most_bytes=300) == "OutOfMemory"
 
 
-def test_a_step_fills_an_eighth_of_its_memory_with_the_newest_samples(kept: Any) -> None:
+def test_a_step_fills_an_eighth_of_its_memory_with_the_newest_samples(kept: Any, data: KeptData) -> None:
     def described(memory_bytes: int) -> int:
         task = TrainingTask(
             do="describe", entry="Perceptron", parameters={}, model_spec=msgspec.json.encode(SPEC).decode(),
@@ -210,12 +199,11 @@ def test_a_step_fills_an_eighth_of_its_memory_with_the_newest_samples(kept: Any)
     samples = list(_read(kept[0] / "hard", SPEC, 0.0, None))
     sizes = sum(each.pixels.nbytes + (0 if each.image is None else each.image.nbytes) for each in samples)
     whole = described(8 * sizes)
-    assert whole == len(read_kept(kept[0] / "hard", SPEC).judged)
+    assert whole == len(data.judged)
     assert 0.3 * whole < described(4 * sizes) < 0.7 * whole
 
 
-def test_samples_that_were_read_are_no_open_files(kept: Any) -> None:
-    data = read_kept(kept[0] / "hard", SPEC)
+def test_samples_that_were_read_are_no_open_files(data: KeptData) -> None:
     assert data.unseen
     assert ".npy" not in Path("/proc/self/maps").read_text()
 
@@ -223,16 +211,12 @@ def test_samples_that_were_read_are_no_open_files(kept: Any) -> None:
 def test_pictures_are_kept_of_held_out_samples_alone(kept: Any) -> None:
     found = list(_read(kept[0] / "hard", SPEC, 0.0, MINING))
     assert {each.image is not None for each in found} == {True, False}
-    assert all((each.image is not None) == held_out(each.sample.group, HELD_OUT) for each in found)
+    assert all((each.image is not None) == is_held_out(each.sample.group, HELD_OUT) for each in found)
 
 
-def test_the_label_of_a_person_counts_and_a_contested_sample_is_left_out(tmp_path: Path) -> None:
-    (first, first_labels), (rows, labels) = halves()
-    _, small = trained(first, first_labels, tmp_path / "m.onnx")
-    keep(tmp_path / "hard", small, drifted(rows)[:120], labels[:120], cloud=lambda label: sure(label, 0.5))
-    with pytest.raises(TrainingDataError, match="with a label") as unsure:
-        read_kept(tmp_path / "hard", SPEC)
-    assert unsure.value.reason == "DatasetEmpty"
+def test_the_label_of_a_person_counts_and_a_contested_sample_is_left_out(small: FileModel, tmp_path: Path) -> None:
+    keep_some(tmp_path / "hard", small, 120, cloud=lambda label: sure(label, 0.5))
+    assert refusal(tmp_path / "hard", "with a label") == "DatasetEmpty"
     store = HardSampleStore(tmp_path / "hard", 10**9, 10**6)
     store.open()
     ids = [path.stem.split("-")[1] for path in sorted((tmp_path / "hard").glob("*.json"))]
@@ -247,55 +231,31 @@ def test_the_label_of_a_person_counts_and_a_contested_sample_is_left_out(tmp_pat
     assert {each.sample.by for each in data.judged} == {"person"}
 
 
-def test_labels_that_differ_too_often_stop_the_training(tmp_path: Path) -> None:
-    (first, first_labels), (rows, labels) = halves()
-    _, small = trained(first, first_labels, tmp_path / "m.onnx")
-    keep(tmp_path / "hard", small, drifted(rows)[:120], labels[:120])
+def test_labels_that_differ_too_often_stop_the_training(small: FileModel, tmp_path: Path) -> None:
+    keep_some(tmp_path / "hard", small, 120)
     store = HardSampleStore(tmp_path / "hard", 10**9, 10**6)
     store.open()
     for path in sorted((tmp_path / "hard").glob("*.json")):
         id_ = path.stem.split("-")[1]
         found = store.get(id_)
-        assert found is not None
         store.label(id_, PersonLabel(label=LABELS[(int(found[0].result.label or 0) + 1) % 10], by="mallory"))
-    with pytest.raises(TrainingDataError) as error:
-        read_kept(tmp_path / "hard", SPEC)
-    assert error.value.reason == "LabelsContested"
+    assert refusal(tmp_path / "hard") == "LabelsContested"
 
 
-def test_samples_of_one_class_and_classes_that_the_model_lacks_have_their_reasons(tmp_path: Path) -> None:
-    (first, first_labels), (rows, labels) = halves()
-    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+def test_samples_of_one_class_and_classes_that_the_model_lacks_have_their_reasons(
+    small: FileModel, tmp_path: Path
+) -> None:
+    rows, labels = halves()[1]
     of_one = labels == 3
     keep(tmp_path / "one", small, drifted(rows)[of_one], labels[of_one])
-    with pytest.raises(TrainingDataError) as one:
-        read_kept(tmp_path / "one", SPEC)
-    assert one.value.reason == "DatasetOneClass"
-    keep(
-        tmp_path / "other",
-        small,
-        drifted(rows)[:50],
-        labels[:50],
-        cloud=lambda _: Prediction(label="cat", score=1.0, probabilities=[1.0, 0.0]),
-    )
-    with pytest.raises(TrainingDataError) as other:
-        read_kept(tmp_path / "other", SPEC)
-    assert other.value.reason == "DatasetEmpty"
+    assert refusal(tmp_path / "one") == "DatasetOneClass"
+    cat = Prediction(label="cat", score=1.0, probabilities=[1.0, 0.0])
+    keep_some(tmp_path / "other", small, 50, cloud=lambda _: cat)
+    assert refusal(tmp_path / "other") == "DatasetEmpty"
 
 
-def test_a_store_is_told_from_a_data_set(kept: Any, tmp_path: Path) -> None:
-    assert is_kept(kept[0] / "hard")
-    (tmp_path / "3").mkdir()
-    (tmp_path / "3" / "a.png").write_bytes(b"")
-    (tmp_path / "annotations.json").write_text("{}")
-    assert not is_kept(tmp_path)
-    assert not is_kept(tmp_path / "missing")
-
-
-def test_damaged_files_of_the_store_are_left_out(tmp_path: Path) -> None:
-    (first, first_labels), (rows, labels) = halves()
-    _, small = trained(first, first_labels, tmp_path / "m.onnx")
-    keep(tmp_path / "hard", small, drifted(rows)[:300], labels[:300])
+def test_damaged_files_of_the_store_are_left_out(small: FileModel, tmp_path: Path) -> None:
+    keep_some(tmp_path / "hard", small, 300)
     whole = read_kept(tmp_path / "hard", SPEC)
     pictures = sorted((tmp_path / "hard").glob("*.npy"))
     pictures[0].unlink()
@@ -320,10 +280,8 @@ class Harmful:
         return os.mkdir, (str(self.folder),)
 
 
-def test_a_picture_that_is_a_pickle_is_left_out_and_never_unpickled(tmp_path: Path) -> None:
-    (first, first_labels), (rows, labels) = halves()
-    _, small = trained(first, first_labels, tmp_path / "m.onnx")
-    keep(tmp_path / "hard", small, drifted(rows)[:100], labels[:100])
+def test_a_picture_that_is_a_pickle_is_left_out_and_never_unpickled(small: FileModel, tmp_path: Path) -> None:
+    keep_some(tmp_path / "hard", small, 100)
     whole = len(list(_read(tmp_path / "hard", SPEC, 0.0, None)))
     pictures = sorted((tmp_path / "hard").glob("*.npy"))
     pictures[0].write_bytes(pickle.dumps(Harmful(tmp_path / "harm")))
@@ -333,11 +291,10 @@ def test_a_picture_that_is_a_pickle_is_left_out_and_never_unpickled(tmp_path: Pa
 
 
 @pytest.mark.parametrize("width", [63, 65])
-def test_a_first_data_set_of_another_shape_is_no_reminder(kept: Any, tmp_path: Path, width: int) -> None:
+def test_a_first_data_set_of_another_shape_is_no_reminder(data: KeptData, tmp_path: Path, width: int) -> None:
     rows, labels = halves()[0]
     other = np.zeros((len(rows), width), np.float32)
     other[:, : min(width, 64)] = rows[:, :width]
     reference = read_data(write(tmp_path / "first.npz", other, labels), SPEC)
-    node = read_kept(kept[0] / "hard", SPEC).node
-    assert with_replay(node, reference) is node
-    assert with_replay(node, None) is node
+    assert with_replay(data.node, reference) is data.node
+    assert with_replay(data.node, None) is data.node

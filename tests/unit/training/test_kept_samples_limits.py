@@ -12,10 +12,10 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.errors import DecodeError
 from halimede.frames import new_frame
-from halimede.hard_samples.store import HardSampleStore, describe, picture
+from halimede.hard_samples.store import HardSampleStore
 from halimede.hard_samples.stream_counts import StreamCounts
-from halimede.learning_loop.sampling import held_out
-from halimede.messages import Prediction, Result
+from halimede.learning_loop.sampling import is_held_out
+from halimede.messages import Prediction
 from halimede.training import kept_data
 from halimede.training.data import NodeData, TrainingDataError
 from halimede.training.kept_data import (
@@ -30,6 +30,7 @@ from halimede.training.kept_data import (
     with_replay,
 )
 from halimede.training.trainer import TrainingData
+from tests.kept_samples import SHARE, KeptStore
 
 LABELS = ["a", "b"]
 SPEC = ModelSpec(
@@ -44,28 +45,23 @@ def store(
     folder: Path, count: int, *, step_ns: int = STEP_NS, size: int = SIZE, first_ns: int = FIRST_NS, **changes: Any
 ) -> None:
     """Store samples of two classes that the next tier answered surely."""
-    samples, stream = HardSampleStore(folder, 10**9, 100_000), StreamCounts(folder)
+    kept_store = KeptStore(folder)
     for i in range(count):
         label, now_ns = LABELS[i % 2], first_ns + i * step_ns
-        row = np.full(size, i, np.float32)
         answer = Prediction(label=label, score=1.0, probabilities=[1.0, 0.0] if label == "a" else [0.0, 1.0])
-        frame = new_frame(row, camera="cam")
-        facts = {"by": "cloud", "audit": False, **changes}
-        result = Result(
-            id=frame.id.hex(), service="s", camera="cam", hard=not facts["audit"], label=label, score=1.0,
-            prediction=answer, worker="c", model="big", **facts,
-        )  # fmt: skip
-        sample = describe(result, answer, namespace="default", now_ns=now_ns, model="v1", digest="", audit_share=0.25)
-        sample.image, data = picture(frame)
-        samples.add(sample, data)
-        stream.observe("v1", 0.25, now_ns / 1e9, hard=not facts["audit"])
-    stream.save()
+        kept_store.add(new_frame(np.full(size, i, np.float32), camera="cam"), answer, now_ns, **changes)
+        kept_store.stream.observe("v1", SHARE, now_ns / 1e9, hard=not changes.get("audit"))
+    kept_store.stream.save()
 
 
 def reason_of(folder: Path, **limits: Any) -> str:
     with pytest.raises(TrainingDataError) as caught:
         read_kept(folder, SPEC, **limits)
     return caught.value.reason
+
+
+def entries(folder: Path, since_s: float = 0.0) -> list[Any]:
+    return list(_read(folder, SPEC, since_s, None))
 
 
 def node(train: int, held: int = 0, width: int = SIZE, first: int = 0) -> NodeData:
@@ -97,7 +93,7 @@ def test_a_training_set_has_twice_as_many_samples_as_there_are_different_ones(
 
 def test_a_training_set_is_no_larger_than_the_memory_for_it(tmp_path: Path) -> None:
     store(tmp_path, 40)
-    read = list(_read(tmp_path, SPEC, 0.0, None))
+    read = entries(tmp_path)
     size = sum(entry.pixels.nbytes + (entry.image.nbytes if entry.image is not None else 0) for entry in read)
     data = read_kept(tmp_path, SPEC, most_bytes=size)
     assert len(data.node.train) == size // (4 * SIZE)
@@ -111,7 +107,7 @@ def test_two_samples_to_train_on_are_enough_and_one_is_too_few(tmp_path: Path) -
     first_ns = next(
         now_ns
         for now_ns in range(FIRST_NS, FIRST_NS + 100 * GROUP_NS, GROUP_NS)
-        if not any(held_out(f"cam/{(now_ns + more) // GROUP_NS}", HELD_OUT) for more in (0, GROUP_NS))
+        if not any(is_held_out(f"cam/{(now_ns + more) // GROUP_NS}", HELD_OUT) for more in (0, GROUP_NS))
     )
     store(tmp_path / "one", 1, first_ns=first_ns)
     assert reason_of(tmp_path / "one") == "DatasetEmpty"
@@ -124,28 +120,25 @@ def test_two_samples_to_train_on_are_enough_and_one_is_too_few(tmp_path: Path) -
 def test_a_sample_counts_from_the_very_instant_on(tmp_path: Path) -> None:
     store(tmp_path, 10)
     fifth_s = (FIRST_NS + 5 * STEP_NS) / 1e9
-    assert len(list(_read(tmp_path, SPEC, fifth_s, None))) == 5
-    assert len(list(_read(tmp_path, SPEC, fifth_s + 0.5, None))) == 4
+    assert len(entries(tmp_path, fifth_s)) == 5
+    assert len(entries(tmp_path, fifth_s + 0.5)) == 4
 
 
 def test_samples_of_one_camera_within_ten_seconds_are_one_group(tmp_path: Path) -> None:
     store(tmp_path, 40, step_ns=10**9)
-    groups = [entry.sample.group for entry in _read(tmp_path, SPEC, 0.0, None)]
+    groups = [entry.sample.group for entry in entries(tmp_path)]
     assert len(set(groups)) == 4
     assert {groups.count(group) for group in groups} == {10}
     assert all(group.startswith("cam/") for group in groups)
-    assert all(
-        (entry.image is not None) == held_out(entry.sample.group, HELD_OUT)
-        for entry in _read(tmp_path, SPEC, 0.0, None)
-    )
+    assert all((entry.image is not None) == is_held_out(entry.sample.group, HELD_OUT) for entry in entries(tmp_path))
 
 
 @pytest.mark.parametrize(("audit", "stratum"), [(True, "easy"), (False, "hard")])
 def test_audited_samples_are_the_easy_stratum_of_their_time(tmp_path: Path, audit: bool, stratum: str) -> None:
     store(tmp_path, 10, audit=audit)
-    samples = [entry.sample for entry in _read(tmp_path, SPEC, 0.0, None)]
+    samples = [entry.sample for entry in entries(tmp_path)]
     assert {(sample.stratum, sample.period) for sample in samples} == {(stratum, "v1 0.25")}
-    assert [entry.sample.label for entry in _read(tmp_path, SPEC, 0.0, None)] == [LABELS[1 - i % 2] for i in range(10)]
+    assert [entry.sample.label for entry in entries(tmp_path)] == [LABELS[1 - i % 2] for i in range(10)]
 
 
 def test_counts_of_a_stream_are_kept_by_period_and_stratum(tmp_path: Path) -> None:
@@ -166,7 +159,7 @@ def test_shares_of_audits_that_differ_by_less_than_a_millionth_are_one_period() 
 
 def test_answers_of_the_small_model_are_no_labels(tmp_path: Path) -> None:
     store(tmp_path, 20, by="edge")
-    assert {(entry.cloud, entry.settled.label) for entry in _read(tmp_path, SPEC, 0.0, None)} == {(None, None)}
+    assert {(entry.cloud, entry.settled.label) for entry in entries(tmp_path)} == {(None, None)}
     assert reason_of(tmp_path) == "DatasetEmpty"
 
 
@@ -183,22 +176,25 @@ def test_a_model_without_classes_is_not_trained_on_kept_samples(tmp_path: Path) 
     assert caught.value.reason == "DatasetInvalid"
 
 
-@pytest.mark.parametrize(("most_bytes", "reason"), [(4 * SIZE, "OutOfMemory"), (0, "OutOfMemory")])
-def test_too_little_memory_is_named_as_the_reason(tmp_path: Path, most_bytes: int, reason: str) -> None:
+@pytest.mark.parametrize("most_bytes", [4 * SIZE, 0])
+def test_too_little_memory_is_named_as_the_reason(tmp_path: Path, most_bytes: int) -> None:
     store(tmp_path, 40)
-    assert reason_of(tmp_path, most_bytes=most_bytes) == reason
+    assert reason_of(tmp_path, most_bytes=most_bytes) == "OutOfMemory"
 
 
-def test_a_folder_with_counts_or_with_samples_is_a_store(tmp_path: Path) -> None:
+def test_a_folder_with_counts_or_with_samples_is_a_store_and_a_data_set_is_none(tmp_path: Path) -> None:
     store(tmp_path / "both", 1)
     store(tmp_path / "samples", 1)
     (tmp_path / "samples" / "stream.jsonl").unlink()
     (tmp_path / "counts").mkdir()
     (tmp_path / "counts" / "stream.jsonl").write_text("")
     (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "data set" / "3").mkdir(parents=True)
+    (tmp_path / "data set" / "3" / "a.png").touch()
+    (tmp_path / "data set" / "annotations.json").write_text("{}")
     stores = {path.name for path in tmp_path.iterdir() if is_kept(path)}
     assert stores == {"both", "samples", "counts"}
+    assert not is_kept(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("first", [3, 1000])
@@ -221,7 +217,6 @@ def test_a_picture_that_is_no_array_is_an_error_with_its_path(tmp_path: Path) ->
     sample = HardSampleStore(tmp_path, 10**9, 10**6)
     sample.open()
     entry = sample.get(path.stem.split("-")[1])
-    assert entry is not None
     for content in (b"", b"no array"):
         path.write_bytes(content)
         with pytest.raises(DecodeError, match=path.name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,43 +19,38 @@ from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import WeightsError, digest_of
 from halimede.worker.settings import WorkerSettings
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.simulated
 
 
-@pytest.mark.parametrize(
-    ("parameters", "is_valid"),
-    [
-        ({"epochs": "10000"}, True),
-        ({"epochs": "10001"}, False),
-        ({"epochs": "1"}, True),
-        ({"epochs": "0"}, False),
-        ({"batch": "1"}, True),
-        ({"batch": "0"}, False),
-        ({"hidden": ",".join(["1"] * 8)}, True),
-        ({"hidden": ",".join(["1"] * 9)}, False),
-        ({"hidden": "65536"}, True),
-        ({"hidden": "65537"}, False),
-        ({"hidden": "0"}, False),
-        ({"hidden": "4,0"}, False),
-        ({"hidden": ""}, True),
-        ({"rate": "1"}, True),
-        ({"rate": "1.01"}, False),
-        ({"rate": "0"}, False),
-        ({"momentum": "0"}, True),
-        ({"momentum": "1"}, False),
-        ({"momentum": "-0.1"}, False),
-        ({"decay": "0"}, True),
-        ({"decay": "1"}, False),
-        ({"decay": "-0.1"}, False),
-        ({"rate": "nan"}, False),
-    ],
-)
-def test_each_parameter_of_the_built_in_trainer_has_its_range(parameters: dict[str, str], is_valid: bool) -> None:
-    if is_valid:
-        Perceptron(**parameters)
-    else:
+def worker_settings(folder: Path, model_path: str = "", labels: Sequence[str] = ("a",)) -> WorkerSettings:
+    return WorkerSettings(
+        role="edge", namespace="default", service="job", worker="t0", node="edge0", uid="u-1", model_path=model_path,
+        model=ModelSpec(url="/none", format="onnx", labels=list(labels)), estimator="", broker="", state=folder,
+        period_s=1, grace_s=1,
+    )  # fmt: skip
+
+
+#: values in the range of a parameter, and outside of it
+RANGES = {
+    "epochs": (["1", "10000"], ["0", "10001"]),
+    "batch": (["1"], ["0"]),
+    "hidden": (["", "65536", ",".join(["1"] * 8)], ["0", "4,0", "65537", ",".join(["1"] * 9)]),
+    "rate": (["1"], ["0", "1.01", "nan"]),
+    "momentum": (["0"], ["1", "-0.1"]),
+    "decay": (["0"], ["1", "-0.1"]),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_each_parameter_of_the_built_in_trainer_has_its_range(name: str) -> None:
+    inside, outside = RANGES[name]
+    for value in inside:
+        Perceptron(**{name: value})
+    for value in outside:
         with pytest.raises(ValueError, match=r"must be|at most"):
-            Perceptron(**parameters)
+            Perceptron(**{name: value})
 
 
 def test_without_a_proximal_term_a_training_is_that_of_a_term_of_zero() -> None:
@@ -70,7 +66,6 @@ def test_without_a_proximal_term_a_training_is_that_of_a_term_of_zero() -> None:
     assert any(not np.array_equal(plain[name], one[name]) for name in plain)
 
 
-@simulated
 async def test_a_file_of_another_size_or_content_than_was_published_is_refused(tmp_path: Path) -> None:
     broker, content = MemoryBroker(), b"weights"
     digest = digest_of(content)
@@ -92,13 +87,6 @@ async def test_a_file_of_another_size_or_content_than_was_published_is_refused(t
 
 
 def test_the_will_of_a_trainer_clears_its_retained_state(tmp_path: Path) -> None:
-    worker = WorkerSettings(
-        role="edge", namespace="default", service="job", worker="t0", node="edge0", uid="u-1", model_path="",
-        model=ModelSpec(url="/none", format="onnx", labels=["a"]), estimator="", broker="", state=tmp_path,
-        period_s=1, grace_s=1,
-    )  # fmt: skip
-    job = trainer(TrainingSettings(worker, JobSettings(trainers={"t0": "edge0"})))
-    assert job.announce is not None
+    job = trainer(TrainingSettings(worker_settings(tmp_path), JobSettings(trainers={"t0": "edge0"})))
     will = job.announce().will
-    assert will is not None
     assert (will.payload, will.qos, will.retain) == (b"", 1, True)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from halimede.api.trainingmodel import MetricTarget
 from halimede.messages import TensorFile, TrainerState, TrainingRound
 from halimede.training.round_plan import (
-    RoundPlan,
+    AcceptedUpdate,
+    Round,
     UpdateVerdict,
     candidates,
     invite,
@@ -28,9 +29,13 @@ JOB = "u-1"
 FILE = TensorFile(digest="0" * 64, size=100)
 
 
-def plan(**changes: object) -> RoundPlan:
+def plan(**changes: object) -> Round:
     told = {"job": JOB, "epoch": 2, "number": 5, "invited": ("a", "b", "c"), "until": 60.0, "most_bytes": 1000}
-    return RoundPlan(**{**told, **changes})  # type: ignore[arg-type]
+    return Round(**{**told, **changes})  # type: ignore[arg-type]
+
+
+def accepted(*trainers: str) -> dict[str, AcceptedUpdate]:
+    return dict.fromkeys(trainers, AcceptedUpdate(state(), {}))
 
 
 def state(**changes: object) -> TrainerState:
@@ -70,12 +75,12 @@ def test_an_update_of_somebody_who_was_not_invited_does_not_count() -> None:
 def test_who_cannot_take_part_declines_once_and_only_if_invited() -> None:
     cannot = state(reason="DatasetEmpty", number=0, epoch=0, update=None)
     assert plan().judge("z", cannot) is UpdateVerdict.NOTHING
-    assert plan(received=["a"]).judge("a", cannot) is UpdateVerdict.NOTHING
+    assert plan(accepted=accepted("a")).judge("a", cannot) is UpdateVerdict.NOTHING
     assert plan(refused={"a": "Shape"}).judge("a", cannot) is UpdateVerdict.NOTHING
 
 
 def test_a_second_update_of_a_trainer_does_not_count() -> None:
-    assert plan(received=["a"]).judge("a", state()) is UpdateVerdict.REPEATED
+    assert plan(accepted=accepted("a")).judge("a", state()) is UpdateVerdict.REPEATED
     assert plan(refused={"a": "NotFinite"}).judge("a", state()) is UpdateVerdict.REPEATED
 
 
@@ -89,12 +94,12 @@ def test_in_the_last_round_an_evaluation_is_enough() -> None:
 
 
 def test_a_round_ends_when_all_are_done_or_at_its_deadline() -> None:
-    assert not plan(received=["a"], refused={"b": "Shape"}).is_over(59.0)
-    assert plan(received=["a", "c"], refused={"b": "Shape"}).is_over(0.0)
+    assert not plan(accepted=accepted("a"), refused={"b": "Shape"}).is_over(59.0)
+    assert plan(accepted=accepted("a", "c"), refused={"b": "Shape"}).is_over(0.0)
     assert plan().is_over(60.0)
     assert plan().is_over(61.0)
     assert not plan().is_over(59.0)
-    assert plan(invited=("a", "b"), received=["a"], refused={"b": "Shape"}).is_over(0.0)
+    assert plan(invited=("a", "b"), accepted=accepted("a"), refused={"b": "Shape"}).is_over(0.0)
 
 
 def test_who_failed_in_a_round_may_take_part_in_the_next_and_who_cannot_may_not() -> None:
@@ -157,18 +162,13 @@ def test_a_state_is_another_one_if_its_round_update_or_reason_changed(changes: d
     assert (update_identity(state(**changes)) == update_identity(state(samples=9))) is (not changes)
 
 
-def test_two_rounds_without_weights_are_the_same_work() -> None:
-    body = TrainingRound(job=JOB, epoch=1, number=3, source="agg")
-    assert is_same_round(body, msgspec.structs.replace(body, epoch=2))
-    assert not is_same_round(body, msgspec.structs.replace(body, weights=FILE))
-    assert not is_same_round(body, msgspec.structs.replace(body, only_evaluate=True))
-
-
-def test_the_round_of_a_restarted_aggregator_is_the_same_work() -> None:
-    body = TrainingRound(job=JOB, epoch=1, number=3, source="agg", weights=FILE, seed=7)
+@pytest.mark.parametrize("weights", [None, FILE], ids=["without weights", "with weights"])
+def test_the_round_of_a_restarted_aggregator_is_the_same_work(weights: TensorFile | None) -> None:
+    body = TrainingRound(job=JOB, epoch=1, number=3, source="agg", weights=weights, seed=7)
     assert is_same_round(body, msgspec.structs.replace(body, epoch=2, received=["a"]))
-    assert not is_same_round(body, msgspec.structs.replace(body, seed=8))
-    assert not is_same_round(body, msgspec.structs.replace(body, number=4))
+    other = TensorFile(digest="1" * 64, size=9)
+    for changes in ({"seed": 8}, {"number": 4}, {"weights": other}, {"only_evaluate": True}):
+        assert not is_same_round(body, msgspec.structs.replace(body, **changes))
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,30 @@ def test_a_job_ends_at_its_target_and_not_by_a_metric_that_nobody_reports(
 
 @pytest.mark.parametrize(("received", "enough"), [("", False), ("a", False), ("ab", True), ("abc", True)])
 def test_a_round_counts_from_the_least_number_of_updates_on(received: str, enough: bool) -> None:
-    assert plan(received=list(received), refused={"d": "Diverged"}).has_enough(2) is enough
+    assert plan(accepted=accepted(*received), refused={"d": "Diverged"}).has_enough(2) is enough
+
+
+TRAINS = TrainingRound(job=JOB, source="a", epoch=2, number=5, state="open")
+COMPARES = msgspec.structs.replace(TRAINS, state="done", model=FILE)
 
 
 @pytest.mark.parametrize(
-    ("changes", "superseded"),
-    [({}, False), ({"number": 6}, True), ({"epoch": 3}, True), ({"state": "done"}, True), ({"seed": 9}, False)],
+    ("body", "changes", "superseded"),
+    [
+        (TRAINS, {}, False),
+        (TRAINS, {"number": 6}, True),
+        (TRAINS, {"epoch": 3}, True),
+        (TRAINS, {"state": "done"}, True),
+        (TRAINS, {"seed": 9}, False),
+        (COMPARES, {}, False),
+        (COMPARES, {"epoch": 3}, False),
+        (COMPARES, {"model": None}, True),
+        (COMPARES, {"model": TensorFile(digest="1" * 64, size=9)}, True),
+    ],
 )
-def test_a_trainer_leaves_a_round_when_another_one_is_published(changes: dict[str, object], superseded: bool) -> None:
-    body = TrainingRound(job=JOB, source="a", epoch=2, number=5, state="open")
+def test_a_trainer_leaves_its_work_when_another_round_or_model_is_published(
+    body: TrainingRound, changes: dict[str, object], superseded: bool
+) -> None:
     assert is_superseded(body, msgspec.structs.replace(body, **changes)) is superseded
     assert not is_superseded(body, None)
 
@@ -206,7 +221,3 @@ def test_a_trainer_leaves_a_round_when_another_one_is_published(changes: dict[st
 def test_the_seed_of_a_round_is_the_same_in_each_version() -> None:
     assert [round_seed(7, number) for number in (1, 2, 64)] == [7_000_022, 7_000_023, 7_000_085]
     assert round_seed(2**32 - 1, 5) == ((2**32 - 1) * 1_000_003 + 5) % 2**32 < 2**32
-
-
-def test_a_round_waits_for_each_trainer_that_has_neither_an_update_nor_a_refusal() -> None:
-    assert not plan(invited=tuple("abcd"), received=["a"], refused={"b": "Shape", "c": "Shape"}).is_over(0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -23,17 +22,19 @@ from halimede.messages.training import STARVED
 from halimede.models.errors import FetchError, FetchReason
 from halimede.system.cpu_share import CpuShare
 from halimede.training.child_messages import TrainingResult
-from halimede.training.settings import TrainingSettings, read_training
+from halimede.training.settings import TrainingSettings
 from halimede.training.starvation import promised_share
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import encode
 from halimede.training.trainer_worker import FAILS_AGAIN_S, READ_AGAIN_S, TrainerWorker
 from halimede.training.weights import WeightsError, digest_of, specs_of
 from halimede.worker.status_reporter import StatusReporter
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
+from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, party_settings, running
 
-JOB, AGGREGATOR, TRAINER = "digits", "digits-aggregator", "n0"
-NAMES = {"ns": "default", "job": JOB}
+pytestmark = pytest.mark.simulated
+
+TRAINER = "n0"
 #: half of each update is left for the next one
 COMPRESSION = {"dtype": "float16", "topK": 0.5}
 #: simulated seconds
@@ -41,15 +42,8 @@ LONG = 600.0
 
 
 def settings(folder: Path, uid: str, **spec: Any) -> TrainingSettings:
-    return read_training(
-        "trainer",
-        {
-            "NAMESPACE": "default", "SERVICE_NAME": JOB, "SERVICE_UID": uid, "WORKER_NAME": TRAINER,
-            "NODE_NAME": "edge0", "MODEL_SPEC": json.dumps({"url": "/none", "format": "onnx", "labels": ["a", "b"]}),
-            "HALIMEDE_STATE": str(folder / "state"), "TRAIN_DATASET_URL": str(folder / "samples.npz"),
-            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0"}, "rounds": 9, "compression": COMPRESSION, **spec}),
-        },
-    )  # fmt: skip
+    training = {"trainers": {TRAINER: "edge0"}, "rounds": 9, "compression": COMPRESSION, **spec}
+    return party_settings("trainer", TRAINER, folder / "state", folder / "samples.npz", training, uid=uid)
 
 
 class OneTrainer:
@@ -130,43 +124,35 @@ async def one_trainer(
         await world.exchange.start()
         world.reporter = StatusReporter(own, made.worker)
         world.worker = worker = TrainerWorker(made, own, world.reporter, step=world.step)
-        tasks = [
-            asyncio.create_task(world.exchange.serve()),
-            asyncio.create_task(worker.run(lambda: None, asyncio.Event())),
-        ]
-        await eventually(lambda: bool(world.states), LONG)
-        try:
+        async with running(world.exchange.serve(), worker.run(lambda: None, asyncio.Event())):
+            await eventually(lambda: bool(world.states), LONG)
             yield world
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@simulated
-async def test_the_third_failure_in_a_row_ends_a_trainers_part_for_an_hour_and_no_earlier_one(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        world.failing = frozenset({1, 2, 4, 5, 6, 7})
-        ends = [await world.train(number) for number in (1, 2, 3, 4, 5)]
-        assert [(state.number, state.reason) for state in ends] == [
-            (1, "TrainingFailed"),
-            (2, "TrainingFailed"),
-            (3, ""),
-            (4, "TrainingFailed"),
-            (5, "TrainingFailed"),
-        ]
-        third, began = await world.train(6), asyncio.get_running_loop().time()
-        assert (third.number, third.reason) == (0, "TrainerFails")
-        assert third.message == "3 rounds in a row: TrainingFailed: no round 6"
-        await asyncio.sleep(FAILS_AGAIN_S - 60)
-        again = await world.train(7)
-        assert (again.number, again.reason) == (7, "TrainingFailed"), "the failures of an hour ago do not count"
-        assert FAILS_AGAIN_S <= asyncio.get_running_loop().time() - began <= FAILS_AGAIN_S + LONG
-        assert (await world.train(8)).reason == ""
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[OneTrainer]:
+    async with one_trainer(tmp_path) as made:
+        yield made
+
+
+async def test_the_third_failure_in_a_row_ends_a_trainers_part_for_an_hour_and_no_earlier_one(
+    world: OneTrainer,
+) -> None:
+    world.failing = frozenset({1, 2, 4, 5, 6, 7})
+    for number, reason in enumerate(["TrainingFailed", "TrainingFailed", "", "TrainingFailed", "TrainingFailed"], 1):
+        state = await world.train(number)
+        assert (state.number, state.reason) == (number, reason)
+    third, began = await world.train(6), asyncio.get_running_loop().time()
+    assert (third.number, third.reason) == (0, "TrainerFails")
+    assert third.message == "3 rounds in a row: TrainingFailed: no round 6"
+    await asyncio.sleep(FAILS_AGAIN_S - 60)
+    again = await world.train(7)
+    assert (again.number, again.reason) == (7, "TrainingFailed"), "the failures of an hour ago do not count"
+    assert FAILS_AGAIN_S <= asyncio.get_running_loop().time() - began <= FAILS_AGAIN_S + LONG
+    assert (await world.train(8)).reason == ""
 
 
 @pytest.mark.parametrize("uid", ["u-0", "u-2"])
-@simulated
 async def test_a_trainer_takes_nothing_from_the_checkpoint_of_another_job(tmp_path: Path, uid: str) -> None:
     (tmp_path / "fresh").mkdir()
     async with one_trainer(tmp_path / "fresh", uid) as world:
@@ -178,7 +164,6 @@ async def test_a_trainer_takes_nothing_from_the_checkpoint_of_another_job(tmp_pa
         assert (await world.train(1)).update == expected.update
 
 
-@simulated
 async def test_a_trainer_continues_with_the_checkpoint_of_its_own_job(tmp_path: Path) -> None:
     async with one_trainer(tmp_path) as world:
         await world.train(1)
@@ -188,7 +173,6 @@ async def test_a_trainer_continues_with_the_checkpoint_of_its_own_job(tmp_path: 
         assert (await world.train(2)).update == second.update, "it is not trained again"
 
 
-@simulated
 async def test_samples_that_cannot_be_used_are_reported_and_read_again(tmp_path: Path) -> None:
     async with one_trainer(tmp_path, trouble="DatasetEmpty") as world:
         state = world.states[-1]
@@ -199,19 +183,13 @@ async def test_samples_that_cannot_be_used_are_reported_and_read_again(tmp_path:
         assert (await world.train(1)).number == 1
 
 
-@simulated
-async def test_the_samples_of_a_report_are_those_to_train_on_and_those_that_are_held_out(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        await world.train(1)
-        assert world.reporter is not None
-        assert world.reporter.training is not None
-        progress = world.reporter.training()
-        assert progress is not None
-        assert (progress.run, progress.round, progress.samples) == ("u-1", 1, 60)
+async def test_the_samples_of_a_report_are_those_to_train_on_and_those_that_are_held_out(world: OneTrainer) -> None:
+    await world.train(1)
+    progress = world.reporter.training()
+    assert (progress.run, progress.round, progress.samples) == ("u-1", 1, 60)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05])
-@simulated
 async def test_a_share_is_kept_and_reported_only_if_it_is_promised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
@@ -230,13 +208,11 @@ async def test_a_share_is_kept_and_reported_only_if_it_is_promised(
     async with promised_share(share, reporter):
         await asyncio.sleep(1)
         assert len(running) == bool(share)
-        assert [(reason, trouble()) for reason, trouble in reporter.troubles] == [(STARVED, "it gets less")][
-            : len(running)
-        ]
+        troubles = [(reason, trouble()) for reason, trouble in reporter.troubles]
+        assert troubles == [(STARVED, "it gets less")] * len(running)
     assert not running
 
 
-@simulated
 async def test_samples_are_read_again_each_half_minute_and_a_failing_trainer_tries_each_hour(tmp_path: Path) -> None:
     async with one_trainer(tmp_path, trouble="DatasetEmpty") as world:
         await eventually(lambda: len(world.steps) == 3, LONG)
@@ -253,7 +229,6 @@ async def test_samples_are_read_again_each_half_minute_and_a_failing_trainer_tri
         assert len(world.steps_of("describe")) == reads + 1
 
 
-@simulated
 async def test_a_trainer_reports_nothing_before_it_has_read_its_samples(tmp_path: Path) -> None:
     async with one_trainer(tmp_path, step_s=5.0) as world:
         first = world.states[0]
@@ -262,7 +237,6 @@ async def test_a_trainer_reports_nothing_before_it_has_read_its_samples(tmp_path
         assert (world.states[-1].held_out, world.states[-1].shape) == (10, [64])
 
 
-@simulated
 async def test_a_file_of_a_round_that_cannot_be_fetched_is_fetched_again_each_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,112 +258,89 @@ async def test_a_file_of_a_round_that_cannot_be_fetched_is_fetched_again_each_se
         assert len(times) == 4
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"invited": ["n1"]}, {"state": "waiting"}, {"weights": None}, {"job": "u-9"}],
-)
-@simulated
-async def test_a_trainer_leaves_rounds_alone_that_are_not_for_it(tmp_path: Path, changes: dict[str, Any]) -> None:
-    async with one_trainer(tmp_path) as world:
-        await world.publish(1, **changes)
-        await asyncio.sleep(60)
-        assert not world.steps_of("train")
-        assert (await world.train(2)).number == 2
+@pytest.mark.parametrize("changes", [{"invited": ["n1"]}, {"state": "waiting"}, {"weights": None}, {"job": "u-9"}])
+async def test_a_trainer_leaves_rounds_alone_that_are_not_for_it(world: OneTrainer, changes: dict[str, Any]) -> None:
+    await world.publish(1, **changes)
+    await asyncio.sleep(60)
+    assert not world.steps_of("train")
+    assert (await world.train(2)).number == 2
 
 
-@simulated
-async def test_a_round_that_is_published_again_is_not_trained_again_but_is_of_a_new_epoch(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        first = await world.train(1)
-        await world.publish(1, remaining_ms=5.0)
-        await asyncio.sleep(60)
-        assert world.states[-1] == first
-        second = await world.train(1, epoch=2)
-        assert (second.epoch, second.number, second.update) == (2, 1, first.update)
-        assert len(world.steps_of("train")) == 1
+async def test_a_round_that_is_published_again_is_not_trained_again_but_is_of_a_new_epoch(world: OneTrainer) -> None:
+    first = await world.train(1)
+    await world.publish(1, remaining_ms=5.0)
+    await asyncio.sleep(60)
+    assert world.states[-1] == first
+    second = await world.train(1, epoch=2)
+    assert (second.epoch, second.number, second.update) == (2, 1, first.update)
+    assert len(world.steps_of("train")) == 1
 
 
-@simulated
-async def test_a_training_ends_at_once_when_another_round_is_published(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        world.step_s = 100.0
-        await world.publish(1)
-        await asyncio.sleep(10)
-        await world.publish(1, remaining_ms=1.0)
-        await asyncio.sleep(10)
-        assert len(world.steps_of("train")) == 1
-        began = asyncio.get_running_loop().time()
-        state = await world.train(2)
-        assert state.number == 2
-        assert world.steps_of("train")[1] - began < 1
-        assert {state.number for state in world.states} == {0, 2}
-        assert world.worker is not None
-        seconds = {sample.name: sample.value for metric in world.worker.metrics() for sample in metric.samples}[
-            "halimede_training_round_seconds"
-        ]
-        assert seconds == pytest.approx(100.0, abs=0.1)
+async def test_a_training_ends_at_once_when_another_round_is_published(world: OneTrainer) -> None:
+    world.step_s = 100.0
+    await world.publish(1)
+    await asyncio.sleep(10)
+    await world.publish(1, remaining_ms=1.0)
+    await asyncio.sleep(10)
+    assert len(world.steps_of("train")) == 1
+    began = asyncio.get_running_loop().time()
+    state = await world.train(2)
+    assert state.number == 2
+    assert world.steps_of("train")[1] - began < 1
+    assert {state.number for state in world.states} == {0, 2}
+    values = {sample.name: sample.value for metric in world.worker.metrics() for sample in metric.samples}
+    assert values["halimede_training_round_seconds"] == pytest.approx(100.0, abs=0.1)
 
 
-@simulated
-async def test_the_last_round_is_only_evaluated_and_offers_no_update(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        first = await world.train(1)
-        assert first.update is not None
-        last = await world.train(2, only_evaluate=True)
-        assert (last.number, last.update, last.reason) == (2, None, "")
-        assert [do for do, _, _ in world.steps if do != "describe"] == ["train", "evaluate"]
+async def test_the_last_round_is_only_evaluated_and_offers_no_update(world: OneTrainer) -> None:
+    first = await world.train(1)
+    assert first.update is not None
+    last = await world.train(2, only_evaluate=True)
+    assert (last.number, last.update, last.reason) == (2, None, "")
+    assert [do for do, _, _ in world.steps if do != "describe"] == ["train", "evaluate"]
 
 
-@simulated
-async def test_a_step_gets_the_weights_and_a_seed_of_its_own_in_each_round(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        for number in (1, 2):
-            await world.train(number, seed=number, parameters={"mu": 0.5})
-        (_, first, _), (_, second, _) = (step for step in world.steps if step[0] == "train")
-        assert first["weights"] == (tmp_path / "weights").read_bytes()
-        assert first["round_parameters"] == {"mu": 0.5}
-        assert first["seed"] == int(digest_of(b"1/n0")[:8], 16)
-        assert second["seed"] == int(digest_of(b"2/n0")[:8], 16)
+async def test_a_step_gets_the_weights_and_a_seed_of_its_own_in_each_round(world: OneTrainer, tmp_path: Path) -> None:
+    for number in (1, 2):
+        await world.train(number, seed=number, parameters={"mu": 0.5})
+    (_, first, _), (_, second, _) = (step for step in world.steps if step[0] == "train")
+    assert first["weights"] == (tmp_path / "weights").read_bytes()
+    assert first["round_parameters"] == {"mu": 0.5}
+    assert first["seed"] == int(digest_of(b"1/n0")[:8], 16)
+    assert second["seed"] == int(digest_of(b"2/n0")[:8], 16)
 
 
-@simulated
-async def test_samples_that_can_no_longer_be_used_end_the_part_of_a_trainer_until_they_can(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        await eventually(lambda: world.states[-1].samples == 50, LONG)
-        world.trouble = "DatasetOneClass"
-        state = await world.train(1)
-        assert (state.number, state.reason, state.message) == (0, "DatasetOneClass", "no samples")
-        world.trouble = ""
-        await eventually(lambda: world.states[-1].number == 1, LONG)
+async def test_samples_that_can_no_longer_be_used_end_the_part_of_a_trainer_until_they_can(world: OneTrainer) -> None:
+    await eventually(lambda: world.states[-1].samples == 50, LONG)
+    world.trouble = "DatasetOneClass"
+    state = await world.train(1)
+    assert (state.number, state.reason, state.message) == (0, "DatasetOneClass", "no samples")
+    world.trouble = ""
+    await eventually(lambda: world.states[-1].number == 1, LONG)
 
 
-@simulated
-async def test_an_update_of_other_tensors_fails_with_its_reason(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        world.training = TrainingResult(samples=50, content=encode({"layer": np.zeros(5, np.float32)}))
-        state = await world.train(1)
-        assert (state.number, state.reason, state.update) == (1, "WeightsShape", None)
+async def test_an_update_of_other_tensors_fails_with_its_reason(world: OneTrainer) -> None:
+    world.training = TrainingResult(samples=50, content=encode({"layer": np.zeros(5, np.float32)}))
+    state = await world.train(1)
+    assert (state.number, state.reason, state.update) == (1, "WeightsShape", None)
 
 
-@simulated
 async def test_a_full_disk_fails_a_round_and_the_next_one_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: OneTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with one_trainer(tmp_path) as world:
-        await eventually(lambda: world.states[-1].samples == 50, LONG)
-        with monkeypatch.context() as patch:
+    await eventually(lambda: world.states[-1].samples == 50, LONG)
+    with monkeypatch.context() as patch:
 
-            def full(*_: object, **__: object) -> None:
-                raise OSError(28, "No space left on device")
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
 
-            patch.setattr("halimede.training.checkpoint.write_atomic", full)
-            state = await world.train(1)
-            assert (state.number, state.reason) == (1, "DiskFull")
-        assert (await world.train(2)).reason == ""
+        patch.setattr("halimede.training.checkpoint.write_atomic", full)
+        state = await world.train(1)
+        assert (state.number, state.reason) == (1, "DiskFull")
+    assert (await world.train(2)).reason == ""
 
 
 @pytest.mark.parametrize(("counted", "number"), [([TRAINER], 3), ([], 2), (["n1"], 2)])
-@simulated
 async def test_what_an_update_left_out_is_forgotten_unless_it_counted_in_the_next_round(
     tmp_path: Path, counted: list[str], number: int
 ) -> None:
@@ -401,7 +352,6 @@ async def test_what_an_update_left_out_is_forgotten_unless_it_counted_in_the_nex
         assert (await world.train(number, counted=counted)).update == expected.update
 
 
-@simulated
 async def test_outside_of_its_hours_a_node_does_not_train_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,7 +374,6 @@ async def test_outside_of_its_hours_a_node_does_not_train_and_says_why(
         assert len(world.steps_of("train")) == 1
 
 
-@simulated
 async def test_a_trainer_compares_the_model_of_a_finished_job_once(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     async with one_trainer(tmp_path, compares=True) as world:
@@ -435,8 +384,6 @@ async def test_a_trainer_compares_the_model_of_a_finished_job_once(tmp_path: Pat
             world.exchange.offered[model.digest] = tmp_path / model.digest
             models.append(model)
         await eventually(lambda: world.states[-1].samples == 50, LONG)
-        assert world.reporter is not None
-        assert world.reporter.training is not None
         for count, model in enumerate(models, 1):
             for _ in range(2):
                 await world.publish(9, state="done", model=model)
@@ -456,9 +403,16 @@ async def test_a_trainer_compares_the_model_of_a_finished_job_once(tmp_path: Pat
         assert evidence["error"].startswith("it was not compared: DiskFull: ")
 
 
-@simulated
-async def test_a_trainer_of_another_job_compares_nothing(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path) as world:
-        await world.publish(9, state="done", model=world.file)
+async def test_a_trainer_waits_for_no_model_that_the_aggregator_does_not_have_any_more(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path, compares=True) as world:
+        await eventually(lambda: world.states[-1].samples == 50, LONG)
+        await world.publish(9, state="done", model=TensorFile(digest="0" * 64, size=5))
         await asyncio.sleep(30)
-        assert [do for do, _, _ in world.steps] == ["describe"]
+        assert not world.steps_of("compare")
+        assert (await world.train(10)).number == 10
+
+
+async def test_a_trainer_of_another_job_compares_nothing(world: OneTrainer) -> None:
+    await world.publish(9, state="done", model=world.file)
+    await asyncio.sleep(30)
+    assert [do for do, _, _ in world.steps] == ["describe"]

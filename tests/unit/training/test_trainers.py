@@ -12,12 +12,10 @@ import pytest
 
 from examples.federated.split import CLASSES, together, training_parts, unseen
 from halimede.api.model import ModelSpec
-from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import open_model
 from halimede.training import candidate, child
 from halimede.training.child_messages import TrainingTask
-from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.trainer import TrainingData, load_trainer
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import Weights, difference, norm
@@ -93,13 +91,6 @@ def test_the_present_model_may_be_in_the_folder_of_an_archive(tmp_path: Path) ->
     for path in (file, file.parent):
         with candidate._present(str(path), spec) as model:
             assert model.labels == tuple(LABELS)
-
-
-def test_a_workers_bytes_are_those_of_both_directions() -> None:
-    exchange = TensorExchange(MemoryBus("t0", MemoryBroker()), "default", "u-1", "t0")
-    exchange.received_bytes = 7
-    exchange._server.stats.bytes = 5
-    assert (exchange.sent_bytes, exchange.moved_bytes) == (5, 12)
 
 
 def test_files_of_a_folder_have_no_limit_of_time_unless_the_round_has_one() -> None:

@@ -29,16 +29,18 @@ from halimede.training.child import carry_out
 from halimede.training.child_messages import TrainingResult, TrainingTask
 from halimede.training.data import SampleCache
 from halimede.training.error_feedback import ErrorFeedback, apply_change
-from halimede.training.settings import Program, TrainingSettings, read_training
+from halimede.training.settings import Program, TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, encode, encode_update
 from halimede.training.trainer_worker import TrainerWorker
 from halimede.training.weights import DTYPES, Weights, WeightsError, add, digest_of, specs_of
 from halimede.worker.status_reporter import StatusReporter
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.training_world import LABELS, shares, write
+from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, party_settings
 
-JOB, NAMESPACE, AGGREGATOR = "digits", "default", "digits-aggregator"
+pytestmark = pytest.mark.simulated
+
 TRAINERS = {"n0": "edge0", "n1": "edge1", "n2": "edge2"}
 MODEL = {"url": "/none", "format": "onnx", "labels": LABELS}
 COMPRESSION = {"dtype": "float16", "topK": 0.25}
@@ -48,24 +50,20 @@ STEP_S, LONG = 1.0, 600.0
 
 
 def settings(program: Program, name: str, folder: Path, spec: dict[str, Any]) -> TrainingSettings:
-    return read_training(
-        program,
-        {
-            "NAMESPACE": NAMESPACE, "SERVICE_NAME": JOB, "SERVICE_UID": "u-1", "WORKER_NAME": name,
-            "NODE_NAME": TRAINERS.get(name, "cloud0"), "MODEL_SPEC": json.dumps(MODEL),
-            "HALIMEDE_STATE": str(folder / name), "TRAIN_DATASET_URL": str(folder / f"{name}.npz"),
-            "TRAINING": json.dumps({"trainers": TRAINERS, **spec}),
-        },
-    )  # fmt: skip
+    training = {"trainers": TRAINERS, **spec}
+    return party_settings(program, name, folder / name, folder / f"{name}.npz", training, labels=LABELS)
 
 
 async def run_step(settings: TrainingSettings, do: Any, **more: Any) -> TrainingResult:
-    """Run a step in this process, instead of in a child process."""
+    """Run a step in this process, instead of in a child process, and on the loop, so that steps never overlap.
+
+    NumPy parses a file's header with ``ast``, which Python 3.11.7 cannot do in two threads at once (gh-106905).
+    """
     task = TrainingTask(
         do=do, entry="Perceptron", parameters=settings.job.parameters, model_spec=json.dumps(MODEL),
         data=str(settings.data), memory_bytes=2**31, seconds=60, clock_s=60, written_bytes=2**31, **more,
     )  # fmt: skip
-    return await asyncio.to_thread(carry_out, task, SampleCache())
+    return carry_out(task, SampleCache())
 
 
 @pytest.fixture(autouse=True)
@@ -105,16 +103,21 @@ class World:
                 found = self.requests.setdefault(self.last.number, Counter())
                 found[delivery.names["asker"], delivery.body.digest] += 1
 
-        names = {"ns": NAMESPACE, "job": JOB}
         async with MemoryBus("observer", self.broker) as bus:
-            await bus.subscribe(topics.TRAINING_ROUND.filter(**names), round_)
-            await bus.subscribe(topics.TRAINER_STATE.filter(**names), state)
-            await bus.subscribe(topics.TRAINING_REQUEST.filter(**names), request)
+            await bus.subscribe(topics.TRAINING_ROUND.filter(**NAMES), round_)
+            await bus.subscribe(topics.TRAINER_STATE.filter(**NAMES), state)
+            await bus.subscribe(topics.TRAINING_REQUEST.filter(**NAMES), request)
             try:
                 yield bus
             finally:
                 for task in self.tasks:
                     await end(task)
+
+    def start(self, **steps: Any) -> asyncio.Task[None]:
+        """Start all parties, some trainers with steps of their own; return the aggregator."""
+        for name in TRAINERS:
+            self.trainer(name, steps.get(name))
+        return self.aggregator()
 
     def aggregator(self) -> asyncio.Task[None]:
         return self._start("aggregator", AGGREGATOR, Aggregator)
@@ -147,7 +150,6 @@ class World:
             return self.last is not None and condition(self.last)
 
         await eventually(holds, LONG)
-        assert self.last is not None
         return self.last
 
     async def done(self) -> TrainingRound:
@@ -173,14 +175,11 @@ async def run_job(folder: Path, **spec: Any) -> World:
     """Return the world after a job that nobody interrupts."""
     world = World(folder, **spec)
     async with world.observed():
-        for name in TRAINERS:
-            world.trainer(name)
-        world.aggregator()
+        world.start()
         await world.done()
     return world
 
 
-@simulated
 async def test_trainers_fetch_whole_weights_once_and_then_only_changes(tmp_path: Path) -> None:
     world = await run_job(tmp_path)
     for number, body in world.rounds.items():
@@ -190,17 +189,13 @@ async def test_trainers_fetch_whole_weights_once_and_then_only_changes(tmp_path:
             assert world.requests[number] == dict.fromkeys([(name, body.weights.digest) for name in TRAINERS], 1)
         else:
             before = world.rounds[number - 1].weights
-            assert body.change is not None
-            assert before is not None
             assert body.base == before.digest
             assert body.change.size * 5 < body.weights.size
             assert world.requests[number] == dict.fromkeys([(name, body.change.digest) for name in TRAINERS], 1)
     assert sorted(world.rounds) == [1, 2, 3, 4, 5, 6]
-    assert world.last is not None
     assert not world.last.dropped
 
 
-@simulated
 async def test_a_round_trains_on_the_samples_that_are_there_at_its_begin(tmp_path: Path) -> None:
     world, began_ns = World(tmp_path, rounds=2), time.time_ns()
     limits: list[tuple[str, int | None, int]] = []
@@ -210,16 +205,13 @@ async def test_a_round_trains_on_the_samples_that_are_there_at_its_begin(tmp_pat
         return await run_step(settings("trainer", "n0", tmp_path, world.spec), do, **more)
 
     async with world.observed():
-        for name in TRAINERS:
-            world.trainer(name, step if name == "n0" else None)
-        world.aggregator()
+        world.start(n0=step)
         await world.done()
     assert [do for do, until_ns, _ in limits if until_ns is None] == ["describe"]
     assert {"train", "evaluate"} <= {do for do, _, _ in limits}
     assert all(began_ns <= until_ns <= now_ns for _, until_ns, now_ns in limits if until_ns is not None)
 
 
-@simulated
 async def test_without_compression_there_is_no_change(tmp_path: Path) -> None:
     world = await run_job(tmp_path, compression={}, rounds=2)
     for number, body in world.rounds.items():
@@ -229,7 +221,6 @@ async def test_without_compression_there_is_no_change(tmp_path: Path) -> None:
         assert world.requests[number] == dict.fromkeys([(name, body.weights.digest) for name in TRAINERS], 1)
 
 
-@simulated
 async def test_a_trainer_that_missed_a_round_fetches_the_whole_weights(tmp_path: Path) -> None:
     world = await run_job(tmp_path, clientsPerRound=2, minClients=2, rounds=8)
     held: set[str] = set()
@@ -238,7 +229,6 @@ async def test_a_trainer_that_missed_a_round_fetches_the_whole_weights(tmp_path:
         assert body.weights is not None
         for name in body.invited:
             file = body.change if name in held else body.weights
-            assert file is not None
             assert world.requests[number][name, file.digest] == 1
             fetched["change" if name in held else "whole"] += 1
         assert world.requests[number].total() == len(body.invited)
@@ -247,7 +237,6 @@ async def test_a_trainer_that_missed_a_round_fetches_the_whole_weights(tmp_path:
     assert fetched["change"] > 3
 
 
-@simulated
 async def test_a_killed_trainer_fetches_the_whole_weights_and_makes_the_same_update(tmp_path: Path) -> None:
     expected = (await run_job(another(tmp_path))).last
     world = World(tmp_path)
@@ -259,14 +248,11 @@ async def test_a_killed_trainer_fetches_the_whole_weights_and_makes_the_same_upd
         world.trainer("n1")
         done = await world.done()
     whole = world.rounds[3].weights
-    assert whole is not None
     assert world.requests[3]["n1", whole.digest] == 1
-    assert expected is not None
     assert done.weights == expected.weights
     assert done.metrics == expected.metrics
 
 
-@simulated
 async def test_what_a_change_leaves_out_reaches_the_trainers_in_later_rounds(tmp_path: Path) -> None:
     world = World(tmp_path, rounds=6, parameters={"hidden": ""})
     largest = {"n0": (0, 1.0), "n1": (3, 0.5), "n2": (6, 0.25)}
@@ -287,11 +273,8 @@ async def test_what_a_change_leaves_out_reaches_the_trainers_in_later_rounds(tmp
         return step
 
     async with world.observed():
-        for name in TRAINERS:
-            world.trainer(name, always(name))
-        world.aggregator()
+        world.start(**{name: always(name) for name in TRAINERS})
         done = await world.done()
-    assert done.weights is not None
     content = (tmp_path / AGGREGATOR / "training" / done.weights.digest).read_bytes()
     bias = decode(content, done.specs)["layer0.bias"]
     assert (bias[:9] > 0).all()
@@ -299,14 +282,11 @@ async def test_what_a_change_leaves_out_reaches_the_trainers_in_later_rounds(tmp
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 6])
-@simulated
 async def test_a_killed_aggregator_continues_with_the_same_weights_and_changes(tmp_path: Path, number: int) -> None:
     expected = await run_job(another(tmp_path))
     world = World(tmp_path)
     async with world.observed():
-        for name in TRAINERS:
-            world.trainer(name)
-        first = world.aggregator()
+        first = world.start()
         await world.until(lambda body: body.number == number and body.state == "open")
         await end(first)
         world.aggregator()
@@ -315,7 +295,6 @@ async def test_a_killed_aggregator_continues_with_the_same_weights_and_changes(t
     assert {n: (body.weights, body.change) for n, body in world.rounds.items()} == {
         n: (body.weights, body.change) for n, body in expected.rounds.items()
     }
-    assert expected.last is not None
     assert done.model == expected.last.model
     # trainers that have the weights of the repeated round fetch nothing
     assert all(count == 1 for requests in world.requests.values() for count in requests.values())
@@ -329,7 +308,7 @@ class FakeAggregator:
 
     def __init__(self, world: World, bus: MemoryBus) -> None:
         self.world, self.bus = world, bus
-        self.exchange = TensorExchange(bus, NAMESPACE, JOB, AGGREGATOR)
+        self.exchange = TensorExchange(bus, "default", JOB, AGGREGATOR)
         random = np.random.default_rng(0)
         shapes = {"layer0.weight": (64, 10), "layer0.bias": (10,)}
         self.first = {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -351,39 +330,25 @@ class FakeAggregator:
             job="u-1", epoch=1, number=number, state="open", source=AGGREGATOR, weights=self.offer(encode(weights)),
             specs=specs_of(weights), invited=["n0"], compression=msgspec.convert(COMPRESSION, Compression), **more,
         )  # fmt: skip
-        await self.bus.publish(topics.TRAINING_ROUND.at(ns=NAMESPACE, job=JOB), body)
+        await self.bus.publish(topics.TRAINING_ROUND.at(**NAMES), body)
         await eventually(lambda: self.world.states["n0"].number == number, LONG)
         assert self.world.states["n0"].update is not None
 
-    def bad(self, kind: str) -> tuple[TensorFile, str]:
-        """Return a change that must not be used, and the digest of the weights that it is for."""
-        base, delta, specs = digest_of(encode(self.first)), self.delta, Compression(dtype="float16")
-        match kind:
-            case "other-bytes":
-                return self.offer(self.change, served=self.change[:-1] + b"x"), base
-            case "other-size":
-                return self.offer(self.change, served=self.change + b"x"), base
-            case "garbage":
-                return self.offer(b"HALTENS1" + bytes(300)), base
-            case "shape":
-                return self.offer(encode_update({name: t[:5] for name, t in delta.items()}, specs)), base
-            case "type":
-                return self.offer(encode({name: t.astype(np.int32) for name, t in delta.items()})), base
-            case "not-finite":
-                return self.offer(encode({name: np.full_like(t, np.nan) for name, t in delta.items()})), base
-            case "other-result":
-                return self.offer(encode_update(delta, specs)), base
-            case "huge":
-                return TensorFile(digest=digest_of(self.change), size=2**50), base
-            case "not-served":
-                return TensorFile(digest=digest_of(b"nothing"), size=300), base
-        return self.offer(self.change), digest_of(b"weights that the trainer does not have")
 
-
-KINDS = [
-    "other-bytes", "other-size", "garbage", "shape", "type", "not-finite", "other-result", "huge", "not-served",
-    "other-base",
-]  # fmt: skip
+COARSE = Compression(dtype="float16")
+#: changes that must not be used
+BAD: dict[str, Callable[[FakeAggregator], TensorFile]] = {
+    "other-bytes": lambda fake: fake.offer(fake.change, served=fake.change[:-1] + b"x"),
+    "other-size": lambda fake: fake.offer(fake.change, served=fake.change + b"x"),
+    "garbage": lambda fake: fake.offer(b"HALTENS1" + bytes(300)),
+    "shape": lambda fake: fake.offer(encode_update({name: t[:5] for name, t in fake.delta.items()}, COARSE)),
+    "type": lambda fake: fake.offer(encode({name: t.astype(np.int32) for name, t in fake.delta.items()})),
+    "not-finite": lambda fake: fake.offer(encode({name: np.full_like(t, np.nan) for name, t in fake.delta.items()})),
+    "other-result": lambda fake: fake.offer(encode_update(fake.delta, COARSE)),
+    "huge": lambda fake: TensorFile(digest=digest_of(fake.change), size=2**50),
+    "not-served": lambda _: TensorFile(digest=digest_of(b"nothing"), size=300),
+    "other-base": lambda fake: fake.offer(fake.change),
+}
 
 
 async def trained(folder: Path, kind: str) -> tuple[list[str], TrainerState]:
@@ -397,17 +362,15 @@ async def trained(folder: Path, kind: str) -> tuple[list[str], TrainerState]:
             world.trainer("n0")
             await eventually(lambda: "n0" in world.states and world.states["n0"].samples, LONG)
             await fake.open(1, fake.first)
-            change, base = (
-                (fake.offer(fake.change), digest_of(encode(fake.first))) if kind == "good" else fake.bad(kind)
-            )
-            await fake.open(2, fake.second, change=change, base=base)
+            change = BAD.get(kind, BAD["other-base"])(fake)
+            base = b"weights that the trainer does not have" if kind == "other-base" else encode(fake.first)
+            await fake.open(2, fake.second, change=change, base=digest_of(base))
             serving.cancel()
         assert observer.connected
         names = {digest_of(encode(fake.second)): "whole", change.digest: "change"}
         return [names[digest] for _, digest in world.requests[2]], world.states["n0"]
 
 
-@simulated
 async def test_a_change_makes_the_same_update_as_the_whole_weights(tmp_path: Path) -> None:
     fetched, state = await trained(tmp_path, "good")
     assert fetched == ["change"]
@@ -417,8 +380,7 @@ async def test_a_change_makes_the_same_update_as_the_whole_weights(tmp_path: Pat
     assert state.evaluation == expected.evaluation
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@simulated
+@pytest.mark.parametrize("kind", BAD)
 async def test_a_change_that_cannot_be_used_costs_only_the_whole_file(tmp_path: Path, kind: str) -> None:
     fetched, state = await trained(tmp_path, kind)
     assert fetched == (["whole"] if kind in {"huge", "other-base"} else ["change", "whole"])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from halimede.api.deferral import Costs
 from halimede.worker.threshold_file import read_thresholds
-from tests.simulated import eventually, simulated
-from tests.unit.worker.world import World, world
+from tests.simulated import eventually
+from tests.unit.worker.world import World
+
+pytestmark = pytest.mark.simulated
 
 SETTINGS = {
     "hem_name": "TwoThresholds",
@@ -40,10 +42,9 @@ async def send(w: World, count: int) -> list[str]:
     return [(await w.answer(await w.send(10 if i % 2 else 200))).by for i in range(count)]
 
 
-@simulated
-async def test_an_edge_that_misses_too_much_learns_to_ask_and_remembers_it(tmp_path: Path) -> None:
+async def test_an_edge_that_misses_too_much_learns_to_ask_and_remembers_it(w: World) -> None:
     random.seed(1)
-    async with world(tmp_path) as w, w.worker("cloud", "c0", Certain):
+    async with w.worker("cloud", "c0", Certain):
         async with w.worker("edge", "e0", Doubtful, **SETTINGS):
             first = await send(w, 40)
             await send(w, 160)
@@ -52,7 +53,6 @@ async def test_an_edge_that_misses_too_much_learns_to_ask_and_remembers_it(tmp_p
         assert last.count("cloud") > first.count("cloud")
         assert last.count("cloud") > 30
         state = read_thresholds(w.settings("edge", "e0", **SETTINGS))
-        assert state is not None
         assert state.samples == 240
         assert state.low < 1 / 3
         async with w.worker("edge", "e0", Doubtful, **SETTINGS):

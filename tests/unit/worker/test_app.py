@@ -16,10 +16,10 @@ class Noted(Mapping[str, str]):
     """An environment that notes what is asked of it."""
 
     def __init__(self) -> None:
-        self.asked: set[str] = set()
+        self.names: set[str] = set()
 
     def __getitem__(self, name: str) -> str:
-        self.asked.add(name)
+        self.names.add(name)
         return EDGE[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -33,7 +33,7 @@ def test_the_help_names_every_variable_that_is_read() -> None:
     noted = Noted()
     read("edge", noted)
     named = set(re.findall(r"\b[A-Z][A-Z_0-9]+\b", parser().format_help()))
-    assert noted.asked - named <= {"DATA_PATH_PREFIX", "HALIMEDE_HOME"}
+    assert noted.names - named <= {"DATA_PATH_PREFIX", "HALIMEDE_HOME"}
 
 
 @pytest.mark.parametrize("arguments", [[], ["gm"], ["edge", "more"]])

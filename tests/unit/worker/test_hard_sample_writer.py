@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
@@ -19,22 +18,18 @@ from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.worker.hard_sample_writer import HardSampleWriter
+from tests.digits import picture
 from tests.simulated import eventually
-from tests.unit.worker.world import EASY, HARD, Big, Small, World, world
+from tests.unit.worker.world import EASY, HARD, World, world
 
 KEEP = KeepHardSamples(max_megabytes=1, max_samples=100)
 ROOT = Path(__file__).parents[3]
 
 
-class Fixed:
-    """A model that nobody asks."""
-
-
 def keeper(folder: Path) -> HardSampleWriter:
-    slot = ModelSlot(LoadedModel(Fixed(), ModelThread(), "v3", "abc"))  # type: ignore[arg-type]
-    return HardSampleWriter(
-        World(folder).settings("edge", "e", keep=KEEP), slot, HardSampleStore(folder / "hard", 10**6, 100)
-    )
+    slot = ModelSlot(LoadedModel(object(), ModelThread(), "v3", "abc"))  # type: ignore[arg-type]
+    settings = World(folder).settings("edge", "e", keep=KEEP)
+    return HardSampleWriter(settings, slot, HardSampleStore(folder / "hard", 10**6, 100))
 
 
 def result(frame: Frame) -> Result:
@@ -45,25 +40,22 @@ def result(frame: Frame) -> Result:
     )  # fmt: skip
 
 
-def png(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, format="PNG")
-    return out.getvalue()
+def offer(keeps: HardSampleWriter, count: int) -> None:
+    for _ in range(count):
+        frame = new_frame(np.zeros((4, 4), np.uint8))
+        keeps.offer(frame, None, result(frame))
 
 
 async def test_hard_samples_of_a_worker_are_kept_with_both_answers_and_easy_ones_are_not(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.worker("cloud", "c", Big), w.worker("edge", "e", Small, keep=KEEP):
+    async with world(tmp_path) as w, w.worker("cloud", "c"), w.worker("edge", "e", keep=KEEP):
         await w.answer(await w.send(EASY))
         hard = await w.send(HARD)
         await w.answer(hard)
         store = HardSampleStore(tmp_path / "e" / "hard", 10**6, 100)
         await eventually(lambda: len(list((tmp_path / "e" / "hard").glob("*.json"))) == 1)
-        found = store.get(hard)
-    assert found is not None
-    sample, data = found
-    assert data == png(np.full((4, 4), HARD, np.uint8))
+        sample, data = store.get(hard)
+    assert data == picture(HARD, 4)
     assert (sample.result.by, sample.result.label, sample.result.worker) == ("cloud", "big", "c")
-    assert sample.edge is not None
     assert (sample.edge.label, sample.namespace, sample.result.camera) == ("small", "default", "cam0")
     assert (sample.image.form, sample.image.width, sample.image.height) == ("png", 4, 4)
 
@@ -82,9 +74,7 @@ async def test_hard_samples_of_a_worker_are_kept_with_both_answers_and_easy_ones
 async def test_each_sample_is_kept_without_loss(tmp_path: Path, frame: Frame, form: str, size: tuple[int, int]) -> None:
     async with keeper(tmp_path) as keeps:
         keeps.offer(frame, None, result(frame))
-    found = keeps.store.get(frame.id.hex())
-    assert found is not None
-    sample, data = found
+    sample, data = keeps.store.get(frame.id.hex())
     assert (sample.image.form, (sample.image.width, sample.image.height)) == (form, size)
     assert (sample.edge, sample.edge_model, sample.edge_digest) == (None, "v3", "abc")
     if frame.encoding != "raw":
@@ -102,9 +92,7 @@ async def test_what_comes_faster_than_the_disk_takes_it_is_dropped_and_counted(
     add = HardSampleStore.add
     monkeypatch.setattr(HardSampleStore, "add", lambda *args: go.wait(10) and add(*args))
     async with keeper(tmp_path) as keeps:
-        for _ in range(100):
-            frame = new_frame(np.zeros((4, 4), np.uint8))
-            keeps.offer(frame, None, result(frame))
+        offer(keeps, 100)
         dropped = keeps.dropped["busy"]
         assert 30 <= dropped <= 36
         go.set()
@@ -120,9 +108,7 @@ async def test_a_full_disk_costs_samples_and_one_line(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
         async with keeper(tmp_path) as keeps:
-            for _ in range(5):
-                frame = new_frame(np.zeros((4, 4), np.uint8))
-                keeps.offer(frame, None, result(frame))
+            offer(keeps, 5)
     shown = capsys.readouterr()
     assert (shown.out + shown.err).count("hard samples not stored") == 1
     assert keeps.dropped == {"busy": 0, "disk": 5}
@@ -132,7 +118,7 @@ async def test_a_full_disk_costs_samples_and_one_line(
 async def test_a_folder_that_cannot_be_made_costs_no_answer(tmp_path: Path) -> None:
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "hard").write_text("a file is in its way")
-    async with world(tmp_path) as w, w.worker("edge", "e", Small, keep=KEEP):
+    async with world(tmp_path) as w, w.worker("edge", "e", keep=KEEP):
         for _ in range(3):
             answered = await w.answer(await w.send(HARD))
             assert answered.degraded

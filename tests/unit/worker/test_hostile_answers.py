@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
-from halimede.messages import Box, HardSample
-from tests.simulated import simulated
-from tests.unit.worker.world import HARD, world
+from halimede.messages import Box
+from tests.unit.worker.world import HARD, World
+
+pytestmark = pytest.mark.simulated
 
 MARKUP = "<script>alert(1)</script>"
 NAN = float("nan")
@@ -43,14 +42,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("answer", REFUSED.values(), ids=REFUSED)
-@simulated
-async def test_an_answer_that_is_none_makes_the_frame_hard_and_the_worker_goes_on(answer: Any, tmp_path: Path) -> None:
+async def test_an_answer_that_is_none_makes_the_frame_hard_and_the_worker_goes_on(w: World, answer: Any) -> None:
     small = Fixed(answer)
-    async with (
-        world(tmp_path) as w,
-        w.worker("cloud", "c"),
-        w.worker("edge", "e", small, hem_name="IBT", hem_parameters={}),
-    ):
+    async with w.worker("cloud", "c"), w.worker("edge", "e", small, hem_name="IBT", hem_parameters={}):
         broken = await w.answer(await w.send(HARD))
         assert (broken.by, broken.label, broken.reason) == ("cloud", "big", "edge-failed")
         small.answer = []
@@ -60,27 +54,14 @@ async def test_an_answer_that_is_none_makes_the_frame_hard_and_the_worker_goes_o
         assert w.info("e").model_errors == 1
 
 
-@simulated
 async def test_boxes_outside_of_the_frame_and_ten_thousand_of_them_are_an_answer_with_a_bounded_preview(
-    tmp_path: Path,
+    w: World,
 ) -> None:
-    inside = [0, 0, 2, 4, 0.25, MARKUP]
-    many = [[-9e9, -9e9, -1, -1, 0.125, "outside"]] * 9_999 + [inside]
+    small = Fixed([[-9e9, -9e9, -1, -1, 0.125, "outside"]] * 9_999 + [[0, 0, 2, 4, 0.25, MARKUP]])
     big = Fixed({"boxes": [[-4, -4, 8, 2, 1.0, 0]], "lines": [MARKUP * 10]})
-    previews: list[HardSample] = []
-
-    async def preview(delivery: Delivery[HardSample]) -> None:
-        previews.append(delivery.body)
-
-    async with (
-        world(tmp_path) as w,
-        w.worker("cloud", "c", big),
-        w.worker("edge", "e", Fixed(many), hem_name="CloudOnly", hem_parameters={}),
-    ):
-        await w.camera.subscribe(topics.HARD_SAMPLE.filter(), preview)
+    async with w.worker("cloud", "c", big), w.worker("edge", "e", small, hem_name="CloudOnly", hem_parameters={}):
+        previews = await w.hears(topics.HARD_SAMPLE.filter())
         result = await w.answer(await w.send(HARD, camera="cam0"))
-        assert result.edge is not None
-        assert result.edge.boxes is not None
         assert len(result.edge.boxes) == 10_000
         assert result.prediction.boxes == [Box(-4, -4, 8, 2, 1.0, 0)]
         await asyncio.sleep(1)
@@ -92,20 +73,12 @@ async def test_boxes_outside_of_the_frame_and_ten_thousand_of_them_are_an_answer
     assert (shown.total_ms, shown.captured_ns) == (result.total_ms, result.captured_ns)
 
 
-@simulated
-async def test_the_name_of_a_file_stands_in_the_result_and_the_preview_without_its_folder(tmp_path: Path) -> None:
-    previews: list[HardSample] = []
-
-    async def preview(delivery: Delivery[HardSample]) -> None:
-        previews.append(delivery.body)
-
-    async with world(tmp_path) as w, w.worker("cloud", "c"), w.worker("edge", "e"):
-        await w.camera.subscribe(topics.HARD_SAMPLE.filter(), preview)
-        result = await w.answer(await w.send(HARD, file="/home/anna/\u202egpj.\n<b>.png"))
-        assert result.file == "\u202egpj.\n<b>.png"
-        await asyncio.sleep(1)
-        (shown,) = previews
-        assert (shown.file, shown.hardness, shown.cut) == (result.file, result.hardness, result.cut)
-        assert shown.hardness is not None
-        plain = await w.answer(await w.send(HARD))
-        assert plain.file == ""
+async def test_the_name_of_a_file_stands_in_the_result_and_the_preview_without_its_folder(pair: World) -> None:
+    previews = await pair.hears(topics.HARD_SAMPLE.filter())
+    result = await pair.answer(await pair.send(HARD, file="/home/anna/\u202egpj.\n<b>.png"))
+    assert result.file == "\u202egpj.\n<b>.png"
+    await asyncio.sleep(1)
+    (shown,) = previews
+    assert (shown.file, shown.hardness, shown.cut) == (result.file, result.hardness, result.cut)
+    assert shown.hardness is not None
+    assert (await pair.answer(await pair.send(HARD))).file == ""

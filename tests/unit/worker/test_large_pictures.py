@@ -12,14 +12,13 @@ import pytest
 
 from halimede import topics
 from halimede.api.model import ModelSpec
-from halimede.bus import Delivery
 from halimede.bus.rpc import RpcClient
 from halimede.cli.commands.trace import ask
-from halimede.frames import encodings, new_frame, pack
-from halimede.messages import HardSample, TraceRequest
+from halimede.frames import encodings, new_frame
+from halimede.messages import TraceRequest
 from tests.graphs import FLOAT, Node, write_graph
 from tests.simulated import eventually
-from tests.unit.worker.world import NS, World, world
+from tests.unit.worker.world import World, world
 
 #: a model of 100 x 60 pixels, for which pictures of 1283 x 723 are decoded at 1/8; previews need 1/2
 WIDTH, HEIGHT, SIZE = 1283, 723, {"width": 100, "height": 60}
@@ -34,8 +33,8 @@ class DecodedPictures:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, tuple[int, int]]] = []
-        self._decode = encodings.simplejpeg.decode_jpeg
-        monkeypatch.setattr(encodings.simplejpeg, "decode_jpeg", self._record)
+        self._decode = encodings.simplejpeg.decode_jpeg  # type: ignore[attr-defined]
+        monkeypatch.setattr(encodings.simplejpeg, "decode_jpeg", self._record)  # type: ignore[attr-defined]
 
     def _record(self, *args: Any, **options: Any) -> np.ndarray:
         pixels: np.ndarray = self._decode(*args, **options)
@@ -55,23 +54,16 @@ def unsure_model(folder: Path) -> dict[str, Any]:
 
 async def send_jpeg(w: World, seed: int) -> str:
     grain = np.random.default_rng(seed).integers(80, 150, (HEIGHT, WIDTH, 3), np.uint8)
-    frame = new_frame(grain, encoding="jpeg")
-    await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera="cam0"), pack(frame))
-    return frame.id.hex()
+    return await w.show(new_frame(grain, encoding="jpeg"))
 
 
 async def test_no_event_loop_decodes_a_picture_and_each_user_decodes_only_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    previews: list[HardSample] = []
-
-    async def preview(delivery: Delivery[HardSample]) -> None:
-        previews.append(delivery.body)
-
     model, decoded = unsure_model(tmp_path), DecodedPictures(monkeypatch)
     edge = {**model, "upload_max_bytes": MAX_BYTES, "deadline_s": 60.0}
     async with world(tmp_path) as w, w.worker("cloud", "c", **model), w.worker("edge", "e", **edge):
-        await w.camera.subscribe(topics.HARD_SAMPLE.filter(), preview)
+        previews = await w.hears(topics.HARD_SAMPLE.filter())
         result = await w.answer(await send_jpeg(w, 1))
         await eventually(lambda: previews)
         assert (result.by, previews[0].by) == ("cloud", "cloud")

@@ -37,13 +37,6 @@ async def given(path: Path | str, format_: str = "onnx") -> str:
     return estimator.given
 
 
-async def test_the_model_in_a_folder_is_tried_and_opened(tmp_path: Path) -> None:
-    adds(tmp_path / "model.onnx", 1)
-    for path in (tmp_path, tmp_path / "model.onnx"):
-        loaded = await ModelOpener().open(wish(path))
-        await loaded.close()
-
-
 async def test_an_estimator_gets_the_model_in_a_folder_of_onnx_and_of_another_format_the_folder(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "small.onnx").touch()
@@ -53,13 +46,16 @@ async def test_an_estimator_gets_the_model_in_a_folder_of_onnx_and_of_another_fo
         assert await given(tmp_path, format_) == str(tmp_path)
 
 
-async def test_a_lite_model_in_a_folder_is_tried_and_opened(tmp_path: Path) -> None:
-    write_weigher(tmp_path / "net.tflite")
-    loaded = await ModelOpener().open(wish(tmp_path, "tflite"))
-    await loaded.close()
-    (tmp_path / "net.tflite").write_bytes(b"\x08\x08")
+async def test_the_model_in_a_folder_is_tried_and_opened(tmp_path: Path) -> None:
+    (tmp_path / "lite").mkdir()
+    lite = write_weigher(tmp_path / "lite" / "net.tflite")
+    onnx = adds(tmp_path / "onnx" / "model.onnx", 1)
+    for wished in (wish(onnx.parent), wish(onnx), wish(lite.parent, "tflite")):
+        loaded = await ModelOpener().open(wished)
+        await loaded.close()
+    lite.write_bytes(b"\x08\x08")
     with pytest.raises(UnfitError, match="not a TensorFlow Lite model") as caught:
-        await ModelOpener().open(wish(tmp_path, "tflite"))
+        await ModelOpener().open(wish(lite.parent, "tflite"))
     assert caught.value.reason == "ModelInvalid"
 
 

@@ -15,12 +15,19 @@ from halimede.frames import decode, new_frame, new_id
 from halimede.frames.encodings import DTYPES, Scaling
 from halimede.messages import Box, Frame, Prediction, TextLine
 from halimede.worker import preview_publisher
-from halimede.worker.preview_publisher import BEST, BYTES, SIDE, Preview, best_boxes, make_preview, shown_text
+from halimede.worker.preview_publisher import (
+    MAX_BOXES,
+    MAX_BYTES,
+    MAX_SIDE,
+    Preview,
+    best_boxes,
+    make_preview,
+    shown_text,
+)
 
 
 def opened(preview: Preview | None) -> Image.Image:
-    assert preview is not None
-    assert len(preview.data) <= BYTES
+    assert len(preview.data) <= MAX_BYTES
     return Image.open(io.BytesIO(preview.data))
 
 
@@ -38,8 +45,7 @@ def test_a_large_picture_becomes_one_of_640_pixels_of_the_same_form(encoding: st
     preview = make_preview(new_frame(large, encoding=encoding))  # type: ignore[arg-type]
     picture = opened(preview)
     assert picture.format == "JPEG"
-    assert picture.size == (SIDE, SIDE * 3 // 4)
-    assert preview is not None
+    assert picture.size == (MAX_SIDE, MAX_SIDE * 3 // 4)
     assert (preview.width, preview.height) == (1600, 1200)
 
 
@@ -59,8 +65,7 @@ def test_a_jpeg_is_decoded_no_larger_than_its_preview_needs(width: int, monkeypa
     preview = make_preview(frame)
     picture = opened(preview)
     assert picture.size == whole.size
-    assert all(SIDE <= shape[1] < 2 * SIDE for shape in shapes)
-    assert preview is not None
+    assert all(MAX_SIDE <= shape[1] < 2 * MAX_SIDE for shape in shapes)
     assert (preview.width, preview.height) == (width, width * 3 // 4), "boxes are shares of the frame"
     assert np.abs(np.asarray(picture).astype(int) - np.asarray(whole)).mean() < 3
 
@@ -68,7 +73,7 @@ def test_a_jpeg_is_decoded_no_larger_than_its_preview_needs(width: int, monkeypa
 def test_a_picture_that_does_not_compress_becomes_smaller_until_it_fits() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (1200, 1600, 3)).astype(np.uint8)
     picture = opened(make_preview(new_frame(noise)))
-    assert max(picture.size) < SIDE
+    assert max(picture.size) < MAX_SIDE
 
 
 def test_the_best_boxes_are_shares_of_the_frame_and_never_outside_of_it() -> None:
@@ -83,7 +88,7 @@ def test_the_best_boxes_are_shares_of_the_frame_and_never_outside_of_it() -> Non
     ]  # fmt: skip
     many = [Box(0, 0, 10, 10, score / 10_000, "face") for score in range(10_000)]
     best = best_boxes(many, frame)
-    assert len(best) == BEST
+    assert len(best) == MAX_BOXES
     assert best[0].score == 0.9999
     assert best_boxes([], frame) == []
 

@@ -6,13 +6,17 @@ import asyncio
 import hashlib
 from pathlib import Path
 
+import pytest
+
 from halimede import topics
 from halimede.bus.transport import Ended
 from halimede.worker.session_failover import LOST_SHOWN_S
 from halimede.worker.session_names import FILE, SessionJournal, is_keyed, session_client_id, session_name
 from halimede.worker.status_reporter import SESSION_LOST
-from tests.simulated import eventually, simulated
-from tests.unit.worker.world import EASY, NS, World, world
+from tests.simulated import eventually
+from tests.unit.worker.world import EASY, NS, World
+
+pytestmark = pytest.mark.simulated
 
 KEY, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 INTAKE = f"intake.{NS}.e0"
@@ -64,66 +68,52 @@ async def leave_frames(w: World, key: str) -> list[str]:
     return sent
 
 
-async def after(tmp_path: Path, before: str, key: str) -> None:
-    """Check that a worker with another key answers the frames of the former session, and that this session ends."""
-    async with world(tmp_path) as w:
-        sent = await leave_frames(w, before)
-        (old,) = w.broker.sessions.keys() - {"camera"}
-        async with w.worker("edge", "e0", session_key=key):
-            sent.append(await w.send(EASY))
-            await eventually(lambda: sorted(w.results) == sorted(sent))
-            await eventually(lambda: old not in w.broker.sessions)
-            sent.append(await w.send(EASY))
-            await eventually(lambda: sorted(w.results) == sorted(sent))
-        assert set(w.copies.values()) == {1}
-        connected = [bus.stats.connects for name, bus in w.buses.items() if bus.session_id == old]
-        async with w.worker("edge", "e0", session_key=key):
-            await asyncio.sleep(20)
-        assert connected == [bus.stats.connects for bus in w.buses.values() if bus.session_id == old], "once"
+@pytest.mark.parametrize("key", [OTHER, ""], ids=["another key", "no key"])
+async def test_a_worker_with_another_key_or_none_answers_the_frames_of_the_former_one(w: World, key: str) -> None:
+    sent = await leave_frames(w, KEY)
+    (old,) = w.broker.sessions.keys() - {"camera"}
+    async with w.worker("edge", "e0", session_key=key):
+        sent.append(await w.send(EASY))
+        await eventually(lambda: sorted(w.results) == sorted(sent))
+        await eventually(lambda: old not in w.broker.sessions)
+        sent.append(await w.send(EASY))
+        await eventually(lambda: sorted(w.results) == sorted(sent))
+    assert set(w.copies.values()) == {1}
+    connected = [bus.stats.connects for name, bus in w.buses.items() if bus.session_id == old]
+    async with w.worker("edge", "e0", session_key=key):
+        await asyncio.sleep(20)
+    assert connected == [bus.stats.connects for bus in w.buses.values() if bus.session_id == old], "once"
 
 
-@simulated
-async def test_an_upgraded_worker_answers_the_frames_of_the_session_that_anybody_can_compute(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        sent = await leave_frames(w, "")
-        (tmp_path / "e0" / FILE).unlink()  # the former version recorded nothing
-        old = session_name(INTAKE, ["cam0"], "u-1")
-        assert old in w.broker.sessions
-        async with w.worker("edge", "e0", session_key=KEY):
-            await eventually(lambda: sorted(w.results) == sorted(sent))
-            await eventually(lambda: old not in w.broker.sessions)
-            assert not any(old in name for name in w.broker.links)
+async def test_an_upgraded_worker_answers_the_frames_of_the_session_that_anybody_can_compute(
+    w: World, tmp_path: Path
+) -> None:
+    sent = await leave_frames(w, "")
+    (tmp_path / "e0" / FILE).unlink()  # the former version recorded nothing
+    old = session_name(INTAKE, ["cam0"], "u-1")
+    assert old in w.broker.sessions
+    async with w.worker("edge", "e0", session_key=KEY):
+        await eventually(lambda: sorted(w.results) == sorted(sent))
+        await eventually(lambda: old not in w.broker.sessions)
+        assert not any(old in name for name in w.broker.links)
 
 
-@simulated
-async def test_a_worker_with_another_key_answers_the_frames_of_the_former_one(tmp_path: Path) -> None:
-    await after(tmp_path, KEY, OTHER)
+async def test_no_metric_report_or_dead_letter_of_a_worker_has_the_client_id(w: World) -> None:
+    async with w.worker("edge", "e0", session_key=KEY):
+        name = session_name(INTAKE, ["cam0"], "u-1", KEY)
+        secret = session_client_id(name, KEY)
+        assert secret in w.broker.links
+        assert w.buses[name].session_id == secret
+        await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera="cam0"), b"no frame")
+        await eventually(lambda: w.letters)
+        told = repr([w.letters, w.infos, w.settings("edge", "e0", session_key=KEY), w.broker._retained])
+    assert secret.removeprefix("intake.") not in told
+    assert KEY not in told
+    assert w.letters[0].client == name
 
 
-@simulated
-async def test_a_worker_without_a_key_answers_the_frames_of_the_one_that_had_it(tmp_path: Path) -> None:
-    await after(tmp_path, KEY, "")
-
-
-@simulated
-async def test_no_metric_report_or_dead_letter_of_a_worker_has_the_client_id(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        async with w.worker("edge", "e0", session_key=KEY):
-            name = session_name(INTAKE, ["cam0"], "u-1", KEY)
-            secret = session_client_id(name, KEY)
-            assert secret in w.broker.links
-            assert w.buses[name].session_id == secret
-            await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera="cam0"), b"no frame")
-            await eventually(lambda: w.letters)
-            told = repr([w.letters, w.infos, w.settings("edge", "e0", session_key=KEY), w.broker._retained])
-        assert secret.removeprefix("intake.") not in told
-        assert KEY not in told
-        assert w.letters[0].client == name
-
-
-@simulated
-async def test_a_worker_whose_session_is_gone_counts_and_reports_it_for_a_while(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.worker("edge", "e0", session_key=KEY):
+async def test_a_worker_whose_session_is_gone_counts_and_reports_it_for_a_while(w: World) -> None:
+    async with w.worker("edge", "e0", session_key=KEY):
         secret = session_client_id(session_name(INTAKE, ["cam0"], "u-1", KEY), KEY)
         assert w.infos["e0"][-1].reason == ""
         # who knows the client id takes the session over and ends it
@@ -136,9 +126,8 @@ async def test_a_worker_whose_session_is_gone_counts_and_reports_it_for_a_while(
         await w.answer(id_)
 
 
-@simulated
-async def test_a_session_that_is_still_there_or_that_an_heir_may_have_ended_is_not_reported(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.worker("edge", "e0", session_key=KEY):
+async def test_a_session_that_is_still_there_or_that_an_heir_may_have_ended_is_not_reported(w: World) -> None:
+    async with w.worker("edge", "e0", session_key=KEY):
         name = session_name(INTAKE, ["cam0"], "u-1", KEY)
         own = [w.buses[name], w.buses[f"worker.{NS}.e0"]]
         own[0].cut()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,63 +30,62 @@ EDGE = {
     "LC_PERIOD": "0.5",
     "GRACE_S": "20",
 }
+READER, FINDER = (
+    json.dumps({"url": "/f.onnx", "format": "onnx", "postprocess": {"task": task}}) for task in ("text", "detection")
+)
+PYTHON = json.dumps({"url": "/m.py", "format": "python"})
 CLOUD = {k: v for k, v in EDGE.items() if k not in {"HEM_NAME", "HEM_PARAMETERS", "SOURCE", "DEADLINE_MS"}}
 
 
 def test_an_edge_workers_environment_is_read_whole() -> None:
-    found = read("edge", EDGE)
-    assert (found.namespace, found.service, found.worker, found.node) == (
-        "default", "helmet", "helmet-edge-edge0", "edge0",
-    )  # fmt: skip
-    assert (found.uid, found.model_path, found.model.labels) == ("u-1", "/models/small.onnx", ["no", "yes"])
-    assert (found.hem_name, found.hem_parameters) == ("Margin", {"threshold_margin": "0.2"})
-    assert found.source.cameras == ["cam0", "cam1"]
-    assert (found.deadline_s, found.period_s, found.grace_s) == (1.5, 0.5, 20.0)
-    assert (found.broker, found.state) == ("mqtt://broker:1884", Path("/state"))
+    settings = read("edge", EDGE)
+    assert (settings.namespace, settings.service, settings.uid) == ("default", "helmet", "u-1")
+    assert (settings.worker, settings.node) == ("helmet-edge-edge0", "edge0")
+    assert (settings.model_path, settings.model.labels) == ("/models/small.onnx", ["no", "yes"])
+    assert (settings.hem_name, settings.hem_parameters) == ("Margin", {"threshold_margin": "0.2"})
+    assert settings.source.cameras == ["cam0", "cam1"]
+    assert (settings.deadline_s, settings.period_s, settings.grace_s) == (1.5, 0.5, 20.0)
+    assert (settings.broker, settings.state) == ("mqtt://broker:1884", Path("/state"))
+
+
+READ: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
+    "an edge's defaults": ("edge", {}, {"credentials": "", "upload": "frame", "detector": None, "sessions": 1}),
+    "uploads as they came": ("edge", {}, {"upload_encoding": "as-it-came", "upload_max_bytes": None}),
+    "uploads as jpeg": ("edge", {"UPLOAD_ENCODING": "jpeg"}, {"upload_encoding": "jpeg"}),
+    "small uploads": ("edge", {"UPLOAD_MAX_BYTES": "60000"}, {"upload_max_bytes": 60_000}),
+    "regions of one's own model": ("edge", {"UPLOAD": "regions", "MODEL_SPEC": PYTHON}, {"upload": "regions"}),
+    "regions of a detector": ("edge", {"UPLOAD": "regions", "MODEL_SPEC": FINDER}, {"upload": "regions"}),
+    "a cloud's defaults": ("cloud", {}, {"role": "cloud", "batch": 32, "delay_s": 0.0, "threads": 1}),
+    "batches": ("cloud", {"MAX_BATCH_SIZE": "8", "MAX_QUEUE_DELAY_MS": "2.5"}, {"batch": 8, "delay_s": 0.0025}),
+    "a session for each core": ("cloud", {}, {"sessions": cores()}),
+    "one session of many threads": ("cloud", {"MODEL_THREADS": "200"}, {"threads": 200, "sessions": 1}),
+    "sessions": ("cloud", {"MODEL_SESSIONS": "3", "MODEL_THREADS": "2"}, {"sessions": 3, "threads": 2}),
+    "credentials": ("cloud", {"HALIMEDE_CREDENTIALS": "/site/x"}, {"credentials": "/site/x"}),
+}
+
+
+@pytest.mark.parametrize(("role", "variables", "fields"), READ.values(), ids=READ)
+def test_what_is_set_is_read_and_what_is_not_has_a_default(role: Any, variables: Any, fields: dict[str, Any]) -> None:
+    settings = read(role, {**(EDGE if role == "edge" else CLOUD), **variables})
+    assert {name: getattr(settings, name) for name in fields} == fields
 
 
 def test_a_detector_has_a_file_and_says_which_boxes_are_cropped() -> None:
-    assert read("edge", EDGE).detector is None
     boxes = json.dumps({"name": "finder", "maxBoxes": 7, "margin": 0.1})
     found = read("edge", {**EDGE, "DETECTOR_URL": "/models/finder.onnx", "DETECTOR": boxes}).detector
-    assert found is not None
     assert (found.path, found.model.format) == ("/models/finder.onnx", "onnx")
     assert (found.boxes.max_boxes, found.boxes.margin, found.boxes.min_score) == (7, 0.1, 0.25)
     with pytest.raises(InvalidFieldError, match="DETECTOR_URL"):
         read("edge", {**EDGE, "DETECTOR": boxes})
     with pytest.raises(InvalidFieldError, match=r"DETECTOR\.maxBoxes"):
         read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR": '{"name": "finder", "maxBoxes": 1000}'})
-    reader = json.dumps({"url": "/f.onnx", "format": "onnx", "postprocess": {"task": "text"}})
     with pytest.raises(InvalidFieldError, match=r"DETECTOR_SPEC\.postprocess\.task: 'text' .* must find boxes"):
-        read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR_SPEC": reader})
-
-
-def test_credentials_are_named_by_a_folder_or_there_are_none() -> None:
-    assert read("edge", EDGE).credentials == ""
-    assert read("cloud", {**CLOUD, "HALIMEDE_CREDENTIALS": "/site/x"}).credentials == "/site/x"
-
-
-def test_a_cloud_worker_needs_nothing_of_the_edges() -> None:
-    assert read("cloud", CLOUD).role == "cloud"
+        read("edge", {**EDGE, "DETECTOR_URL": "/f.onnx", "DETECTOR_SPEC": READER})
 
 
 def test_without_a_source_the_camera_is_named_like_the_service() -> None:
-    assert read("edge", {**EDGE, "SOURCE": ""}).source.cameras == ["helmet"]
-    assert read("edge", {**EDGE, "SOURCE": "{}"}).source.cameras == ["helmet"]
-
-
-def test_how_uploads_are_written_is_told_or_they_go_as_they_came() -> None:
-    told = read("edge", {**EDGE, "UPLOAD_ENCODING": "jpeg", "UPLOAD_MAX_BYTES": "60000"})
-    assert (told.upload_encoding, told.upload_max_bytes) == ("jpeg", 60_000)
-    untold = read("edge", EDGE)
-    assert (untold.upload_encoding, untold.upload_max_bytes) == ("as-it-came", None)
-
-
-def test_regions_are_uploaded_of_a_model_that_may_find_boxes() -> None:
-    detector = {"url": "/models/small.onnx", "format": "onnx", "postprocess": {"task": "detection"}}
-    for spec in ({"url": "/m.py", "format": "python"}, detector):
-        assert read("edge", {**EDGE, "UPLOAD": "regions", "MODEL_SPEC": json.dumps(spec)}).upload == "regions"
-    assert read("edge", EDGE).upload == "frame"
+    for source in ("", "{}"):
+        assert read("edge", {**EDGE, "SOURCE": source}).source.cameras == ["helmet"]
 
 
 @pytest.mark.parametrize(
@@ -92,47 +93,13 @@ def test_regions_are_uploaded_of_a_model_that_may_find_boxes() -> None:
     [
         ({"UPLOAD": "region"}, "frame, regions"),
         ({"UPLOAD": "regions", "MINING_MODE": "mining-then-inference", "HEM_NAME": "Sharpness"}, "inference-then"),
-        (
-            {
-                "UPLOAD": "regions",
-                "MODEL_SPEC": json.dumps({"url": "/m.onnx", "format": "onnx", "postprocess": {"task": "text"}}),
-            },
-            "the small model finds no boxes",
-        ),
+        ({"UPLOAD": "regions", "MODEL_SPEC": READER}, "the small model finds no boxes"),
     ],
 )
 def test_regions_that_cannot_be_are_refused(variables: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidFieldError, match=text) as caught:
         read("edge", {**EDGE, **variables})
     assert caught.value.field == "UPLOAD"
-
-
-def test_how_a_cloud_worker_batches_is_told_or_has_a_default() -> None:
-    names = ("MAX_BATCH_SIZE", "MAX_QUEUE_DELAY_MS", "MODEL_SESSIONS", "MODEL_THREADS")
-    told = read("cloud", {**CLOUD, **dict(zip(names, ("8", "2.5", "3", "2"), strict=True))})
-    assert (told.batch, told.delay_s, told.sessions, told.threads) == (8, 0.0025, 3, 2)
-    untold = read("cloud", CLOUD)
-    assert (untold.batch, untold.delay_s, untold.threads) == (32, 0.0, 1)
-    assert untold.sessions == cores()
-    assert read("cloud", {**CLOUD, "MODEL_THREADS": "200"}).sessions == 1
-    assert read("edge", EDGE).sessions == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("MAX_BATCH_SIZE", "0"),
-        ("MAX_BATCH_SIZE", "many"),
-        ("MAX_QUEUE_DELAY_MS", "-1"),
-        ("MAX_QUEUE_DELAY_MS", "1001"),
-        ("MODEL_SESSIONS", "0"),
-        ("MODEL_THREADS", "nan"),
-    ],
-)
-def test_a_mistake_of_a_cloud_worker_names_its_variable(name: str, value: str) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        read("cloud", {**CLOUD, name: value})
-    assert caught.value.field == name
 
 
 def test_what_is_not_told_has_a_default() -> None:
@@ -151,44 +118,46 @@ def test_an_own_estimator_needs_no_model_file() -> None:
         read("cloud", without)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("NAMESPACE", "a/b"),
-        ("SERVICE_NAME", "+"),
-        ("SERVICE_NAME", ""),
-        ("WORKER_NAME", "../.."),
-        ("WORKER_NAME", ""),
-        ("NODE_NAME", "#"),
-        ("NODE_NAME", ""),
-        ("SERVICE_UID", "x" * 65),
-        ("MODEL_URL", ""),
-        ("MODEL_SPEC", "{"),
-        ("MODEL_SPEC", "[]"),
-        ("MODEL_SPEC", '{"url": "/m", "format": "onnx", "labls": []}'),
-        ("MODEL_SPEC", '{"url": "ftp://m", "format": "onnx"}'),
-        ("HEM_NAME", ""),
-        ("HEM_PARAMETERS", '{"threshold": 1}'),
-        ("HEM_PARAMETERS", '[{"key": "threshold", "value": 0.5}]'),
-        ("SOURCE", '{"camera": "cam0"}'),
-        ("SOURCE", '{"cameras": ["a/b"]}'),
-        ("SOURCE", '{"cameras": ["cam0"], "path": "/x"}'),
-        ("SOURCE_LOOP", "perhaps"),
-        ("DEADLINE_MS", "0"),
-        ("DEADLINE_MS", "soon"),
-        ("DEADLINE_MS", "nan"),
-        ("LC_PERIOD", "0"),
-        ("GRACE_S", "-1"),
-        ("GRACE_S", "inf"),
-        ("UPLOAD_ENCODING", "webp"),
-        ("UPLOAD_MAX_BYTES", "1023"),
-        ("UPLOAD_MAX_BYTES", "64Ki"),
-    ],
-)
+MISTAKES = {
+    "NAMESPACE": ["a/b"],
+    "SERVICE_NAME": ["+", ""],
+    "WORKER_NAME": ["../..", ""],
+    "NODE_NAME": ["#", ""],
+    "SERVICE_UID": ["x" * 65],
+    "MODEL_URL": [""],
+    "MODEL_SPEC": ["{", "[]", '{"url": "/m", "format": "onnx", "labls": []}', '{"url": "ftp://m", "format": "onnx"}'],
+    "HEM_NAME": [""],
+    "HEM_PARAMETERS": ['{"threshold": 1}', '[{"key": "threshold", "value": 0.5}]'],
+    "SOURCE": ['{"camera": "cam0"}', '{"cameras": ["a/b"]}', '{"cameras": ["cam0"], "path": "/x"}'],
+    "SOURCE_LOOP": ["perhaps"],
+    "DEADLINE_MS": ["0", "soon", "nan"],
+    "LC_PERIOD": ["0"],
+    "GRACE_S": ["-1", "inf"],
+    "UPLOAD_ENCODING": ["webp"],
+    "UPLOAD_MAX_BYTES": ["1023", "64Ki"],
+    "MAX_BATCH_SIZE": ["0", "many"],
+    "MAX_QUEUE_DELAY_MS": ["-1", "1001"],
+    "MODEL_SESSIONS": ["0"],
+    "MODEL_THREADS": ["nan"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in MISTAKES.items() for value in values])
 def test_a_mistake_names_its_variable(name: str, value: str) -> None:
+    of_cloud = name.startswith(("MAX_", "MODEL_SESSIONS", "MODEL_THREADS"))
     with pytest.raises(InvalidFieldError) as caught:
-        read("edge", {**EDGE, name: value})
-    assert caught.value.field.startswith(name)
+        read("cloud" if of_cloud else "edge", {**(CLOUD if of_cloud else EDGE), name: value})
+    assert re.split(r"[.[]", caught.value.field)[0] == name
+
+
+@pytest.mark.parametrize("source", ["", '{"cameras": ["cam0"]}'], ids=["camera of the service's name", "cameras"])
+def test_a_zone_of_a_camera_that_the_worker_does_not_have_is_refused(source: str) -> None:
+    zone = {"name": "door", "camera": "gate", "polygon": [[0, 0], [1, 0], [1, 1]]}
+    with pytest.raises(InvalidFieldError) as caught:
+        read("edge", {**EDGE, "SOURCE": source, "OCCUPANCY": json.dumps({"zones": [zone]})})
+    assert (caught.value.field, caught.value.value) == ("OCCUPANCY.zones[0].camera", "'gate'")
+    own = {**zone, "camera": "helmet" if not source else "cam0"}
+    assert read("edge", {**EDGE, "SOURCE": source, "OCCUPANCY": json.dumps({"zones": [own]})}).occupancy
 
 
 def test_two_connections_of_any_two_workers_have_different_ids() -> None:

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
-from halimede.frames import new_frame, pack
+from halimede.frames import new_frame
 from halimede.pipeline.intake import EdgeLimits
 from halimede.worker import frame_backlog
 from tests.simulated import eventually
-from tests.unit.worker.world import NS, world
+from tests.unit.worker.world import World, world
 
 CAMERAS = ["cam0", "cam1", "cam2", "cam3"]
 #: frames of each camera in one burst: the first one sends four times as many as the others
@@ -37,58 +36,54 @@ class SlowModel:
         return {"label": "one", "probabilities": [0.9, 0.1]}
 
 
-async def test_cameras_get_equal_shares_and_each_dropped_frame_is_counted(tmp_path: Path) -> None:
+async def test_cameras_get_equal_shares_and_each_dropped_frame_is_counted(w: World) -> None:
     sent: Counter[str] = Counter()
-    async with world(tmp_path) as w:
-        source = FrameSourceSpec(cameras=CAMERAS)
-        async with w.worker("edge", "e", SlowModel, source=source):
-            while len(w.results) < FIRST + COUNTED:
-                for camera, count in BURST.items():
-                    for _ in range(count):
-                        frame = new_frame(np.zeros((4, 4), np.uint8), camera=camera)
-                        await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera=camera), pack(frame), qos=0)
-                        sent[camera] += 1
-                await asyncio.sleep(0.002)
-        shares = Counter(result.camera for result in list(w.results.values())[FIRST : FIRST + COUNTED])
-        fair = COUNTED / len(CAMERAS)
-        assert all(abs(shares[camera] - fair) <= 0.1 * fair for camera in CAMERAS), shares
-        assert sent.total() > 1.5 * len(w.results), "the model is the bottleneck"
-        await eventually(lambda: w.info("e").skipped + len(w.results) == sent.total())
+    source = FrameSourceSpec(cameras=CAMERAS)
+    async with w.worker("edge", "e", SlowModel, source=source):
+        while len(w.results) < FIRST + COUNTED:
+            for camera, count in BURST.items():
+                for _ in range(count):
+                    await w.show(new_frame(np.zeros((4, 4), np.uint8), camera=camera), camera, qos=0)
+                    sent[camera] += 1
+            await asyncio.sleep(0.002)
+    shares = Counter(result.camera for result in list(w.results.values())[FIRST : FIRST + COUNTED])
+    fair = COUNTED / len(CAMERAS)
+    assert all(abs(shares[camera] - fair) <= 0.1 * fair for camera in CAMERAS), shares
+    assert sent.total() > 1.5 * len(w.results), "the model is the bottleneck"
+    await eventually(lambda: w.info("e").skipped + len(w.results) == sent.total())
 
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_frames_that_are_too_old_are_dropped_and_counted_and_those_answered_are_not_old(
-    tmp_path: Path, qos: int
+    w: World, qos: int
 ) -> None:
     sent, times, ages = 0, dict[str, float](), list[float]()
     max_age_ms, call_s = 100, 0.04
-    async with world(tmp_path) as w:
-        source = FrameSourceSpec(cameras=CAMERAS, max_age_ms=max_age_ms)
-        async with w.worker("edge", "e", SlowModel(call_s), source=source):
-            while len(ages) < 60:
-                for camera in CAMERAS:
-                    frame = new_frame(np.zeros((4, 4), np.uint8), camera=camera)
-                    times[frame.id.hex()] = time.monotonic()
-                    await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera=camera), pack(frame), qos=qos)
-                    sent += 1
-                await asyncio.sleep(0.005)
-                ages += [time.monotonic() - times.pop(id_) for id_ in list(w.results) if id_ in times]
-        assert sent > 3 * len(w.results), "the model is the bottleneck"
-        # without a maximum, 96 accepted frames of 40 ms wait: they are over three seconds old
-        assert sorted(ages)[len(ages) // 2] < 1.0
-        await eventually(lambda: w.info("e").skipped + len(w.results) == sent)
-        assert (w.info("e").lost, w.letters) == (0, [])
+    source = FrameSourceSpec(cameras=CAMERAS, max_age_ms=max_age_ms)
+    async with w.worker("edge", "e", SlowModel(call_s), source=source):
+        while len(ages) < 60:
+            for camera in CAMERAS:
+                frame = new_frame(np.zeros((4, 4), np.uint8), camera=camera)
+                times[frame.id.hex()] = time.monotonic()
+                await w.show(frame, camera, qos=qos)
+                sent += 1
+            await asyncio.sleep(0.005)
+            ages += [time.monotonic() - times.pop(id_) for id_ in list(w.results) if id_ in times]
+    assert sent > 3 * len(w.results), "the model is the bottleneck"
+    # without a maximum, 96 accepted frames of 40 ms wait: they are over three seconds old
+    assert sorted(ages)[len(ages) // 2] < 1.0
+    await eventually(lambda: w.info("e").skipped + len(w.results) == sent)
+    assert (w.info("e").lost, w.letters) == (0, [])
 
 
 async def test_frames_of_qos_1_without_a_maximum_age_are_all_answered_and_a_backlog_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    w: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame_backlog, "BACKLOG_S", 0.2)
     count, source = 3 * EdgeLimits().inside, FrameSourceSpec(cameras=CAMERAS)
-    async with world(tmp_path) as w, w.worker("edge", "e", SlowModel(0.01), source=source, period_s=0.05):
+    async with w.worker("edge", "e", SlowModel(0.01), source=source, period_s=0.05):
         for number in range(count):
-            frame = new_frame(np.zeros((4, 4), np.uint8))
-            await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera=CAMERAS[number % 4]), pack(frame))
+            await w.send(0, CAMERAS[number % 4])
         await eventually(lambda: w.infos["e"][-1].reason == "ModelTooSlow")
         assert "source.maxAgeMs" in w.infos["e"][-1].message
         await eventually(lambda: len(w.results) == count, 60)
@@ -100,14 +95,9 @@ async def test_frames_that_wait_for_the_cloud_are_no_slow_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame_backlog, "BACKLOG_S", 0.0)
-    requests: list[object] = []
-
-    async def never_answer(delivery: object) -> None:
-        requests.append(delivery)
-
     options: dict[str, Any] = {"hem_name": "CloudOnly", "hem_parameters": {}, "deadline_s": 60.0, "period_s": 0.05}
     async with world(tmp_path) as w:
-        await w.camera.subscribe(topics.REQUEST.filter(group="x", ns=NS, service="helmet"), never_answer)
+        requests = await w.silent_cloud()
         async with w.worker("edge", "e0", SlowModel(0.0), grace_s=0.5, **options):
             count = 3 * EdgeLimits().inside
             for value in range(count):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-import math
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
 from halimede.frames.payloads import ID_BYTES
-from halimede.tracing import TraceContext
 from halimede.worker.sources import SourceContext, create
-from halimede.worker.sources.folder import Done, camera_of, id_of, scan
-from tests.simulated import eventually, simulated
+from halimede.worker.sources.folder import SubmittedIds, camera_of, id_of, scan
+from tests.simulated import eventually
 from tests.small_disk import fill, small_disk
-from tests.unit.worker.world import EASY, HARD, world
+from tests.unit.worker.world import EASY, HARD, World, world
+
+pytestmark = pytest.mark.simulated
 
 
 def no_bus() -> Bus:
@@ -46,13 +47,12 @@ def context(path: Path | str = "", *, loop: bool = False, prefix: str = "", **sp
 class Keeper:
     """An intake that keeps what it is offered, while it has room."""
 
-    def __init__(self, room: int = 1000) -> None:
-        self.room = asyncio.Semaphore(room)
+    def __init__(self, room: int = 1000, refuse: bytes = b"") -> None:
+        self.room, self.refuse = asyncio.Semaphore(room), refuse
         self.payloads: list[bytes] = []
         self.ids: list[bytes | None] = []
         self.cameras: set[str] = set()
         self.files: list[str] = []
-        self.refuse = b""
         self.owed: list[Callable[[], None] | None] = []
 
     async def offer(
@@ -62,10 +62,9 @@ class Keeper:
         *,
         id_: bytes | None = None,
         patient: bool = False,
-        parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
         file: str = "",
-        arrived: float = math.inf,
+        **_: Any,
     ) -> None:
         assert patient
         self.files.append(file)
@@ -78,89 +77,81 @@ class Keeper:
         self.cameras.add(camera)
 
 
+@asynccontextmanager
+async def reading(of: SourceContext, **limits: Any) -> AsyncIterator[Keeper]:
+    """Let a source run within the block."""
+    keeper, stop = Keeper(**limits), asyncio.Event()
+    running = asyncio.create_task(create(of).run(keeper, stop))
+    yield keeper
+    stop.set()
+    await running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pictures").mkdir()
+    return tmp_path / "pictures"
+
+
 def put(folder: Path, name: str, content: bytes) -> None:
     """Place a file as well-behaved writers do."""
     (folder / f"{name}.part").write_bytes(content)
     (folder / f"{name}.part").rename(folder / name)
 
 
-@simulated
 async def test_pictures_come_in_the_order_of_their_names_and_new_ones_as_they_appear(tmp_path: Path) -> None:
     for name in ("b.png", "a.jpg", "c.JPEG", "notes.txt", "._a.jpg", ".b-checkpoint.png"):
         put(tmp_path, name, name.encode())
     (tmp_path / "folder.png").mkdir()
-    keeper, stop = Keeper(), asyncio.Event()
-    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
-    await eventually(lambda: keeper.payloads == [b"a.jpg", b"b.png", b"c.JPEG"])
-    put(tmp_path, "0.png", b"new")
-    await eventually(lambda: keeper.payloads[3:] == [b"new"])
-    await asyncio.sleep(60)
-    assert len(keeper.payloads) == 4
-    stop.set()
-    await running
+    async with reading(context(tmp_path)) as keeper:
+        await eventually(lambda: keeper.payloads == [b"a.jpg", b"b.png", b"c.JPEG"])
+        put(tmp_path, "0.png", b"new")
+        await eventually(lambda: keeper.payloads[3:] == [b"new"])
+        await asyncio.sleep(60)
+        assert len(keeper.payloads) == 4
 
 
-@simulated
 async def test_a_picture_has_the_name_of_its_file_whatever_it_is(tmp_path: Path) -> None:
     names = [b"a.png", b"b\nc.png", b"b\xff.png", b"c<b>.png", b"d" + b"\xe2\x82\xac" * 80 + b".png"]
     for name in names:
         (tmp_path / os.fsdecode(name)).write_bytes(b"x")
-    keeper, stop = Keeper(), asyncio.Event()
-    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
-    await eventually(lambda: len(keeper.files) == len(names))
-    assert sorted(keeper.files) == sorted(["a.png", "b\nc.png", "b?.png", "c<b>.png", "d" + "\u20ac" * 80 + ".png"])
-    stop.set()
-    await running
+    async with reading(context(tmp_path)) as keeper:
+        await eventually(lambda: len(keeper.files) == len(names))
+        assert sorted(keeper.files) == sorted(["a.png", "b\nc.png", "b?.png", "c<b>.png", "d" + "\u20ac" * 80 + ".png"])
 
 
-@simulated
 async def test_a_picture_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
-    keeper, stop = Keeper(), asyncio.Event()
-    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
-    with (tmp_path / "a.png").open("wb") as file:
-        for _ in range(20):
-            file.write(b"x")
-            file.flush()
-            await asyncio.sleep(0.2)
-    await eventually(lambda: len(keeper.payloads) == 1)
-    assert keeper.payloads == [b"x" * 20]
-    stop.set()
-    await running
+    async with reading(context(tmp_path)) as keeper:
+        with (tmp_path / "a.png").open("wb") as file:
+            for _ in range(20):
+                file.write(b"x")
+                file.flush()
+                await asyncio.sleep(0.2)
+        await eventually(lambda: len(keeper.payloads) == 1)
+        assert keeper.payloads == [b"x" * 20]
 
 
-@simulated
 async def test_a_picture_keeps_its_id_over_a_restart_and_gets_a_new_one_in_each_turn_of_a_loop(tmp_path: Path) -> None:
     put(tmp_path, "a.png", b"a")
-    once, again, looped, stop = Keeper(), Keeper(), Keeper(), asyncio.Event()
-    running = [
-        asyncio.create_task(create(context(tmp_path)).run(once, stop)),
-        asyncio.create_task(create(context(tmp_path)).run(again, stop)),
-        asyncio.create_task(create(context(tmp_path, loop=True)).run(looped, stop)),
-    ]
-    await eventually(lambda: len(looped.ids) >= 3)
-    stop.set()
-    await asyncio.gather(*running)
+    here, round_and_round = context(tmp_path), context(tmp_path, loop=True)
+    async with reading(here) as once, reading(here) as again, reading(round_and_round) as looped:
+        await eventually(lambda: len(looped.ids) >= 3)
     assert once.ids == again.ids
     assert looped.ids[0] == once.ids[0]
     assert len(set(looped.ids)) == len(looped.ids)
 
 
-@simulated
 async def test_a_folder_waits_while_there_is_no_room(tmp_path: Path) -> None:
     for i in range(5):
         put(tmp_path, f"{i}.png", b"x")
-    keeper, stop = Keeper(room=2), asyncio.Event()
-    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
-    await asyncio.sleep(30)
-    assert len(keeper.payloads) == 2
-    for _ in range(3):
-        keeper.room.release()
-    await eventually(lambda: len(keeper.payloads) == 5)
-    stop.set()
-    await running
+    async with reading(context(tmp_path), room=2) as keeper:
+        await asyncio.sleep(30)
+        assert len(keeper.payloads) == 2
+        for _ in range(3):
+            keeper.room.release()
+        await eventually(lambda: len(keeper.payloads) == 5)
 
 
-@simulated
 async def test_of_a_durable_folder_what_was_under_way_comes_again_in_the_next_life(tmp_path: Path) -> None:
     pictures, state = tmp_path / "pictures", tmp_path / "state"
     pictures.mkdir()
@@ -172,7 +163,6 @@ async def test_of_a_durable_folder_what_was_under_way_comes_again_in_the_next_li
     running = asyncio.create_task(create(here).run(killed, stop))
     await eventually(lambda: len(killed.payloads) == 3)
     answered = killed.owed[1]
-    assert answered is not None
     answered()
     running.cancel()
     successor = Keeper()
@@ -182,57 +172,37 @@ async def test_of_a_durable_folder_what_was_under_way_comes_again_in_the_next_li
     await running
 
 
-@simulated
 async def test_a_refused_picture_is_passed_once_and_the_next_one_comes(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         put(tmp_path, name, name.encode())
-    keeper, stop = Keeper(), asyncio.Event()
-    keeper.refuse = b"a.png"
-    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
-    await eventually(lambda: keeper.payloads == [b"b.png"])
-    await asyncio.sleep(5)
-    assert keeper.payloads == [b"b.png"]
-    stop.set()
-    await running
+    async with reading(context(tmp_path), refuse=b"a.png") as keeper:
+        await eventually(lambda: keeper.payloads == [b"b.png"])
+        await asyncio.sleep(5)
+        assert keeper.payloads == [b"b.png"]
 
 
-@simulated
 async def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
     with (tmp_path / "a.png").open("wb") as file:
         os.truncate(file.fileno(), 10 * MAX_BYTES)
-    keeper, stop = Keeper(), asyncio.Event()
-    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
-    await eventually(lambda: len(keeper.payloads) == 1)
-    assert len(keeper.payloads[0]) == MAX_BYTES + 1
-    stop.set()
-    await running
+    async with reading(context(tmp_path)) as keeper:
+        await eventually(lambda: len(keeper.payloads) == 1)
+        assert len(keeper.payloads[0]) == MAX_BYTES + 1
 
 
-@simulated
-async def test_a_folder_that_vanishes_for_a_while_is_looked_for_again(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    keeper, stop = Keeper(), asyncio.Event()
-    running = asyncio.create_task(create(context(folder)).run(keeper, stop))
-    await asyncio.sleep(1)
-    folder.rmdir()
-    await asyncio.sleep(1)
-    folder.mkdir()
+async def test_a_folder_that_vanishes_for_a_while_is_looked_for_again(folder: Path) -> None:
+    async with reading(context(folder)) as keeper:
+        await asyncio.sleep(1)
+        folder.rmdir()
+        await asyncio.sleep(1)
+        folder.mkdir()
+        put(folder, "a.png", b"a")
+        await eventually(lambda: keeper.payloads == [b"a"])
+
+
+async def test_the_data_prefix_stands_before_the_path(folder: Path, tmp_path: Path) -> None:
     put(folder, "a.png", b"a")
-    await eventually(lambda: keeper.payloads == [b"a"])
-    stop.set()
-    await running
-
-
-@simulated
-async def test_the_data_prefix_stands_before_the_path(tmp_path: Path) -> None:
-    (tmp_path / "pictures").mkdir()
-    put(tmp_path / "pictures", "a.png", b"a")
-    keeper, stop = Keeper(), asyncio.Event()
-    running = asyncio.create_task(create(context("/pictures", prefix=str(tmp_path))).run(keeper, stop))
-    await eventually(lambda: keeper.cameras == {"pictures"})
-    stop.set()
-    await running
+    async with reading(context("/pictures", prefix=str(tmp_path))) as keeper:
+        await eventually(lambda: keeper.cameras == {"pictures"})
 
 
 @pytest.mark.parametrize(
@@ -249,14 +219,11 @@ def test_a_stream_of_a_kind_that_nobody_reads_is_refused_without_its_password() 
     assert "hidden" not in str(caught.value)
 
 
-@simulated
-async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_degraded(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
+async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_degraded(folder: Path, w: World) -> None:
     for i in range(200):
         put(folder, f"{i:03}.png", encode_image(np.full((4, 4), HARD, np.uint8), "png"))
     source = FrameSourceSpec(path=str(folder))
-    async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", source=source):
+    async with w.worker("cloud", "c0"), w.worker("edge", "e0", source=source):
         await eventually(lambda: len(w.results) == 200, 60)
         assert {(r.by, r.degraded) for r in w.results.values()} == {("cloud", False)}
         assert set(w.results) == {id_of("helmet/u-1/node-e0", picture, 0).hex() for picture in scan(folder)}
@@ -267,10 +234,7 @@ async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_de
         assert [letter.topic for letter in w.letters] == ["file:bad.png"]
 
 
-@simulated
-async def test_a_worker_that_is_started_again_goes_on_in_its_folder_where_it_was(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
+async def test_a_worker_that_is_started_again_goes_on_in_its_folder_where_it_was(folder: Path, tmp_path: Path) -> None:
     for i in range(10):
         put(folder, f"{i}.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
     source = FrameSourceSpec(path=str(folder))
@@ -287,7 +251,7 @@ async def test_a_worker_that_is_started_again_goes_on_in_its_folder_where_it_was
 
 
 def test_a_memory_that_a_crash_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
-    memory = Done(tmp_path / "done")
+    memory = SubmittedIds(tmp_path / "done")
     assert memory.read() == set()
     memory.add(b"a" * 16)
     with (tmp_path / "done").open("ab") as file:
@@ -297,23 +261,23 @@ def test_a_memory_that_a_crash_cut_off_is_read_up_to_there(tmp_path: Path) -> No
     assert memory.read() == {b"a" * 16, b"b" * 16}
 
 
-@simulated
-async def test_qos_0_frames_that_find_no_room_are_counted_as_skipped(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.worker("edge", "e0"):
-        w.buses["worker.default.e0"].cut()
-        payload = encode_image(np.full((4, 4), EASY, np.uint8), "png")
-        for _ in range(600):
-            await w.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), payload, qos=0)
-            await asyncio.sleep(0.01)
-        w.buses["worker.default.e0"].heal()
-        await eventually(lambda: w.info("e0").skipped > 0 and len(w.results) + w.info("e0").skipped == 600, 60)
+async def test_qos_0_frames_that_find_no_room_are_counted_as_skipped(lone_edge: World) -> None:
+    lone_edge.buses["worker.default.e0"].cut()
+    payload = encode_image(np.full((4, 4), EASY, np.uint8), "png")
+    for _ in range(600):
+        await lone_edge.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), payload, qos=0)
+        await asyncio.sleep(0.01)
+    lone_edge.buses["worker.default.e0"].heal()
+    await eventually(
+        lambda: lone_edge.info("e0").skipped > 0 and len(lone_edge.results) + lone_edge.info("e0").skipped == 600, 60
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 async def test_a_full_disk_costs_a_folder_source_its_memory_for_a_while_and_no_picture(tmp_path: Path) -> None:
     ids = [bytes([i]) * ID_BYTES for i in range(10)]
     with small_disk(tmp_path / "disk") as disk:
-        memory = Done(disk / "done")
+        memory = SubmittedIds(disk / "done")
         memory.add(ids[0])
         fill(disk / "filling")
         with (disk / "done").open("ab", buffering=0) as file:  # the rest of its last block
@@ -324,7 +288,7 @@ async def test_a_full_disk_costs_a_folder_source_its_memory_for_a_while_and_no_p
         assert (disk / "done").stat().st_size == known * ID_BYTES, "no part of an id is left behind"
         (disk / "filling").unlink()
         memory.add(ids[9])
-        assert Done(disk / "done").read() == set(ids)
+        assert SubmittedIds(disk / "done").read() == set(ids)
 
 
 class Measured:
@@ -342,22 +306,17 @@ def marked_png() -> bytes:
     return out.getvalue()
 
 
-@simulated
-async def test_camera_frames_are_turned_only_for_a_service_that_says_so(tmp_path: Path) -> None:
-    ignore, exif = FrameSourceSpec(cameras=["cam0"]), FrameSourceSpec(cameras=["cam0"], orientation="exif")
-    for source, shape in ((ignore, "(4, 8)"), (exif, "(8, 4)")):
-        async with world(tmp_path) as w, w.worker("edge", "e0", Measured, source=source):
-            await w.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), marked_png())
-            await eventually(lambda w=w: len(w.results) == 1)
-            assert [result.label for result in w.results.values()] == [shape]
-
-
-@simulated
-async def test_pictures_of_a_folder_are_turned_upright_whatever_the_service_says(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [({"cameras": ["cam0"]}, "(4, 8)"), ({"cameras": ["cam0"], "orientation": "exif"}, "(8, 4)"), ({}, "(8, 4)")],
+    ids=["a camera's frames stay", "unless the service says so", "pictures of a folder are turned"],
+)
+async def test_pictures_of_a_folder_are_turned_upright_and_of_a_camera_where_the_service_says_so(
+    w: World, folder: Path, source: dict[str, Any], shape: str
+) -> None:
     put(folder, "a.png", marked_png())
-    source = FrameSourceSpec(path=str(folder))
-    async with world(tmp_path) as w, w.worker("edge", "e0", Measured, source=source):
+    spec = FrameSourceSpec(**(source or {"path": str(folder)}))
+    async with w.worker("edge", "e0", Measured, source=spec):
+        await w.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), marked_png())
         await eventually(lambda: len(w.results) == 1)
-        assert [result.label for result in w.results.values()] == ["(8, 4)"]
+        assert [result.label for result in w.results.values()] == [shape]

@@ -11,11 +11,13 @@ import pytest
 from halimede import topics
 from halimede.bus.rpc import RpcClient
 from halimede.cli.commands.trace import ask as ask_trace
-from halimede.frames import new_frame, pack
+from halimede.frames import new_frame
 from halimede.messages import Box, Result, TraceRequest
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.worker.test_tiers import gate
-from tests.unit.worker.world import NS, World, world
+from tests.unit.worker.world import World, world
+
+pytestmark = pytest.mark.simulated
 
 SIDE = 120
 #: by it, what scores below 0.7 is hard
@@ -44,9 +46,7 @@ class Finds:
 
 
 async def ask(w: World, image: Any, **options: Any) -> Result:
-    frame = new_frame(image, **options)
-    await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera="cam0"), pack(frame))
-    return await w.answer(frame.id.hex())
+    return await w.answer(await w.show(new_frame(image, **options)))
 
 
 def noise(*shape: int) -> np.ndarray:
@@ -57,7 +57,6 @@ def boxes(result: Result) -> list[Box]:
     return result.prediction.boxes or []
 
 
-@simulated
 async def test_what_goes_up_has_no_more_bytes_than_it_may_and_boxes_are_in_the_frames_pixels(tmp_path: Path) -> None:
     big = Finds()
     async with (
@@ -68,7 +67,6 @@ async def test_what_goes_up_has_no_more_bytes_than_it_may_and_boxes_are_in_the_f
         result = await ask(w, noise(SIDE, SIDE, 3))
         assert (result.by, result.label, result.degraded) == ("cloud", "big", False)
         assert boxes(result) == [Box(0, 0, pytest.approx(SIDE / 2), pytest.approx(SIDE), 0.9, "thing")]
-        assert result.edge
         assert result.edge.boxes == [Box(0, 0, SIDE, SIDE, 0.5, "thing")]
         assert max(big.seen[0]) < SIDE
         await eventually(lambda: w.info("e0").inference_number == 1)
@@ -80,24 +78,9 @@ async def test_what_goes_up_has_no_more_bytes_than_it_may_and_boxes_are_in_the_f
         assert w.info("e0").uploaded_bytes <= 2400
 
 
-@simulated
-async def test_all_of_it_goes_up_in_the_encoding_that_is_named(tmp_path: Path) -> None:
-    async with (
-        world(tmp_path) as w,
-        w.worker("cloud", "c0", Finds()),
-        w.worker("edge", "e0", Unsure, upload_encoding="jpeg", **RULE),
-    ):
-        flat = np.full((SIDE, SIDE, 3), 90, np.uint8)
-        for encoding in ("raw", "png", "jpeg"):
-            assert (await ask(w, flat, encoding=encoding)).by == "cloud"
-        await eventually(lambda: w.info("e0").inference_number == 3)
-        assert w.info("e0").uploaded_bytes < 3 * 2000  # raw it is 43,200 bytes
-
-
-@simulated
-async def test_what_cannot_be_written_so_is_answered_at_the_edge_with_the_reason(tmp_path: Path) -> None:
+async def test_what_cannot_be_written_so_is_answered_at_the_edge_with_the_reason(w: World) -> None:
     options: dict[str, Any] = {"upload_encoding": "jpeg", "target_upload_ratio": 0.5, **RULE}
-    async with world(tmp_path) as w, w.worker("cloud", "c0", Finds()), w.worker("edge", "e0", Unsure, **options):
+    async with w.worker("cloud", "c0", Finds()), w.worker("edge", "e0", Unsure, **options):
         result = await ask(w, np.zeros((8, 8), np.float32))
         assert (result.by, result.degraded, result.reason) == ("edge", True, "no-picture")
         assert (await ask(w, noise(8, 8))).by == "cloud"  # and the budget is still there
@@ -105,17 +88,15 @@ async def test_what_cannot_be_written_so_is_answered_at_the_edge_with_the_reason
         assert w.info("e0").degraded == 1
 
 
-@simulated
-async def test_audits_are_written_like_any_upload_and_compared_in_the_frames_pixels(tmp_path: Path) -> None:
+async def test_audits_are_written_like_any_upload_and_compared_in_the_frames_pixels(w: World) -> None:
     options: dict[str, Any] = {"upload_max_bytes": 2000, "audit_share": 1.0, **RULE}
-    async with world(tmp_path) as w, w.worker("cloud", "c0", Finds()), w.worker("edge", "e0", Finds(), **options):
+    async with w.worker("cloud", "c0", Finds()), w.worker("edge", "e0", Finds(), **options):
         assert (await ask(w, noise(SIDE, SIDE, 3))).by == "edge"
         await eventually(lambda: w.info("e0").audited == 1)
         assert w.info("e0").audit_agreed == 1
         assert w.info("e0").uploaded_bytes <= 2000
 
 
-@simulated
 async def test_a_tier_writes_what_it_passes_on_and_boxes_come_back_through_both(tmp_path: Path) -> None:
     big = Finds()
     async with (
@@ -154,14 +135,12 @@ class Grey:
 REGIONS: dict[str, Any] = {"upload": "regions", "hem_name": "CloudOnly", "hem_parameters": {}}
 
 
-@simulated
-async def test_regions_of_a_hard_frame_go_up_and_both_answers_are_one(tmp_path: Path) -> None:
+async def test_regions_of_a_hard_frame_go_up_and_both_answers_are_one(w: World) -> None:
     big, image = Grey(), noise(SIDE, SIDE)
-    async with world(tmp_path) as w, w.worker("cloud", "c0", big), w.worker("edge", "e0", Spots, **REGIONS):
+    async with w.worker("cloud", "c0", big), w.worker("edge", "e0", Spots, **REGIONS):
         result = await ask(w, image, encoding="png")
         assert (result.by, result.degraded) == ("cloud", False)
         assert boxes(result) == [Box(40, 40, 72, 72, 0.8, "thing"), Box(8, 8, 24, 24, 0.9, "thing")]
-        assert result.edge
         assert result.edge.boxes == [Box(48, 48, 64, 64, 0.5, "thing"), Box(8, 8, 24, 24, 0.9, "thing")]
         (seen,) = big.seen
         assert np.array_equal(seen[40:72, 40:72], image[40:72, 40:72])
@@ -170,8 +149,8 @@ async def test_regions_of_a_hard_frame_go_up_and_both_answers_are_one(tmp_path: 
         assert w.info("e0").uploaded_bytes < 0.2 * SIDE * SIDE
 
 
-async def test_a_trace_has_the_number_of_regions_and_their_bytes(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.worker("cloud", "c0", Grey), w.worker("edge", "e0", Spots, **REGIONS):
+async def test_a_trace_has_the_number_of_regions_and_their_bytes(w: World) -> None:
+    async with w.worker("cloud", "c0", Grey), w.worker("edge", "e0", Spots, **REGIONS):
         result = await ask(w, noise(SIDE, SIDE), encoding="png")
         rpc = RpcClient(w.camera, topics.TRACE_REPLY.at(client=w.camera.client_id))
         await rpc.start()
@@ -181,35 +160,32 @@ async def test_a_trace_has_the_number_of_regions_and_their_bytes(tmp_path: Path)
         assert step.attributes == {"count": 1, "bytes": w.info("e0").uploaded_bytes}
 
 
-@simulated
-async def test_an_audit_compares_answers_to_the_whole_frame(tmp_path: Path) -> None:
+async def test_an_audit_compares_answers_to_the_whole_frame(w: World) -> None:
     big, image = Grey(), noise(SIDE, SIDE)
     rule = REGIONS | {"hem_name": "EdgeOnly", "audit_share": 1.0}
-    async with world(tmp_path) as w, w.worker("cloud", "c0", big), w.worker("edge", "e0", Spots, **rule):
+    async with w.worker("cloud", "c0", big), w.worker("edge", "e0", Spots, **rule):
         result = await ask(w, image, encoding="png")
         assert (result.by, result.audit) == ("edge", True)
         await eventually(lambda: bool(big.seen))
         assert np.array_equal(big.seen[0], image)
 
 
-@simulated
-async def test_frames_without_a_region_and_samples_that_are_no_pictures_go_up_whole(tmp_path: Path) -> None:
+async def test_frames_without_a_region_and_samples_that_are_no_pictures_go_up_whole(w: World) -> None:
     big = Finds()
-    async with world(tmp_path) as w, w.worker("cloud", "c0", big), w.worker("edge", "e0", Unsure, **REGIONS):
+    async with w.worker("cloud", "c0", big), w.worker("edge", "e0", Unsure, **REGIONS):
         await ask(w, noise(SIDE, SIDE, 3))
         await ask(w, np.zeros((5, 7), np.float32))
         assert big.seen == [(SIDE, SIDE, 3), (5, 7)]
 
 
-@simulated
 async def test_an_answer_to_regions_without_boxes_is_no_answer_and_its_upload_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    w: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Labels:
         def predict(self, data: Any) -> dict[str, Any]:
             return {"label": "big"}
 
-    async with world(tmp_path) as w, w.worker("cloud", "c0", Labels), w.worker("edge", "e0", Spots, **REGIONS):
+    async with w.worker("cloud", "c0", Labels), w.worker("edge", "e0", Spots, **REGIONS):
         result = await ask(w, noise(SIDE, SIDE), encoding="png")
         assert (result.by, result.degraded, result.reason) == ("edge", True, "error")
         await eventually(lambda: w.info("e0").inference_number == 1)

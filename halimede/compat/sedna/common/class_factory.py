@@ -1,4 +1,7 @@
-"""Sedna's registry of classes by kind and alias. A name is unique; registering the same class again is allowed."""
+"""Sedna's registry of classes by kind and alias: a script registers its own rules and functions here.
+
+An alias is unique in its kind; registering the same class again is allowed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 class ClassType:
-    """The kinds of registered classes."""
+    """The kinds of registered classes and functions, by Sedna's names."""
 
     GENERAL = "general"
     #: hard example mining: called with the small model's answer
@@ -29,22 +32,21 @@ class ClassType:
 
 
 class ClassFactory:
-    """Classes and functions by kind and alias."""
+    """Classes and functions by kind (``type_name``) and alias."""
 
     __registry__: ClassVar[dict[str, dict[str, Any]]] = {}
 
     @classmethod
     def register(cls, type_name: str = ClassType.GENERAL, alias: str | None = None) -> Callable[[C], C]:
-        """Decorate a class or function to register it as ``alias``, or by its own name."""
+        """Decorate a class or function to register it as ``alias``, or by its own name.
 
-        def register_as(t_cls: C) -> C:
-            return cls.register_cls(t_cls, type_name, alias)
-
-        return register_as
+        Raises ValueError as ``register_cls``.
+        """
+        return lambda t_cls: cls.register_cls(t_cls, type_name, alias)
 
     @classmethod
     def register_cls(cls, t_cls: C, type_name: str = ClassType.GENERAL, alias: str | None = None) -> C:
-        """Register a class or function. Raises ValueError if another one has the name."""
+        """Register a class or function and return it. Raises ValueError if another one of the kind has the name."""
         name = alias if alias is not None else t_cls.__name__
         kind = cls.__registry__.setdefault(type_name, {})
         entry = kind.get(name)
@@ -55,27 +57,30 @@ class ClassFactory:
 
     @classmethod
     def register_from_package(cls, package: ModuleType, type_name: str = ClassType.GENERAL) -> None:
-        """Register every public class and function of a package by its own name."""
+        """Register every public class and function of a module by its own name.
+
+        Raises ValueError as ``register_cls``.
+        """
         for name, member in vars(package).items():
             if not name.startswith("_") and (isclass(member) or isfunction(member)):
                 cls.register_cls(member, type_name)
 
     @classmethod
     def is_exists(cls, type_name: str, cls_name: str | None = None) -> bool:
-        """Whether anything is registered for a kind, or by one name of it."""
+        """Whether anything is registered for a kind, or under the name ``cls_name`` of it."""
         kind = cls.__registry__.get(type_name)
         return kind is not None and (cls_name is None or cls_name in kind)
 
     @classmethod
     def get_cls(cls, type_name: str, t_cls_name: str | None = None) -> Any:
-        """Return what is registered by a name. Raises InvalidFieldError (a ValueError) if nothing is."""
+        """Return what is registered under a name. Raises InvalidFieldError (also a ValueError) if nothing is."""
         if t_cls_name is None or not cls.is_exists(type_name, t_cls_name):
             raise UnknownNameError(type_name, t_cls_name, sorted(cls.__registry__.get(type_name, ())))
         return cls.__registry__[type_name][t_cls_name]
 
 
 class UnknownNameError(InvalidFieldError, ValueError):
-    """Nothing is registered by that name."""
+    """Nothing is registered under that name."""
 
     def __init__(self, kind: str, name: str | None, names: list[str]) -> None:
         listed = f"use one of {', '.join(names)}, or " if names else ""
@@ -83,12 +88,21 @@ class UnknownNameError(InvalidFieldError, ValueError):
 
 
 def post_processing(function: Any) -> Callable[[Any], Any] | None:
-    """Return the function for ``post_process`` of a call: a callable, or the alias of a registered one."""
+    """Return the function for ``post_process`` of a call: a callable, or the registered one of an alias; None for None.
+
+    Raises InvalidFieldError for an unknown alias.
+    """
     if function is None or callable(function):
         return function  # type: ignore[no-any-return]  # callable, or none
     registered = ClassFactory.get_cls(ClassType.CALLBACK, function)
     process: Any = registered() if isinstance(registered, type) else registered
     return cast("Callable[[Any], Any]", process)
+
+
+def post_processed(value: Any, function: Any) -> Any:
+    """Return a value after ``post_processing`` by a callable or a registered alias, unchanged for None."""
+    process = post_processing(function)
+    return process(value) if process else value
 
 
 def _origin(thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""A worker's environment variables under Sedna's names."""
+"""A worker's environment variables under Sedna's names. They are read at each access."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 __all__ = ("BaseConfig", "Context")
 
-#: attribute: variable and default
+#: the attributes of BaseConfig: variable, and default if it is not set
 VARIABLES: dict[str, tuple[str, str | None]] = {
     "device_category": ("DEVICE_CATEGORY", "CPU"),
     "backend_type": ("BACKEND_TYPE", "UNKNOWN"),
@@ -38,7 +38,7 @@ class _FromEnvironment(type):
 
 
 class BaseConfig(metaclass=_FromEnvironment):
-    """The environment as attributes, of the class and of its instances."""
+    """The environment as attributes, of the class and of its instances. Others raise AttributeError."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(type(self), name)
@@ -47,7 +47,7 @@ class BaseConfig(metaclass=_FromEnvironment):
         return getattr(self, name, None)
 
     def get(self, name: str, default: Any = "") -> Any:
-        """Return an attribute, or the default if it is empty."""
+        """Return an attribute, or ``default`` if it is empty or does not exist."""
         return self[name] or default
 
     @classmethod
@@ -88,5 +88,5 @@ class Context:
 
     @classmethod
     def get_parameters(cls, param: str, default: Any = None) -> Any:
-        """Return a variable by its exact name, else in upper case, else the default. All of them are text."""
+        """Return the variable ``param``, else that in upper case, else ``default``. Values of variables are text."""
         return cls.parameters.get(param) or cls.parameters.get(str(param).upper()) or default

@@ -1,7 +1,7 @@
 """Sedna's helpers for files and folders. They limit what a script can delete, and never open a pickle.
 
 They do not download: models and data sets come as Models and Datasets, through the fetcher, which checks their origin
-and content.
+and content. All of them raise OSError for what the system refuses.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from halimede.errors import InvalidFieldError
 
 __all__ = ("FileOps",)
 
+#: beginning of the URL of a local file
 LOCAL = "file://"
 #: depth of a path, the root included, up to which it is not deleted: /tmp itself does not belong to a script
 LEAST_DEPTH = 2
+#: alternatives, in errors
 PICKLE = "halimede reads and writes no pickles, for opening one runs what is in it: use numpy.save or JSON"
 FETCH = "name it in the service as a Model or a Dataset, which are downloaded and checked before the script runs"
 
 
 class FileOps:
-    """Files and folders of a script."""
+    """Files and folders of a script. All methods are class methods."""
 
     @classmethod
     def join_path(cls, *args: str) -> str:
-        """Join parts; a later part with a leading slash does not start a new path."""
+        """Return a path of parts; a later part with a leading slash does not start a new path."""
         first, *parts = map(str, args)
         return os.path.join(first, *(part.lstrip(os.path.sep) for part in parts))  # noqa: PTH118  # may be an address
 
     @classmethod
     def make_dir(cls, *args: str) -> None:
-        """Make a folder and its parents."""
+        """Make the folder of a path and its parents."""
         Path(cls.join_path(*args)).mkdir(parents=True, exist_ok=True)
 
     @classmethod
     def make_base_dir(cls, *args: str) -> None:
-        """Make the parent folder of a file."""
+        """Make the folder that the file of a path is in."""
         Path(cls.join_path(*args)).parent.mkdir(parents=True, exist_ok=True)
 
     @classmethod
@@ -65,17 +67,17 @@ class FileOps:
 
     @classmethod
     def exists(cls, folder: str | Path) -> bool:
-        """Whether a file or folder exists."""
+        """Whether a file or folder exists, links followed."""
         return Path(folder).exists()
 
     @classmethod
     def is_local(cls, src: str) -> bool:
-        """Whether a file is on this machine."""
+        """Whether a path or URL is of a file on this machine."""
         return src.startswith(LOCAL) or cls.exists(src)
 
     @classmethod
     def remove_path_prefix(cls, org_str: str, prefix: str) -> str:
-        """Return a path without this prefix, if it has it."""
+        """Return a path without a prefix, unchanged if it does not begin with it."""
         return org_str.removeprefix(prefix.removesuffix(os.path.sep))
 
     @classmethod
@@ -89,7 +91,7 @@ class FileOps:
 
     @classmethod
     def copy_folder(cls, src: str, dst: str | None) -> None:
-        """Copy a folder into another; links stay links. Missing folders are ignored."""
+        """Copy a folder into another; links stay links. Missing folders, and copies into itself, are ignored."""
         if not dst or not Path(src).is_dir() or (Path(dst).exists() and Path(src).samefile(dst)):
             return
         shutil.copytree(src, dst, symlinks=True, dirs_exist_ok=True)
@@ -108,7 +110,7 @@ class FileOps:
 
     @classmethod
     def download(cls, src: str, dst: str | None, unzip: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Copy a file of this machine. Raises NotThereError for other sources."""
+        """Copy a file of this machine; return ``dst``. Raises NotThereError for other sources."""
         if not cls.is_local(src) or dst is None or unzip:
             raise NotThereError(f"FileOps.download: {FETCH}")
         cls.copy_file(src, dst)
@@ -116,7 +118,7 @@ class FileOps:
 
     @classmethod
     def upload(cls, src: str, dst: str | None, tar: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Copy to another path of this machine. Raises NotThereError for other destinations."""
+        """Copy to another path of this machine; return it. Raises NotThereError for other destinations."""
         if not cls.is_local(src) or not dst or "://" in dst or tar:
             raise NotThereError("FileOps.upload: copy to a folder of this machine, or publish what others shall have")
         cls.copy_file(src, dst)
@@ -124,12 +126,12 @@ class FileOps:
 
     @classmethod
     def dump_pickle(cls, *_: Any, **__: Any) -> NoReturn:
-        """Raise NotThereError."""
+        """Raise NotThereError, which names the alternative."""
         raise NotThereError(f"FileOps.dump_pickle: {PICKLE}")
 
     @classmethod
     def load_pickle(cls, *_: Any, **__: Any) -> NoReturn:
-        """Raise NotThereError."""
+        """Raise NotThereError, which names the alternative."""
         raise NotThereError(f"FileOps.load_pickle: {PICKLE}")
 
 
@@ -143,6 +145,7 @@ def _to_be_emptied(path: Path) -> Path:
 
 
 def _remove(entry: Path) -> None:
+    """Remove a file, a link, or a folder with its content."""
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry)
     else:

@@ -1,4 +1,4 @@
-"""Sedna's logger: the standard library's, so that its lines appear with those of the worker."""
+"""Sedna's logger ``LOGGER``: the standard library's, so that its lines appear with those of the worker."""
 
 import logging
 

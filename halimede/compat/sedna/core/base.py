@@ -13,7 +13,7 @@ __all__ = ("JobBase",)
 
 
 class JobBase:
-    """A service of the script: an estimator and the environment's settings."""
+    """Base of Sedna's services: an estimator (the script's model), and the environment's settings as ``config``."""
 
     parameters = Context
 
@@ -24,30 +24,30 @@ class JobBase:
 
     @property
     def job_name(self) -> str:
-        """The name of the service."""
+        """The name of the service, else of the job."""
         return str(self.config.service_name or self.config.job_name)
 
     @property
     def worker_name(self) -> str:
-        """The name of the worker."""
+        """The name of the worker, empty without one."""
         return str(self.config.worker_name)
 
     @property
     def model_path(self) -> str:
-        """The path of the model."""
+        """The path of the estimator's model, empty if none is set."""
         return model_path(self.estimator)
 
     @classmethod
     def get_parameters(cls, param: str, default: Any = None) -> Any:
-        """Return a parameter of the script (see ``Context``)."""
+        """Return an environment variable, exact or in upper case, else ``default``."""
         return cls.parameters.get_parameters(param, default)
 
 
 def model_path(estimator: object, preferred: str = "") -> str:
-    """Return the path of the model: ``MODEL_URL``, or in that folder the named file; else ``MODEL_PATH``.
+    """Return the path of an estimator's model: ``preferred``, else ``MODEL_URL``, else ``MODEL_PATH``.
 
-    ``preferred`` precedes ``MODEL_URL``. ``MODEL_NAME`` or the estimator's own ``model_name`` names a file in a
-    folder. Empty if none is set: an estimator need not have a file.
+    If that is a folder, ``MODEL_NAME`` or the estimator's own ``model_name`` names the file in it. Empty if none is
+    set: an estimator need not have a file.
     """
     path = preferred or os.environ.get("MODEL_URL") or os.environ.get("MODEL_PATH") or ""
     name = os.environ.get("MODEL_NAME") or getattr(estimator, "model_name", None)

@@ -16,11 +16,16 @@ from halimede.errors import InvalidFieldError
 
 __all__ = ("BaseDataSource", "CSVDataParse", "TxtDataParse")
 
+#: the kind of samples without labels
 TEST = "test"
 
 
 class BaseDataSource:
-    """Samples. ``data_type`` is train, eval or test; ``func`` a callable, or the alias of a registered one."""
+    """Samples: ``x``, and their labels ``y`` unless they are test data; None before ``parse``.
+
+    ``data_type``: train, eval or test. ``func``: converts each line or row; a callable, or the alias of a registered
+    one (``process_func`` afterwards). ``meta_attr``: for scripts; nothing here sets it.
+    """
 
     def __init__(self, data_type: str = "train", func: Callable[[Any], Any] | str | None = None) -> None:
         self.data_type = data_type
@@ -30,14 +35,14 @@ class BaseDataSource:
         self.meta_attr: Any = None
 
     def num_examples(self) -> int:
-        """Return the number of samples."""
+        """Return the number of samples, 0 before ``parse``."""
         return 0 if self.x is None else len(self.x)
 
     def __len__(self) -> int:
         return self.num_examples()
 
     def parse(self, *args: Any, **kwargs: Any) -> None:
-        """Read samples: implemented by subclasses."""
+        """Read samples into ``x`` and ``y``: subclasses implement it; this raises NotImplementedError."""
         raise NotImplementedError
 
     @property
@@ -46,17 +51,23 @@ class BaseDataSource:
         return self.data_type == TEST
 
     def save(self, output: str = "") -> None:
-        """Write ``x`` and ``y`` as an ``.npz`` file (Sedna's is a pickle)."""
+        """Write ``x`` and ``y`` as an ``.npz`` file at the path ``output`` (Sedna's is a pickle).
+
+        Raises InvalidFieldError before ``parse``.
+        """
         if self.x is None:
             raise InvalidFieldError("x", None, "parse something first")
         np.savez(output, x=_array(self.x), y=_array([] if self.y is None else self.y))
 
 
 class TxtDataParse(BaseDataSource):
-    """Lines of words: a sample, and its label if it has one (else 0). Empty lines are skipped."""
+    """Lines of words: a ``BaseDataSource`` of text files.
+
+    A line is a sample, and its label if it has one (else 0). Empty lines are skipped.
+    """
 
     def parse(self, *args: str, use_raw: bool = False, **_: Any) -> None:
-        """Read files. Missing ones are skipped; ``use_raw``: all words of a line are the sample."""
+        """Read the files ``args``. Missing ones are skipped; ``use_raw``: all words of a line are the sample."""
         samples: list[Any] = []
         labels: list[Any] = []
         for name in args:
@@ -71,9 +82,10 @@ class TxtDataParse(BaseDataSource):
 
 
 class CSVDataParse(BaseDataSource):
-    """Tables with a header. ``x`` has a row per sample, of floats if all values are numbers, else of text.
+    """Tables with a header: a ``BaseDataSource`` of CSV files.
 
-    Sedna returns pandas' DataFrames: a script that accesses columns by name finds their names in ``columns``.
+    ``x`` has a row per sample, of floats if all values are numbers, else of text. Sedna returns pandas' DataFrames: a
+    script that accesses columns by name finds their names in ``columns``.
     """
 
     def __init__(self, data_type: str = "train", func: Callable[[Any], Any] | str | None = None) -> None:
@@ -85,7 +97,8 @@ class CSVDataParse(BaseDataSource):
     ) -> None:
         """Read files, or dicts that are one row each. A table without the column ``label`` is skipped.
 
-        ``usecols``: the columns to read, all if none is named. Further options of pandas raise NotThereError.
+        ``usecols``: the columns to read, all if none is named; a text has commas between them. Raises InvalidFieldError
+        for a row that lacks a column, NotThereError for further options of pandas.
         """
         if options:
             raise NotThereError(f"CSVDataParse.parse: {', '.join(options)} is pandas' own: read the file yourself")
@@ -108,19 +121,21 @@ class CSVDataParse(BaseDataSource):
 
 
 def _lines(name: str) -> Iterator[str]:
+    """Yield the lines of a file without white space around them; none if it does not exist."""
     if name and Path(name).is_file():
         with Path(name).open(encoding="utf-8") as file:
             yield from (line.strip() for line in file)
 
 
 def _rows(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a CSV file by column; none if it does not exist."""
     if name and Path(name).is_file():
         with Path(name).open(encoding="utf-8", newline="") as file:
             yield from csv.DictReader(file)
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Make an array of rows. Raises InvalidFieldError if their lengths differ."""
+    """Return an array of rows. Raises InvalidFieldError if their lengths differ."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -128,7 +143,7 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def _numbers(values: Any) -> NDArray[Any]:
-    """Make an array of floats if all text of a table is numbers, else of its own type."""
+    """Return an array of floats if all text of a table is numbers, else of its own type. Raises InvalidFieldError."""
     try:
         return np.asarray(values, dtype=float)
     except ValueError:

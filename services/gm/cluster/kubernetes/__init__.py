@@ -1,4 +1,4 @@
-"""The Kubernetes cluster: resources from informers, statuses by merge-patch, workers as Deployments that GM makes.
+"""The ``Cluster`` on Kubernetes: resources from informers, statuses by merge-patch, workers as Deployments of GM.
 
 Only this package imports ``kubernetes``, and nothing outside imports this package before GM runs in Kubernetes mode:
 a standalone GM does not need the dependency. Its modules, from the lowest layer: ``api_paths`` (paths of objects),

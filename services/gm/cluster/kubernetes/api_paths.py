@@ -1,4 +1,4 @@
-"""Paths of objects in the API, and the names that GM writes into objects. Plain values."""
+"""Kinds of objects of the Kubernetes API with their paths (``ApiResource``), and names that GM writes into objects."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ Object = dict[str, Any]
 MANAGER = "halimede-gm"
 #: label selector of the objects that GM makes for services
 MANAGED = f"{MANAGED_BY}={LABEL_VALUE}"
-
-
 #: the first event of a watch, in addition to ADDED, MODIFIED, DELETED and BOOKMARK of the API
 OPENED = "OPENED"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiResource:
-    """One kind of object in the API."""
+    """One kind of object: the API's version (such as ``apps/v1``), kind and plural."""
 
     version: str
     kind: str
     plural: str
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of all objects (of a namespace)."""
+        """Return the path of an object in a URL, or without ``name`` that of all objects, of a namespace if given.
+
+        ``subresource``: such as ``status``.
+        """
         parts = ["apis" if "/" in self.version else "api", *self.version.split("/")]
         if namespace:
             parts += ["namespaces", namespace]
@@ -41,12 +42,14 @@ class ApiResource:
         return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
+#: kinds of Kubernetes' own objects that GM reads or writes
 DEPLOYMENTS = ApiResource("apps/v1", "Deployment", "deployments")
 SERVICES = ApiResource("v1", "Service", "services")
 AUTOSCALERS = ApiResource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 INGRESSES = ApiResource("networking.k8s.io/v1", "Ingress", "ingresses")
 #: kinds of objects that GM makes
 MANAGED_KINDS = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
+#: kinds that GM reads, and those of which it also writes single objects
 PODS = ApiResource("v1", "Pod", "pods")
 NODES = ApiResource("v1", "Node", "nodes")
 SECRETS = ApiResource("v1", "Secret", "secrets")
@@ -55,5 +58,5 @@ LEASES = ApiResource("coordination.k8s.io/v1", "Lease", "leases")
 
 
 def resources() -> Iterator[ApiResource]:
-    """Yield the API resources of all halimede kinds."""
+    """Yield the API resources of halimede's own kinds, of both API groups."""
     return (ApiResource(kind.api_version, kind.kind, kind.plural) for kind in kinds())

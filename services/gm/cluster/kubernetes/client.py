@@ -1,8 +1,8 @@
-"""Calls to the API server with a deadline, a few types of errors, and objects as plain dicts.
+"""Calls to the Kubernetes API server (``KubernetesClient``) with a deadline, typed errors, and objects as plain dicts.
 
-A thin layer over the official client's ``ApiClient``, which handles addresses, certificates and tokens. The client's
-typed models are not used (three times the memory), nor its watch (it ends silently on 404 and has no back-off), its
-elector and its dynamic client.
+It is a thin layer over the official client's ``ApiClient``, which handles addresses, certificates and tokens. Not used
+are the official client's typed models (three times the memory), its watch (it ends silently on 404 and has no
+back-off), its elector and its dynamic client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -32,23 +31,26 @@ from services.gm.cluster.port import ConflictError, NotAcceptedError
 CALL_TIMEOUT = 10.0
 #: seconds that a watch may be silent beyond its requested duration
 WATCH_GRACE = 5.0
-#: objects in one response
+#: most objects in one response
 PAGE = 250
-#: attempts of one call when the server requests a retry
+#: attempts of one call while the server requests a retry
 ATTEMPTS = 4
-#: seconds between them, at least
+#: least seconds between two attempts
 LEAST_PAUSE = 0.1
+#: media types: of objects, of merge-patches, and of objects of which only the metadata is requested
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _decoder = msgspec.json.Decoder(dict[str, Any])
+#: variables: set in a pod, and path of a kubeconfig
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 VARIABLE = "KUBECONFIG"
 #: the file in which a pod finds its own namespace
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+#: the option of GM with the path of a kubeconfig
 OPTION = "--kubeconfig"
 log = structlog.get_logger()
-#: characters of the server's message that are shown: it names the field
+#: most characters of the server's message that are shown: it names the field
 MAX_MESSAGE = 1000
 #: seconds; a longer Retry-After of the server is cut to this
 MAX_RETRY_AFTER = 30.0
@@ -57,29 +59,33 @@ _PATCHED = re.compile(r'\A[^{]* is invalid: patch: Invalid value: "(?:[^"\\]|\\.
 
 
 class KubernetesApiError(HalimedeError):
-    """The API server refused. ``status`` is the HTTP status. Only an ``UnavailableError`` may succeed when repeated."""
+    """The API server has refused a call, or cannot be reached. Only after an ``UnavailableError`` a retry can succeed.
 
-    def __init__(self, what: str, status: int, message: str) -> None:
+    ``subject``: the call, or the object. ``status``: the HTTP status; 0: there was no response. ``message``: the
+    server's text.
+    """
+
+    def __init__(self, subject: str, status: int, message: str) -> None:
         self.status = status
         text = hide_secrets(message[: 2 * MAX_MESSAGE])
         shown = text if text.isprintable() else " ".join(text.split())
         #: the server's message
         self.message = shown[:MAX_MESSAGE]
-        super().__init__(f"{what}: {self.message} ({status})" if status else f"{what}: {self.message}")
+        super().__init__(f"{subject}: {self.message} ({status})" if status else f"{subject}: {self.message}")
 
-    def about(self, what: str) -> Self:
-        """Return the same error for users: it names the object, without the call and the status code."""
-        error = type(self)(what, 0, self.message)
+    def about(self, subject: str) -> Self:
+        """Return the same error for users: its text names the object ``subject``, not the call and the status code."""
+        error = type(self)(subject, 0, self.message)
         error.status = self.status
         return error
 
 
 class NotFoundError(KubernetesApiError):
-    """The object does not exist, or its kind does not."""
+    """The object does not exist, or the server does not know its kind."""
 
 
 class AlreadyExistsError(KubernetesApiError):
-    """An object of that name exists."""
+    """An object of the same name exists."""
 
 
 class StaleError(KubernetesApiError, ConflictError):
@@ -99,16 +105,22 @@ class RefusedObjectError(KubernetesApiError, NotAcceptedError):
 
 
 class UnavailableError(KubernetesApiError):
-    """The server is not reachable, too slow, overloaded or broken. ``retry_after_s``: its Retry-After, else 0."""
+    """The server is not reachable, too slow, overloaded or broken; a later call may succeed.
 
-    def __init__(self, what: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
+    ``retry_after_s``: seconds until then, as the server has requested; 0: it has not.
+    """
+
+    def __init__(self, subject: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(what, status, message)
+        super().__init__(subject, status, message)
 
 
 @contextlib.contextmanager
 def refusals_for_users(about: object) -> Iterator[None]:
-    """Raise refusals in a form for users, which names the object; log the call and the status code."""
+    """Turn refusals (ForbiddenError, RefusedObjectError) of the block into a form for users, which names the object.
+
+    ``about``: the object; its text is used. The call and the status code are logged.
+    """
     try:
         yield
     except (ForbiddenError, RefusedObjectError) as error:
@@ -130,6 +142,8 @@ _by_status: dict[int, type[KubernetesApiError]] = {
 
 
 class _Details(msgspec.Struct, kw_only=True):
+    """Details of an error response."""
+
     retryAfterSeconds: float = 0.0  # noqa: N815
 
 
@@ -141,32 +155,35 @@ class _Status(msgspec.Struct, kw_only=True):
     details: _Details | None = None
 
 
-def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubernetesApiError:
-    """Return the error for a response that is not a success."""
+def error_of(call: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubernetesApiError:
+    """Return the error for a response that is not a success. ``call``: what was called, for the error's text."""
     answer = _Status()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text
         answer = msgspec.json.decode(body, type=_Status)
     message = _PATCHED.sub("", answer.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason"
     if status == 409 and answer.reason == "AlreadyExists":
-        return AlreadyExistsError(what, status, message)
+        return AlreadyExistsError(call, status, message)
     if status in _by_status:
-        return _by_status[status](what, status, message)
+        return _by_status[status](call, status, message)
     after = answer.details.retryAfterSeconds if answer.details else 0.0
     with contextlib.suppress(ValueError):  # Retry-After may be a date: then this client's own back-off applies
         after = max(after, float(headers.get("Retry-After", "")))
-    return UnavailableError(what, status, message, min(max(after, 0.0), MAX_RETRY_AFTER))
+    return UnavailableError(call, status, message, min(max(after, 0.0), MAX_RETRY_AFTER))
 
 
 class KubernetesClient:
-    """The API server at ``configuration``; use inside ``async with``."""
+    """The API server at ``configuration``; use it inside ``async with``. All calls raise KubernetesApiError.
+
+    ``timeout_s``: deadline of a call, unless it has its own.
+    """
 
     def __init__(self, configuration: Configuration, *, timeout_s: float = CALL_TIMEOUT) -> None:
         self._configuration = configuration
         self._timeout_s = timeout_s
         self._api: ApiClient | None = None
-        #: why the last call did not reach a working server; empty when it did
+        #: why the last call did not reach a working server; empty: it did
         self.trouble = ""
-        #: calls that changed something, and those of them that failed
+        #: number of calls that change something, and number of those that failed
         self.writes = self.failures = 0
 
     async def __aenter__(self) -> Self:
@@ -174,9 +191,7 @@ class KubernetesClient:
         self._api.user_agent = f"{MANAGER}/{__version__}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._api is not None:
             await self._api.close()  # type: ignore[no-untyped-call]
             self._api = None
@@ -192,16 +207,16 @@ class KubernetesClient:
         metadata_only: bool = False,
         timeout_s: float | None = None,
     ) -> Object:
-        """Return an object. Raises NotFoundError."""
+        """Return an object; ``metadata_only``: only its metadata. Raises NotFoundError."""
         accept = METADATA_ONLY if metadata_only else JSON
         return await self._call("GET", api, namespace, name, accept=accept, timeout_s=timeout_s)
 
     async def pages(
         self, api: ApiResource, *, selector: str = "", namespace: str = "", fields: str = ""
     ) -> AsyncIterator[tuple[list[Object], str]]:
-        """Yield all objects (of all namespaces) page by page, with the version of the list. On GoneError list again.
+        """Yield all objects page by page, with the version of the list. Raises GoneError: then list again.
 
-        ``selector`` and ``fields`` select by labels and by fields.
+        ``selector`` and ``fields`` select by labels and by fields; empty: all. ``namespace``: empty: of all namespaces.
         """
         chosen = {"labelSelector": selector, "fieldSelector": fields}
         query = {"limit": str(PAGE), **{name: text for name, text in chosen.items() if text}}
@@ -216,14 +231,13 @@ class KubernetesClient:
     async def watch(
         self, api: ApiResource, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Yield (type, object) of each event after ``version``, bookmarks included, for about ``seconds``.
+        """Yield (type, object) of each event after ``version``, bookmarks included, until the server ends the watch.
 
-        The first event is OPENED, because the API may send no event for a long time.
-
-        It ends when the server ends it. Raises GoneError when the version is too old, UnavailableError when the
-        connection breaks or is silent for longer than allowed.
+        The server does so after about ``seconds``. The first event is OPENED, with an empty object, because the API may
+        send no event for a long time. ``selector``: by labels; empty: all objects. Raises GoneError when the version is
+        too old, UnavailableError when the connection breaks or is silent for longer than allowed.
         """
-        what = f"watching {api.plural}"
+        call = f"watching {api.plural}"
         query = {
             "watch": "true",
             "resourceVersion": version,
@@ -231,21 +245,20 @@ class KubernetesClient:
             "timeoutSeconds": str(max(1, round(seconds))),
             **({"labelSelector": selector} if selector else {}),
         }
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + seconds + WATCH_GRACE
+        ends = asyncio.get_running_loop().time() + seconds + WATCH_GRACE
         async with contextlib.AsyncExitStack() as stack:
-            with self._translate_errors(what):
+            with self._translate_errors(call):
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send("GET", api.path(), query=query)
             stack.callback(response.close)  # the connection cannot be used again before the response has ended
             if response.status != 200:
-                with self._translate_errors(what):
+                with self._translate_errors(call):
                     async with asyncio.timeout(self._timeout_s):
-                        raise self._note(error_of(what, response.status, await response.read(), response.headers))
+                        raise self._note(error_of(call, response.status, await response.read(), response.headers))
             self.trouble = ""
             yield OPENED, {}
             while True:
-                with self._translate_errors(what):
+                with self._translate_errors(call):
                     async with asyncio.timeout_at(ends):
                         line = await response.content.readline()
                     if not line:
@@ -253,7 +266,7 @@ class KubernetesClient:
                     event = _decoder.decode(line)
                 kind, thing = event.get("type", ""), event.get("object") or {}
                 if kind == "ERROR":
-                    raise self._note(error_of(what, int(thing.get("code") or 500), msgspec.json.encode(thing), {}))
+                    raise self._note(error_of(call, int(thing.get("code") or 500), msgspec.json.encode(thing), {}))
                 yield kind, thing
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -261,7 +274,7 @@ class KubernetesClient:
     async def create(
         self, api: ApiResource, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
     ) -> Object:
-        """Create an object; ``strict``: the server refuses unknown fields. Raises AlreadyExistsError."""
+        """Create an object and return it; ``strict``: the server refuses unknown fields. Raises AlreadyExistsError."""
         return await self._write("POST", api, namespace, query=_query(strict), body=body, timeout_s=timeout_s)
 
     async def patch(
@@ -275,12 +288,16 @@ class KubernetesClient:
         strict: bool = False,
         timeout_s: float | None = None,
     ) -> Object:
-        """Merge ``body`` into an object. With ``metadata.resourceVersion`` or ``uid`` in it: raises StaleError."""
+        """Merge ``body`` into an object (JSON merge-patch), and return the object.
+
+        ``subresource``: such as ``status``. ``strict``: the server refuses unknown fields. Raises NotFoundError;
+        StaleError if ``body`` has ``metadata.resourceVersion`` or ``uid``, and the object has another one.
+        """
         at, query = (api, namespace, name, subresource), _query(strict)
         return await self._write("PATCH", *at, query=query, body=body, kind=MERGE_PATCH, timeout_s=timeout_s)
 
     async def delete(self, api: ApiResource, namespace: str, name: str, *, uid: str) -> None:
-        """Delete the object of this uid, and what it owns. Raises NotFoundError, StaleError (another uid)."""
+        """Delete an object and what it owns. Raises NotFoundError; StaleError if the object has another uid."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -292,6 +309,7 @@ class KubernetesClient:
     # --- all calls --------------------------------------------------------------------------------------------
 
     async def _write(self, method: str, *args: Any, **options: Any) -> Object:
+        """Make a call that changes something, and count it."""
         self.writes += 1
         try:
             return await self._call(method, *args, **options)
@@ -313,13 +331,16 @@ class KubernetesClient:
         kind: str = JSON,
         timeout_s: float | None = None,
     ) -> Object:
-        """Call until the server answers, at most ``timeout_s``. Repeats only calls that it did not start to process."""
+        """Call until the server answers, at most ``timeout_s`` (None: the client's deadline); return the object.
+
+        Only a call that the server did not begin to process is repeated.
+        """
         at = "/".join(part for part in (namespace, name, subresource) if part)
-        what = f"{method} {api.plural} {at}".rstrip()
+        call = f"{method} {api.plural} {at}".rstrip()
         path = api.path(namespace, name, subresource)
         deadline = asyncio.get_running_loop().time() + (timeout_s or self._timeout_s)
         for attempt in range(1, ATTEMPTS + 1):
-            with self._translate_errors(what):
+            with self._translate_errors(call):
                 async with asyncio.timeout_at(deadline):
                     response = await self._send(method, path, query=query, body=body, accept=accept, kind=kind)
                     try:
@@ -330,7 +351,7 @@ class KubernetesClient:
                     result = _decoder.decode(answer)
                     self.trouble = ""
                     return result
-            error = error_of(what, response.status, answer, response.headers)
+            error = error_of(call, response.status, answer, response.headers)
             pause = _pause(error)
             if pause is None or attempt == ATTEMPTS or asyncio.get_running_loop().time() + pause >= deadline:
                 raise self._note(error)
@@ -347,6 +368,7 @@ class KubernetesClient:
         accept: str = JSON,
         kind: str = JSON,
     ) -> aiohttp.ClientResponse:
+        """Send one request; return the response with its content not read yet."""
         if self._api is None:
             raise RuntimeError("use the client inside `async with`")
         method, url, headers, data, _ = await self._api.param_serialize(
@@ -364,28 +386,30 @@ class KubernetesClient:
         return response
 
     @contextlib.contextmanager
-    def _translate_errors(self, what: str) -> Any:
+    def _translate_errors(self, call: str) -> Any:
+        """Turn timeouts and errors of the connection in the block into an UnavailableError."""
         try:
             yield
         except TimeoutError as error:
-            raise self._note(UnavailableError(what, 0, "the API server did not answer in time")) from error
+            raise self._note(UnavailableError(call, 0, "the API server did not answer in time")) from error
         except (aiohttp.ClientError, ApiException, OpenApiException, OSError, ValueError) as error:
             # ValueError: invalid JSON, or a line above the size limit
             text = f"the API server cannot be reached: {str(error) or cause_of(error)}"
-            raise self._note(UnavailableError(what, 0, text)) from error
+            raise self._note(UnavailableError(call, 0, text)) from error
 
     def _note(self, error: KubernetesApiError) -> KubernetesApiError:
+        """Record whether an error shows that the server does not work; return the error."""
         self.trouble = str(error) if isinstance(error, UnavailableError) else ""
         return error
 
 
 def _query(strict: bool) -> Mapping[str, str]:  # noqa: FBT001
-    """Return how the server treats unknown fields: it refuses them, or drops them silently."""
+    """Return the query that makes the server refuse unknown fields (``strict``), or drop them silently."""
     return {"fieldValidation": "Strict"} if strict else {}
 
 
 def _pause(error: KubernetesApiError) -> float | None:
-    """Return the pause before a retry in seconds, if the server refused before it did anything; else None."""
+    """Return the seconds before a retry; None: no retry, because the server may have begun to process the call."""
     if not isinstance(error, UnavailableError):
         return None
     if error.status == 429 or (error.status == 503 and error.retry_after_s):
@@ -394,8 +418,9 @@ def _pause(error: KubernetesApiError) -> float | None:
 
 
 async def load_configuration(kubeconfig: str = "") -> Configuration:
-    """Return the configuration: of ``kubeconfig`` if given, else of the pod, else of $KUBECONFIG or the default
-    file. Raises InvalidFieldError.
+    """Return the address and credentials of the API server. Raises InvalidFieldError.
+
+    ``kubeconfig``: a path; empty: the pod's service account, else $KUBECONFIG, else ``~/.kube/config``.
     """
     configuration = Configuration()
     if not kubeconfig and os.environ.get(IN_CLUSTER):
@@ -418,7 +443,7 @@ async def load_configuration(kubeconfig: str = "") -> Configuration:
 
 
 def _files(field: str, path: str) -> str:
-    """Return the existing files of a list of paths."""
+    """Return the existing ones of a list of paths, separated as in PATH. Raises InvalidFieldError if none exists."""
     files = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
     if not any(file.is_file() for file in files):
         fix = f"there is no such file: give a kubeconfig with {OPTION} or ${VARIABLE}, or run GM as a pod"

@@ -1,8 +1,7 @@
-"""The cluster on an API server: reads from the informers' caches, writes directly to the API.
+"""The cluster on a Kubernetes API server (``KubernetesCluster``): reads caches of informers, writes to the API.
 
-Only the leader opens it, so each action belongs to an epoch. Once leadership may be lost, it writes nothing. It does
-not reconcile a resource that cannot be read, or whose key belongs to another object: it only writes the status, and
-removes the finalizer so that the resource can be deleted.
+An informer keeps all objects of one kind up to date in memory. Only the leader (one of several GMs) opens the cluster,
+so each action belongs to its epoch, the number of the leadership. Once leadership may be lost, nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Self
 
 import structlog
@@ -25,7 +23,7 @@ from halimede.errors import InvalidFieldError, first_error, shorten_middle
 from halimede.messages import NodeStatus, NodeSummary, Output, Status
 from halimede.names import Key
 from halimede.system.backoff import exponential
-from services.gm.cluster.kubernetes.api_paths import EVENTS, LEASES, MANAGER, NODES, SECRETS, Object
+from services.gm.cluster.kubernetes.api_paths import EVENTS, LEASES, MANAGER, NODES, SECRETS, ApiResource, Object
 from services.gm.cluster.kubernetes.client import (
     AlreadyExistsError,
     KubernetesApiError,
@@ -58,28 +56,30 @@ from services.gm.service_status import LEFT_PHASE
 from services.gm.workloads.object_names import is_owned_by
 
 log = structlog.get_logger()
-#: seconds until each kind was listed once: an API server that is starting needs time
+#: most seconds until each kind was listed once: an API server that is starting needs time
 SYNC_PATIENCE = 60.0
+#: how the names of nodes begin in the event log
 NODE = "node/"
 #: seconds for which a Secret's metadata is cached: if it exists (it is seldom deleted), and if it does not exist yet
 THERE, NOT_THERE = 60.0, 5.0
+#: most Secrets whose metadata is cached
 MAX_CACHED_SECRETS = 5000
-#: phases that a node has reported; Pending may also mean that there is no report
+#: phases of a node in a status that the node has reported; Pending may also mean that there is no report
 REPORTED_PHASES = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
-#: events in the queue, and written events whose names are remembered to raise their counts
+#: most events in the queue, and most written events whose names are remembered to raise their counts
 MAX_WAITING, MAX_WRITTEN_EVENTS = 1000, 2000
-#: attempts, and the pause in seconds after the first
+#: attempts to write an event, and the pause in seconds after the first
 TRIES, PAUSE = 4, 1.0
-#: characters of a message, as the API allows
+#: most characters of an event's message, as the API allows
 MAX_MESSAGE = 1000
-#: characters of an object's name in the name of its event; the API allows 253 in all
+#: most characters of an object's name in the name of its event; the API allows 253 in all
 MAX_NAME = 230
 
 
 def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
-    """Yield a report for each node of a status: the only memory of a GM that takes over.
+    """Yield a report for each node in the status of a resource: the only memory of a GM that takes over.
 
-    The status has the counts of a node that is offline. Such a report is used until the node sends its own.
+    It has the node's phase and counts, and is used until the node sends its own report.
     """
     for summary in stored.status.nodes if stored.status else ():
         if summary.phase in REPORTED_PHASES or summary.task_info is not None:
@@ -87,6 +87,7 @@ def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
 
 
 def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
+    """Return a report that says what a status says of a node."""
     generation = stored.status.observed_generation if stored.status else 0
     status = NodeStatus(
         phase=REPORTED_PHASES.get(summary.phase, "Pending"),  # type: ignore[arg-type]
@@ -100,28 +101,35 @@ def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
 
 
 def _has_edge(summary: NodeSummary) -> bool:
-    """Whether an edge worker has ever run on the node: of nodes that were left, a status names only those."""
+    """Whether an edge worker has ever run on a node, by its counts, or because the service has left the node.
+
+    Of nodes that a service has left, a status names only those with edge workers.
+    """
     info = summary.task_info
     edge = info is not None and any((info.edge_inference_number, info.skipped, info.lost))
     return edge or summary.phase == LEFT_PHASE
 
 
 class Secrets:
-    """Reads the metadata of single Secrets: a watch of all Secrets would need more rights and memory.
+    """Reads the metadata of single Secrets, never their data, and creates the Secrets with session keys.
 
-    It never requests their data, so the data cannot leak from here. It creates the Secrets with session keys.
+    A session key is the secret of a service's MQTT sessions. A watch of all Secrets would need more rights and memory.
     """
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
+        #: by namespace and name: the event loop's time of the end of validity, and the metadata
         self._cached: dict[tuple[str, str], tuple[float, Object | None]] = {}
 
     async def get(self, namespace: str, names: Collection[str]) -> Mapping[str, Object | None]:
-        """Return the metadata of each; None for those that do not exist."""
+        """Return the metadata of Secrets by their names; None: the Secret does not exist. Raises KubernetesApiError."""
         return {name: await self._get(namespace, name) for name in names}
 
     async def ensure(self, body: Object) -> None:
-        """Create a Secret with a session key, unless its service has it. Raises NotOursError if another owns it."""
+        """Create the Secret ``body`` with a random session key, unless it exists.
+
+        Raises NotOursError if an existing one has another owner, else KubernetesApiError.
+        """
         ref = Ref.of(body)
         with refusals_for_users(ref):
             try:
@@ -137,6 +145,7 @@ class Secrets:
         self._cached.pop((ref.namespace, ref.name), None)
 
     async def _get(self, namespace: str, name: str) -> Object | None:
+        """Return the metadata of a Secret, from the cache or the API; None: it does not exist."""
         now = asyncio.get_running_loop().time()
         until, cached = self._cached.get((namespace, name), (0.0, None))
         if now < until:
@@ -152,13 +161,17 @@ class Secrets:
 
 
 class KubernetesCluster:
-    """Cluster on ``client``, for as long as ``elector`` leads; open inside ``async with``, within ``elector.lead``."""
+    """The ``Cluster`` (``port.py`` describes it) on ``client``, for as long as ``elector`` leads.
+
+    It is open inside ``async with``, within ``elector.lead``. Entering raises UnavailableError if a kind cannot be
+    listed within ``sync_s`` seconds. Writes raise KubernetesApiError, and NotLeadingError if another GM may lead.
+    """
 
     def __init__(self, client: KubernetesClient, elector: LeaderElection, *, sync_s: float = SYNC_PATIENCE) -> None:
         self._client = client
         self._elector = elector
         self._sync_s = sync_s
-        # changes in their order, each once; a node stands for itself by its name
+        #: changes that wait for ``changes``, in their order, each once; a text is the name of a node
         self._happened: dict[Key | WorkersChanged | str, None] = {}
         self._happening = asyncio.Event()
         self._custom_resources = CustomResources(client, elector, self._announce, self._report_trouble)
@@ -182,23 +195,21 @@ class KubernetesCluster:
             await self._synced()
             self._stack = stack.pop_all()
         # resources and workers are read at once when GM starts; only nodes need an event
-        self._happened = {what: None for what in self._happened if isinstance(what, str)}
+        self._happened = {change: None for change in self._happened if isinstance(change, str)}
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.__aexit__(*error)
 
     # --- what it is -------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The number of leaderships so far: each start of one raises it."""
+        """The number of this leadership: each start of one raises it."""
         return self._elector.epoch
 
     async def overtake(self, epoch: int) -> bool:
-        """Raise the epoch, if the Lease shows that no other GM leads."""
+        """Raise the epoch above another one if the Lease shows that no other GM leads; return whether it is above."""
         return await self._elector.overtake(epoch)
 
     @property
@@ -208,7 +219,7 @@ class KubernetesCluster:
 
     @property
     def identity(self) -> str:
-        """The uid of the Lease: all GMs that lead by it have the same resources."""
+        """The uid of the Lease: all GMs that lead by this Lease have the same resources."""
         return self._elector.uid
 
     @property
@@ -218,11 +229,11 @@ class KubernetesCluster:
 
     @property
     def failures(self) -> int:
-        """The number of writes that failed."""
+        """The number of writes to the API that failed."""
         return self._client.failures
 
     def check(self) -> str:
-        """Return why a cache is not up to date, else why the last call failed, else an empty text."""
+        """Return why this GM may not write, why a cache is not up to date, or why the last call failed; empty: none."""
         if not self._elector.leading:
             return "not the leader: another global manager may lead"
         return next((informer.trouble for informer in self._all() if informer.trouble), self._client.trouble)
@@ -238,60 +249,64 @@ class KubernetesCluster:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def session_key(self, uid: str) -> str:  # noqa: ARG002
-        """Always empty: pods get it from a Secret."""
+        """Always empty: pods get the session key from a Secret."""
         return ""
 
     def get(self, key: Key) -> StoredResource | None:
-        """Return a resource."""
+        """Return the resource that has a key; None: there is none, or it is not valid."""
         return self._custom_resources.claims.get(key)
 
-    def exists(self, key: Key, uid: str) -> bool:
-        """Whether the resource exists, readable or not, with its key or without."""
-        return self._custom_resources.claims.find(key, uid) is not None
+    def exists(self, key: Key, uid: str = "") -> bool:
+        """Whether a resource exists with this uid (empty: any), valid or not, also if it waits for its key."""
+        claims = self._custom_resources.claims
+        return (claims.find(key, uid) if uid else claims.first(key)) is not None
 
     def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
-        """Return the resources that claim the key of an older resource of the other group."""
+        """Return the valid resources of the other API group that wait for the key of an older resource."""
         return self._custom_resources.claims.namesakes(key)
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
-        """Return all resources (of one kind, of one namespace)."""
+        """Yield the valid resources that have their keys, all or only those of a kind (by plural) or of a namespace."""
         return self._custom_resources.claims.all(plural, namespace)
 
     def workers(self, key: Key) -> ClusterWorkers:
-        """Return the objects and pods of the resource that has the key."""
+        """Return the objects and pods of the resource that has a key; nothing without a valid one."""
         stored = self.get(key)
         return self._owned_objects.of(key.namespace, stored.uid) if stored else ClusterWorkers()
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
-        """Return the metadata of Secrets; None for those that do not exist. Requests only what is not cached."""
+        """Return the metadata of Secrets by their names, from a cache of some seconds; None: it does not exist."""
         return await self._secrets.get(namespace, names)
 
     async def pod_warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
-        """Return the last warning about each pod that has one."""
+        """Return (reason, message) of the last warning about pods, by their uids, of those with one."""
         return await self._warnings.get(namespace, uids)
 
     async def changes(self) -> AsyncIterator[Happening]:
-        """Yield changes to one consumer, first the nodes that exist."""
+        """Yield changes without end, to one caller; first the nodes that exist.
+
+        Handlers of the informers call ``_announce``, which keeps each change once until it is yielded.
+        """
         while True:
             await self._happening.wait()
             self._happening.clear()
             while self._happened:
-                what = next(iter(self._happened))
-                del self._happened[what]
-                if isinstance(what, str):
-                    node = self._nodes.get("", what)
-                    yield NodeSeen(what, node.value if node else None)
+                change = next(iter(self._happened))
+                del self._happened[change]
+                if isinstance(change, str):
+                    node = self._nodes.get("", change)
+                    yield NodeSeen(change, node.value if node else None)
                 else:
-                    yield what
+                    yield change
 
     # --- writing ----------------------------------------------------------------------------------------------
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
-        """Replace a status. Raises ConflictError if anything about the resource has changed since."""
+        """Replace a status. Raises ConflictError if anything about the resource has changed since it was read."""
         await self._custom_resources.write_status(stored, status)
 
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
-        """Set fields of a spec. Raises ConflictError if anything about the resource has changed since."""
+        """Set fields of a spec. Raises ConflictError if anything about the resource has changed since it was read."""
         check_leading(self._elector)
         await self._custom_resources.edit(stored, fields)
 
@@ -300,23 +315,26 @@ class KubernetesCluster:
         await self._custom_resources.add_finalizer(key, uid)
 
     async def finalize(self, key: Key, uid: str) -> None:
-        """Remove the finalizer."""
+        """Remove the finalizer of a resource whose deletion was requested, so that the server removes the resource."""
         await self._custom_resources.finalize(key, uid)
 
     async def ensure(self, body: Object) -> None:
-        """Create the object, or update the fields that differ. A Secret gets a new session key when it is created."""
+        """Create an object, or update the fields that differ. A Secret gets a random session key when it is created.
+
+        Raises NotOursError, NotAcceptedError or ConflictError as the port says.
+        """
         check_leading(self._elector)
         await (self._secrets if body["kind"] == SECRETS.kind else self._owned_objects).ensure(body)
 
     async def remove(self, ref: Ref, uid: str) -> None:
-        """Delete it."""
+        """Delete an object. Does nothing if it is gone or has another uid."""
         check_leading(self._elector)
         await self._owned_objects.remove(ref, uid)
 
     # --- remembering ------------------------------------------------------------------------------------------
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Queue an event of the object, or of GM's Lease if the object does not exist. Does not wait."""
+        """Queue an event of the object ``about``, or of GM's Lease if there is no such object. Does not wait."""
         involved, subject = self._find_object(about)
         if times := self._repeats.times(reason, about):
             self._events.add(type_, reason, involved, f"{subject}{message}", times)
@@ -325,7 +343,7 @@ class KubernetesCluster:
         """Do nothing: each resource that is missing here was deleted."""
 
     def deleted_generation(self, uid: str) -> int | None:  # noqa: ARG002
-        """Always None: not used where ``complete`` is True."""
+        """Always None: it is not used where ``complete`` is True."""
         return None
 
     async def remember(self, memory: Memory) -> None:
@@ -341,11 +359,13 @@ class KubernetesCluster:
     # --- within -----------------------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[Informer[Any]]:
+        """Yield all informers."""
         yield from self._custom_resources.informers
         yield self._nodes
         yield from self._owned_objects.informers
 
     async def _synced(self) -> None:
+        """Wait until each kind was listed once. Raises UnavailableError with the late ones."""
         try:
             async with asyncio.timeout(self._sync_s):
                 for informer in self._all():
@@ -357,8 +377,9 @@ class KubernetesCluster:
             why = f"not listed within {self._sync_s:g} s: {late[0].trouble or 'no answer'}; {fix}"
             raise UnavailableError(names, 0, why) from error
 
-    def _announce(self, what: Key | WorkersChanged | str) -> None:
-        self._happened[what] = None
+    def _announce(self, change: Key | WorkersChanged | str) -> None:
+        """Have ``changes`` yield a change; a text is the name of a node."""
+        self._happened[change] = None
         self._happening.set()
 
     def _node_changed(
@@ -367,46 +388,46 @@ class KubernetesCluster:
         new: CachedObject[RegisteredNode] | None,
         _: bool,  # noqa: FBT001
     ) -> None:
+        """Announce a change of a node that is of interest: a ``Changed`` handler of an informer."""
         node = new or old
         if node is not None and (old is None or new is None or old.value != new.value):
             self._announce(node.name)
 
-    def _report_trouble(self, reason: str, of: Custom, message: str) -> None:
-        """Queue an event about a resource that does not have its key."""
-        if times := self._repeats.times(reason, of.uid):
-            self._events.add("Warning", reason, _reference(of), message, times)
+    def _report_trouble(self, reason: str, claim: Custom, message: str) -> None:
+        """Queue an event about a resource that is not reconciled, unless it repeats too often."""
+        if times := self._repeats.times(reason, claim.uid):
+            involved = _reference(claim.api, claim.name, claim.uid, claim.namespace)
+            self._events.add("Warning", reason, involved, message, times)
 
     def _find_object(self, about: str) -> tuple[Object, str]:
-        """Return the object that a name of the event log refers to, and a prefix for the message."""
+        """Return the object that a name of the event log refers to, else GM's Lease, and a prefix for the message."""
         if about.startswith(NODE) and (node := self._nodes.get("", about.removeprefix(NODE))):
-            return {"apiVersion": NODES.version, "kind": NODES.kind, "name": node.name, "uid": node.uid}, ""
+            return _reference(NODES, node.name, node.uid), ""
         with contextlib.suppress(InvalidFieldError):
-            key = Key.parse(about)
-            if first := self._custom_resources.claims.first(key):
-                return _reference(first), ""
-        lease = {
-            "apiVersion": LEASES.version,
-            "kind": LEASES.kind,
-            "namespace": self._elector.namespace,
-            "name": self._elector.name,
-            "uid": self._elector.uid,
-        }
+            if first := self._custom_resources.claims.first(Key.parse(about)):
+                return _reference(first.api, first.name, first.uid, first.namespace), ""
+        lease = _reference(LEASES, self._elector.name, self._elector.uid, self._elector.namespace)
         return lease, "" if about == "gm" else f"{about}: "
 
 
-def _reference(of: Custom) -> Object:
-    return {
-        "apiVersion": of.api.version,
-        "kind": of.api.kind,
-        "namespace": of.namespace,
-        "name": of.name,
-        "uid": of.uid,
-    }
+def _reference(api: ApiResource, name: str, uid: str, namespace: str = "") -> Object:
+    """Return how an event names its object; an empty namespace is left out."""
+    reference = {"apiVersion": api.version, "kind": api.kind, "name": name, "uid": uid}
+    return {**reference, "namespace": namespace} if namespace else reference
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """An event to write. ``involved`` names the object; events of an object without a namespace are in ``default``."""
+    """An event to write. Equal events are one event with a count.
+
+    Attributes:
+        type: Normal or Warning.
+        reason: one word.
+        involved: names and values of the reference to its object. An event is in the namespace of its object, or in
+            ``default``.
+        message: for users.
+
+    """
 
     type: EventType
     reason: str
@@ -415,22 +436,23 @@ class Happened:
 
 
 class Events:
-    """Writes events in the order in which they were added; ``kubectl describe`` shows them with their objects.
+    """Writes events in the order of ``add``, while ``run`` runs; ``kubectl describe`` shows them with their objects.
 
-    Its own task writes them from a bounded queue, so that callers neither wait nor fail. A repeated event raises the
-    count of the existing one.
+    They come from a bounded queue, so that callers neither wait nor fail. A repeated event raises the count of the
+    existing one.
     """
 
     def __init__(self, client: KubernetesClient, leadership: Leadership) -> None:
         self._client = client
         self._leadership = leadership
         self._waiting: asyncio.Queue[tuple[Happened, int]] = asyncio.Queue(MAX_WAITING)
+        #: written events with their names in the API and counts, the oldest first
         self._written: OrderedDict[Happened, tuple[str, int]] = OrderedDict()
-        #: events that were not written: the queue was full, or the server refused them
+        #: number of events that were not written: the queue was full, or the server refused them
         self.dropped = 0
 
     def add(self, type_: EventType, reason: str, involved: Object, message: str, times: int = 1) -> None:
-        """Queue an event that occurred ``times`` times to an object. Does not wait."""
+        """Queue an event that has happened ``times`` times to an object (a reference). Does not wait."""
         happened = Happened(type_, reason, tuple(sorted(involved.items())), shorten_middle(message, MAX_MESSAGE))
         try:
             self._waiting.put_nowait((happened, times))
@@ -438,7 +460,7 @@ class Events:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Write events until cancelled."""
+        """Write queued events until cancelled."""
         while True:
             happened, times = await self._waiting.get()
             try:
@@ -448,6 +470,7 @@ class Events:
                 log.warning("event not published", reason=happened.reason, message=happened.message, error=str(error))
 
     async def _write_event(self, happened: Happened, times: int) -> None:
+        """Write an event, with some attempts, unless another GM may lead. Raises KubernetesApiError."""
         for attempt in range(1, TRIES + 1):
             if not self._leadership.leading:
                 self.dropped += 1
@@ -462,6 +485,7 @@ class Events:
                 return
 
     async def _write(self, happened: Happened, times: int) -> None:
+        """Create an event, or raise the count of the existing one. Raises KubernetesApiError."""
         involved = dict(happened.involved)
         namespace = involved.get("namespace") or "default"
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

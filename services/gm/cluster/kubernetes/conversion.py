@@ -1,4 +1,4 @@
-"""Converts objects of the API to the parts that GM keeps, and changes to patches. Pure.
+"""Converts objects of the Kubernetes API to the parts that GM keeps (``Custom`` of a resource), and changes to patches.
 
 Fields that GM does not read are dropped at once (managed fields, the copy that ``kubectl apply`` adds, most of a pod):
 a thousand pods and as many Deployments must fit into little memory.
@@ -20,7 +20,9 @@ from services.gm.cluster.kubernetes.api_paths import ApiResource, Object
 from services.gm.cluster.port import FINALIZER, RegisteredNode, StoredResource
 from services.gm.workloads.object_names import OWNER_LABELS
 
+#: annotation with the copy that ``kubectl apply`` adds
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+#: fields of a pod's metadata and status, and of its containers' statuses, that GM keeps
 POD_METADATA = (
     "name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp", "deletionTimestamp",
     "ownerReferences",
@@ -28,17 +30,28 @@ POD_METADATA = (
 POD_STATUS = (
     "phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses", "hostIP",
 )  # fmt: skip
-#: owners of pods that a Deployment leads to: usually a ReplicaSet stands in between
-MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
 CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
+#: kinds that make the pods of a Deployment
+MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
 
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """A resource in the API, readable or not.
+    """A resource (custom resource of halimede) in the API, readable or not.
 
-    ``stored`` is None for a resource that ``parse`` refuses; ``problem`` has the reason. ``written`` are the fields
-    that its status has in the API.
+    Attributes:
+        api: its kind in the API.
+        namespace, name, uid: of the object.
+        version: its resource version, which each write changes.
+        generation: the version of its spec.
+        created: time of its creation in RFC 3339; empty: unknown.
+        deleting: whether its deletion was requested.
+        finalizers: names because of which its deletion waits, GM's own and others.
+        status: as GM wrote it last; None: GM has not written it.
+        written: the names of the fields that its status has in the API.
+        stored: the resource as GM reads it; None: it is not valid.
+        problem: why it is not valid; empty: it is.
+
     """
 
     api: ApiResource
@@ -67,7 +80,7 @@ class Custom:
 
 
 def trim(body: Object) -> Object:
-    """Return an object without the fields that GM does not need."""
+    """Remove the fields that GM does not need from an object; return the same object."""
     metadata = body["metadata"]
     metadata.pop("managedFields", None)
     if annotations := metadata.get("annotations"):
@@ -76,7 +89,7 @@ def trim(body: Object) -> Object:
 
 
 def trim_pod(body: Object) -> Object:
-    """Return the parts of a pod that its status is made from."""
+    """Return the parts of a pod from which GM makes the status of a service."""
     status = _only(body.get("status") or {}, POD_STATUS)
     for field in ("initContainerStatuses", "containerStatuses"):
         if field in status:
@@ -90,7 +103,7 @@ def trim_pod(body: Object) -> Object:
 
 
 def registered_node(body: Object) -> RegisteredNode:
-    """Return a node's labels, and why it is not ready by its condition ``Ready``."""
+    """Convert a Node of the API: its labels, and by its condition ``Ready`` why it is not ready."""
     conditions = (body.get("status") or {}).get("conditions") or []
     ready: Object = next((condition for condition in conditions if condition.get("type") == "Ready"), {})
     why = ""
@@ -100,7 +113,7 @@ def registered_node(body: Object) -> RegisteredNode:
 
 
 def custom(api: ApiResource, body: Object) -> Custom:
-    """Convert an object of the API to a resource."""
+    """Convert a custom resource of the API, whose status is removed from ``body``; an invalid one has a ``problem``."""
     raw = trim(body).pop("status", None) or {}
     metadata = body["metadata"]
     status = _status(raw)
@@ -109,7 +122,7 @@ def custom(api: ApiResource, body: Object) -> Custom:
         # what is being deleted needs no more than its name: it must still be removed from the nodes
         stored = StoredResource(parse(body) if metadata.get("deletionTimestamp") else admit(body), status)
     except InvalidFieldError as error:
-        problem = "; ".join(map(str, (error, *error.others)))
+        problem = "; ".join(map(str, (error, *error.further_errors)))
     return Custom(
         api=api,
         namespace=metadata.get("namespace", ""),
@@ -128,20 +141,23 @@ def custom(api: ApiResource, body: Object) -> Custom:
 
 
 def status_patch(status: Status, version: str, written: Collection[str]) -> Object:
-    """Return the merge-patch that replaces a resource's whole status, if the resource still has that version."""
+    """Return the merge-patch that replaces a resource's whole status, if the resource still has that version.
+
+    ``written``: the fields that the status in the API has.
+    """
     fields = _non_empty(msgspec.to_builtins(status))
     # a merge-patch keeps fields that it does not name
     removed = dict.fromkeys(field for field in written if field not in fields)
     return {"metadata": {"resourceVersion": version}, "status": {**removed, **fields}}
 
 
-def finalizer_patch(of: Custom, finalizers: Collection[str]) -> Object:
-    """Return the merge-patch that sets the finalizers of this uid, if the resource still has that version."""
-    return {"metadata": {"resourceVersion": of.version, "uid": of.uid, "finalizers": list(finalizers) or None}}
+def finalizer_patch(claim: Custom, finalizers: Collection[str]) -> Object:
+    """Return the merge-patch that sets a resource's finalizers, if it still has the uid and version of ``claim``."""
+    return {"metadata": {"resourceVersion": claim.version, "uid": claim.uid, "finalizers": list(finalizers) or None}}
 
 
 def service_of(body: Object) -> tuple[Key, str] | None:
-    """Return the service that controls an object, in the same namespace, and the service's uid."""
+    """Return the key and uid of the service that controls an object, in the same namespace; None: no service does."""
     if (owner := _controller(body)) is None:
         return None
     for kind in kinds():
@@ -151,9 +167,9 @@ def service_of(body: Object) -> tuple[Key, str] | None:
 
 
 def service_of_pod(body: Object) -> tuple[Key, str] | None:
-    """Return the service that a pod's labels name, and its uid: only if a Deployment has made the pod.
+    """Return the key and uid of the service that a pod's labels name; None: none, or no Deployment has made the pod.
 
-    Any user who may create pods may copy labels, so labels count only within their namespace (see ``OwnedObjects``).
+    Any user who may create pods may copy labels, so callers must take the labels as true only within their namespace.
     """
     owner, labels = _controller(body), body["metadata"].get("labels") or {}
     if owner is None or (owner["apiVersion"], owner["kind"]) not in MAKERS:
@@ -165,12 +181,12 @@ def service_of_pod(body: Object) -> tuple[Key, str] | None:
 
 
 def _controller(body: Object) -> Object | None:
-    """Return the reference to an object's controller, which is always in the object's namespace."""
+    """Return the owner reference to an object's controller, in the object's namespace; None: it has none."""
     return next((owner for owner in body["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
 
 
 def _status(raw: object) -> Status | None:
-    """Return a status as last written; None if there is none, or if GM did not write it."""
+    """Return a status as GM wrote it last; None: there is none, or not in a form that GM writes."""
     try:
         return msgspec.convert(raw, Status) if raw else None
     except msgspec.ValidationError:
@@ -185,4 +201,5 @@ def _non_empty(value: Any) -> Any:
 
 
 def _only(value: Object, fields: Collection[str]) -> Object:
+    """Return only these fields of an object, as far as it has them."""
     return {field: value[field] for field in fields if field in value}

@@ -1,7 +1,9 @@
-"""The custom resources: one informer for each kind reads them; a write names the version that was read.
+"""Halimede's resources in the Kubernetes API (``CustomResources``): an informer (cache) for each kind, and the writes.
 
-GM does not reconcile a resource that cannot be read, or whose key belongs to another object, with two exceptions: it
-writes the reason into the status, and removes the finalizer so that the resource can be deleted.
+A key is plural, namespace and name. Two API groups have kinds with the same plural, so two objects may claim one key:
+the older one has it (``NameConflicts``). GM does not reconcile an object that is not valid, or that waits for its key:
+it only writes the reason into the status, and removes its finalizer so that the object can be deleted. A write names
+the version that was read, so that it fails if the object was edited meanwhile.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from services.gm.controllers.base import is_same_status
 from services.gm.service_status import Readiness, conclude
 from services.gm.workqueue import WorkQueue, has_come
 
-#: seconds between two attempts to write an object after a write conflict
+#: seconds between two attempts to write an object after a write conflict: at first, and at most
 FIRST_PAUSE, LAST_PAUSE = 0.2, 8.0
+#: reasons of objects that are not reconciled
 INVALID, CONFLICT = "Invalid", "NameConflict"
 
 
 class NameConflicts:
-    """Decides which object has which key. ``announce`` is called with each key to reconcile, ``aside`` with key and uid
-    of each object that waits for its key or cannot be read, because no controller handles those.
+    """Decides which object has which key: the oldest one that claims it; others wait.
 
-    Two groups have JointInferenceServices, so two objects may claim one key: the older one has it, the other waits.
-    An object that cannot be read keeps its key: a field that is wrong for an hour, or that only a newer GM knows, must
-    not give the running workers of that name to another object.
+    An object that is not valid keeps its key: a field that is wrong for an hour, or that only a newer GM knows, must
+    not give the running workers of that name to another object. ``announce`` is called with each key to reconcile,
+    ``aside`` with key and uid of each object that waits or is not valid, because no controller handles those.
     """
 
     def __init__(self, announce: Callable[[Key], None], aside: Callable[[tuple[Key, str]], None]) -> None:
@@ -48,17 +50,17 @@ class NameConflicts:
         self._order: dict[Key, tuple[Custom, ...]] = {}
 
     def changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
-        """Process a change (see ``Informer``). A change that GM made itself needs no reconciliation."""
-        of = new or old
-        if of is None:
+        """Process a change of an object: a ``Changed`` handler of an informer. GM's own changes announce nothing."""
+        item = new or old
+        if item is None:
             return
-        key = of.value.key
+        key = item.value.key
         objects = self._objects.setdefault(key, {})
         before = [(claim.uid, claim.stored is None) for claim in self._order.get(key, ())]
         if new is None:
-            objects.pop(of.uid, None)
+            objects.pop(item.uid, None)
         else:
-            objects[of.uid] = new.value
+            objects[item.uid] = new.value
         order = self._order[key] = tuple(sorted(objects.values(), key=lambda claim: (claim.created, claim.uid)))
         if not objects:
             del self._objects[key], self._order[key]
@@ -70,41 +72,42 @@ class NameConflicts:
                 self._aside((key, uid))
 
     def get(self, key: Key) -> StoredResource | None:
-        """Return the resource that has the key, if it can be read."""
+        """Return the resource that has a key; None: there is none, or it is not valid."""
         first = self.first(key)
         return first.stored if first else None
 
     def namesakes(self, key: Key) -> tuple[StoredResource, ...]:
-        """Return readable resources that wait for the key."""
+        """Return the valid resources that wait for a key, the oldest first."""
         return tuple(claim.stored for claim in self._order.get(key, ())[1:] if claim.stored)
 
     def first(self, key: Key) -> Custom | None:
-        """Return the object that has the key, readable or not."""
+        """Return the object that has a key, valid or not; None: there is none."""
         return next(iter(self._order.get(key, ())), None)
 
     def find(self, key: Key, uid: str) -> Custom | None:
-        """Return the object of this uid that claims the key, readable or not."""
+        """Return the object of this uid that claims a key, valid or not; None: there is none."""
         return self._objects.get(key, {}).get(uid)
 
     def aside(self, key: Key, uid: str) -> Custom | None:
-        """Return the object of this uid if it does not have the key or cannot be read, else None."""
+        """Return the object of this uid if it waits for its key or is not valid; else None."""
         first = self.get(key)
         return None if first is not None and first.uid == uid else self.find(key, uid)
 
     def all(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
-        """Return those that have their keys (of one kind, of one namespace)."""
+        """Yield the valid resources that have their keys, all or only those of a kind (by plural) or of a namespace."""
         for key, order in self._order.items():
             if (stored := order[0].stored) and plural in {"", key.plural} and namespace in {"", key.namespace}:
                 yield stored
 
 
 class ConflictBackoff:
-    """Delays writes of objects, by uid, after a write conflict: the known version is outdated.
+    """Delays writes of objects, by uid, after a write conflict: the cached version is outdated.
 
     Call ``end`` when an object has changed or was deleted, so that its entry is dropped.
     """
 
     def __init__(self) -> None:
+        #: number of conflicts in a row, and the event loop's time of the end of the pause
         self._pauses: dict[str, tuple[int, float]] = {}
 
     def __len__(self) -> int:
@@ -126,7 +129,11 @@ class ConflictBackoff:
 
 
 class CustomResources:
-    """The resources of all kinds. ``announce`` receives keys to reconcile, ``report`` a reason, object and message."""
+    """The resources of all kinds, with their informers and writes; the caller runs ``informers`` and ``unhandled``.
+
+    ``announce`` is called with each key to reconcile; ``report`` with the reason, the object and a message when an
+    object is not reconciled. Writes raise KubernetesApiError, and NotLeadingError if another GM may lead.
+    """
 
     def __init__(
         self,
@@ -138,7 +145,7 @@ class CustomResources:
         self._client = client
         self._leadership = leadership
         self._report = report
-        #: objects that no controller handles: GM only writes their problem and removes the finalizer
+        #: key and uid of objects that are not reconciled: GM only writes their problem and removes the finalizer
         self.unhandled: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._requeue_aside)
         self.claims = NameConflicts(announce, self.unhandled.add)
         #: one write at a time for each object, by uid: each write then sees the result of the one before
@@ -148,11 +155,11 @@ class CustomResources:
 
     @property
     def informers(self) -> Iterator[Informer[Custom]]:
-        """The informers to run."""
+        """The informers, one for each kind."""
         return iter(self._by_api.values())
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
-        """Replace a status. Raises ConflictError if anything about the resource has changed since."""
+        """Replace a status. Raises ConflictError if anything about the resource has changed since it was read."""
         async with self._alone(stored.uid):
             claim = self.claims.find(stored.key, stored.uid)
             if claim is None or claim.version != stored.resource_version:
@@ -160,7 +167,7 @@ class CustomResources:
             await self._write_status(claim, status)
 
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
-        """Set fields of a spec. Raises ConflictError if anything about the resource has changed since."""
+        """Set fields of a spec. Raises ConflictError if anything about the resource has changed since it was read."""
         async with self._alone(stored.uid):
             claim = self.claims.find(stored.key, stored.uid)
             if claim is None or claim.deleting or claim.version != stored.resource_version:
@@ -185,9 +192,11 @@ class CustomResources:
                 await self._release(claim)
 
     def _alone(self, uid: str) -> asyncio.Lock:
+        """Return the lock for writes of an object."""
         return self._writing.setdefault(uid, asyncio.Lock())
 
     async def _requeue_aside(self, at: tuple[Key, str]) -> None:
+        """Write the problem of an object that is not reconciled, or remove its finalizer."""
         claim = self.claims.aside(*at)
         if claim is None:
             self.unhandled.forget(at)
@@ -201,6 +210,7 @@ class CustomResources:
             await self._explain(claim, CONFLICT, text)
 
     async def _explain(self, claim: Custom, reason: str, text: str) -> None:
+        """Write into the status of an object why it is not reconciled, and report it, unless that is known."""
         earlier = claim.status
         status = conclude(earlier or Status(), Readiness("Failed", reason, text), earlier, claim.generation, utc_now())
         if not is_same_status(status, earlier):
@@ -208,6 +218,7 @@ class CustomResources:
             self._report(reason, claim, text)
 
     async def _write_status(self, claim: Custom, status: Status) -> None:
+        """Replace the status of an object as it was read."""
         await self._patch(claim, status_patch(status, claim.version, claim.written), "status")
 
     async def _patch(self, claim: Custom, patch: Object, subresource: str = "") -> None:
@@ -233,11 +244,13 @@ class CustomResources:
             raise
 
     def _changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
+        """Process a change of an object: the ``Changed`` handler of all informers."""
         if old is not None:  # also after a successful write by GM
             self._pauses.end(old.uid)
         self.claims.changed(old, new, ours)
 
     async def _release(self, claim: Custom) -> None:
+        """Remove the finalizer of an object whose deletion was requested."""
         informer, remaining = self._by_api[claim.api], [name for name in claim.finalizers if name != FINALIZER]
         try:
             answer = await self._send(claim, finalizer_patch(claim, remaining))

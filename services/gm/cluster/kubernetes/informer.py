@@ -1,8 +1,8 @@
-"""Keeps all objects of one kind up to date: lists once, then watches; lists again if the watch cannot continue.
+"""Keeps a cache of all objects of one kind in the Kubernetes API up to date (``Informer``): lists once, then watches.
 
-No change is lost when a watch breaks, ends silently or has a version that is too old: either the watch continues from
-the last version, or a new list is compared with the cache. Handlers receive differences from both, so a missed event is
-only a late one. After errors it waits with growing pauses.
+A watch is a request whose response is a stream of changes. No change is lost when a watch breaks, ends silently or has
+a version that is too old: either the watch continues from the last version, or a new list is compared with the cache.
+Both give differences, so a missed event is only a late one. After errors it waits with growing pauses.
 """
 
 from __future__ import annotations
@@ -26,29 +26,38 @@ T = TypeVar("T")
 
 #: approximate seconds of one watch: shorter than the idle time after which proxies drop a connection
 WATCH = 60.0
-#: seconds between two failed attempts
+#: seconds between two failed attempts: at first, and at most
 FIRST_PAUSE, LAST_PAUSE = 0.5, 10.0
 #: seconds after which a watch counts as successful even without an event
 WORTHWHILE = 5.0
-#: uids of deleted objects that are remembered
+#: most uids of deleted objects that are remembered
 MAX_DELETED = 4096
 
 
 class KubernetesSource(Protocol):
-    """The methods of the client that an informer uses."""
+    """The methods of ``KubernetesClient`` that an informer uses; tests have others. Both raise KubernetesApiError."""
 
     def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
-        """List."""
+        """Yield all objects page by page, with the version of the list. ``selector``: by labels; empty: all."""
 
     def watch(
         self, api: ApiResource, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Watch."""
+        """Yield (type, object) of each change after ``version``, for about ``seconds``. Raises GoneError."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedObject(Generic[T]):
-    """A cached object: its identity, and the result of ``convert``."""
+    """A cached object: its identity in the API, and what ``convert`` has returned for it.
+
+    Attributes:
+        namespace: empty for a kind without namespaces.
+        name: within its namespace.
+        uid: another one for each object of that name.
+        version: the resource version, which each write changes.
+        value: the object as the rest of GM uses it.
+
+    """
 
     namespace: str
     name: str
@@ -57,14 +66,16 @@ class CachedObject(Generic[T]):
     value: T
 
 
+#: receives the cached object before a change, after it, and whether GM itself made the change
 Changed = Callable[[CachedObject[T] | None, CachedObject[T] | None, bool], None]
 
 
 class Informer(Generic[T]):
-    """Caches the result of ``convert`` for each object. ``changed(old, new, ours)`` is called on each change.
+    """Caches all objects of a kind, as ``convert`` returns them, while ``run`` runs; iterate over it for the objects.
 
-    Without ``old`` the object is new, without ``new`` it was deleted; a name with another uid is both. ``ours``: GM
-    made the change.
+    ``changed(old, new, ours)`` is called on each change. ``old`` None: the object is new; ``new`` None: it was deleted;
+    if the name has another uid, it is called for both. ``ours``: whether GM made the change. ``selector``: by labels;
+    empty: all objects. ``watch_s``: approximate seconds of one watch.
     """
 
     def __init__(
@@ -93,14 +104,16 @@ class Informer(Generic[T]):
         # By uid. True: deleted for good, although a watch that lags may still report the object. False: the watch
         # reports it as deleted (or no longer selected), although a late response to a write may contain it.
         self._deleted: OrderedDict[str, bool] = OrderedDict()
+        #: the version from which the next watch continues; empty: list first
         self._version = ""
+        #: whether the present attempt has succeeded
         self._progress = False
 
     def __iter__(self) -> Iterator[CachedObject[T]]:
         return iter(self._items.values())
 
     def get(self, namespace: str, name: str) -> CachedObject[T] | None:
-        """Return an object."""
+        """Return an object; None: it is not cached. ``namespace`` is empty for a kind without namespaces."""
         return self._items.get((namespace, name))
 
     async def run(self) -> None:
@@ -127,8 +140,9 @@ class Informer(Generic[T]):
             await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), retry_after_s))  # noqa: S311
 
     def learn(self, body: Object, before: str) -> None:
-        """Cache the response to GM's own write, unless the object has changed since version ``before`` was seen
-        (empty: the object was not cached).
+        """Cache the response to GM's own write, unless another change was cached meanwhile.
+
+        ``before``: the version that was cached at the write; empty: the object was not.
         """
         item = self._item(body)
         old = self._items.get((item.namespace, item.name))
@@ -142,6 +156,7 @@ class Informer(Generic[T]):
     # --- list and watch ---------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
+        """List all objects, and cache the differences. Raises KubernetesApiError."""
         listed: dict[tuple[str, str], CachedObject[T]] = {}
         version = ""
         async with contextlib.aclosing(self._source.pages(self.api, selector=self._selector)) as pages:  # type: ignore[type-var]
@@ -161,6 +176,7 @@ class Informer(Generic[T]):
         self.synced.set()
 
     async def _watch(self) -> None:
+        """Cache changes of one watch, until it ends. Raises KubernetesApiError."""
         began = asyncio.get_running_loop().time()
         seconds = self._watch_s * random.uniform(0.8, 1.2)  # noqa: S311
         events = self._source.watch(self.api, self._version, selector=self._selector, seconds=seconds)
@@ -172,6 +188,7 @@ class Informer(Generic[T]):
             self._progress |= asyncio.get_running_loop().time() - began >= WORTHWHILE
 
     def _take(self, kind: str, body: Object) -> None:
+        """Process one event of a watch."""
         if kind == OPENED:
             self._well()
             return
@@ -192,6 +209,7 @@ class Informer(Generic[T]):
     # --- the objects ------------------------------------------------------------------------------------------
 
     def _item(self, body: Object) -> CachedObject[T]:
+        """Return an object in the form of the cache; the cached one if it has not changed."""
         metadata = body["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
@@ -203,6 +221,7 @@ class Informer(Generic[T]):
         return CachedObject(namespace, name, uid, version, self._convert(body))
 
     def _drop(self, namespace: str, name: str, uid: str, *, for_good: bool) -> None:
+        """Remove an object from the cache, and remember its uid."""
         self._deleted[uid] = for_good
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
@@ -211,6 +230,7 @@ class Informer(Generic[T]):
             self._put(namespace, name, None)
 
     def _put(self, namespace: str, name: str, new: CachedObject[T] | None, *, ours: bool = False) -> None:
+        """Cache an object, or remove it (None), and call ``changed``."""
         old = self._items.get((namespace, name))
         if old is new:
             return
@@ -224,11 +244,13 @@ class Informer(Generic[T]):
         self._changed(old, new, ours)
 
     def _report(self, trouble: str) -> None:
+        """Set why the cache is not up to date; log it if it is new."""
         if trouble != self.trouble:
             log.warning("watch interrupted", kind=self.api.kind, group=self.api.version, error=trouble)
         self.trouble = trouble
 
     def _well(self) -> None:
+        """Set that the cache is up to date."""
         if self.trouble:
             log.info("watch restored", kind=self.api.kind, group=self.api.version)
         self.trouble = ""

@@ -1,8 +1,9 @@
-"""Leader election: one GM at a time leads, by a Lease that it renews and that the candidates watch.
+"""Leader election (``LeaderElection``): one GM at a time leads, by an object of the API server, the Lease.
 
-A candidate reads the Lease again and again, and takes it when the holder has released it or has not renewed it for too
-long by the candidate's own clock. The leader runs its work and renews the Lease. It gives up by itself when it could
-not renew for a shorter time than a candidate waits. ``decide`` is pure: it returns what to do about a Lease.
+A candidate is a GM that does not lead. It reads the Lease again and again, and takes it when the holder has released it
+or has not renewed it for too long by the candidate's own clock. The leader runs its work and renews the Lease. It gives
+up by itself when it could not renew for a shorter time than a candidate waits. ``decide`` is pure: it returns what to
+do about a Lease. The epoch is the number of a leadership: nodes follow the highest one.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from services.gm.cluster.kubernetes.client import AlreadyExistsError, Kubernetes
 log = structlog.get_logger()
 #: seconds: a leader gives up after this time without a renewal; between two reads or renewals
 GIVE_UP, RETRY = 6.0, 1.5
-#: seconds for one call of a leader, for the release of the Lease, and for the leader's work to end
+#: most seconds for one call to the API server, for the release of the Lease, and for the leader's work to end
 CALL, RELEASE, STOP = 2.5, 2.0, 15.0
-#: leaseTransitions is an int32
+#: the highest epoch that GM raises further: the Lease has it as an int32 (leaseTransitions)
 MAX_EPOCH = 2**31 - 2
-#: seconds after which a Lease whose record does not change may be taken
+#: seconds after which a Lease that does not change may be taken
 DURATION = 9.0
-#: the longest such duration that is accepted from a Lease
+#: the longest such time that is accepted from a Lease
 MAX_DURATION = 60.0
 
 
 class NotLeadingError(HalimedeError):
-    """Another GM may lead now: nothing was written."""
+    """Another GM may lead now, so this GM has written nothing."""
 
     def __init__(self) -> None:
         super().__init__("this global manager is no longer the leader: writes are refused")
 
 
 class Leadership(Protocol):
-    """The part of the elector that other modules use."""
+    """The part of ``LeaderElection`` that other modules use."""
 
     @property
     def leading(self) -> bool:
@@ -57,10 +58,17 @@ def check_leading(leadership: Leadership) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """A Lease as it was last read. ``renewed`` only distinguishes renewals: no clock is compared with another.
+    """A Lease as it was last read.
 
-    ``leaseTransitions`` is GM's epoch. Each start of a leadership raises it, also by the same GM after a restart, so
-    that nodes can recognize an outdated leader: they follow the highest epoch.
+    Attributes:
+        holder: identity of the leader; empty: nobody holds it.
+        epoch: number of the leadership (``leaseTransitions``). Each start of one raises it, also by the same GM after a
+            restart, so that nodes can recognize an outdated leader.
+        duration_s: seconds after which it may be taken if it does not change.
+        renewed: the holder's time of the last renewal, as text: it only distinguishes renewals.
+        version: resource version of the object.
+        uid: of the object.
+
     """
 
     holder: str
@@ -72,7 +80,7 @@ class LeaseRecord:
 
     @classmethod
     def of(cls, lease: Object) -> LeaseRecord:
-        """Read a Lease. If fields are missing, nobody holds it."""
+        """Return the record of a Lease, as the API has it; missing fields count as empty."""
         spec, metadata = lease.get("spec") or {}, lease.get("metadata") or {}
         return cls(
             holder=spec.get("holderIdentity") or "",
@@ -91,36 +99,37 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Begin to lead in this epoch."""
+    """Take the Lease, and begin to lead in this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Continue to lead."""
+    """Renew the Lease, and continue to lead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another GM leads, or did until recently."""
+    """Do nothing now: another GM leads, or did until recently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Leadership was lost."""
+    """Stop to lead: the Lease is not held any more, for a reason."""
 
     why: str
 
 
+#: what to do about the Lease
 Decision = Take | Renew | Wait | Lost
 
 
 def decide(identity: str, record: LeaseRecord | None, mine: int | None, silent_s: float, highest: int = 0) -> Decision:
-    """Decide what to do about the Lease.
+    """Return what to do about the Lease.
 
-    ``record`` is None when there is no Lease. ``mine`` is the epoch in which this GM leads, None if it does not.
-    ``silent_s`` is the time for which the record has not changed, ``highest`` the highest epoch that was ever read.
+    ``identity``: this GM's. ``record``: None: there is no Lease. ``mine``: the epoch in which this GM leads; None: it
+    does not. ``silent_s``: seconds for which the record has not changed. ``highest``: the highest epoch ever read.
     """
     if mine is not None:
         if record is None:
@@ -136,26 +145,31 @@ def decide(identity: str, record: LeaseRecord | None, mine: int | None, silent_s
 
 
 class LeadershipLostError(HalimedeError):
-    """Another GM leads, or may lead soon: all work of this leader has been stopped."""
+    """Another GM leads, or may lead soon: all work of this GM as the leader has been stopped."""
 
 
 class Leases(Protocol):
-    """The methods of the client that the elector uses."""
+    """The methods of ``KubernetesClient`` that the elector uses. All raise KubernetesApiError."""
 
     async def get(self, api: ApiResource, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
-        """Return an object."""
+        """Return an object. Raises NotFoundError."""
 
     async def create(self, api: ApiResource, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
-        """Create an object."""
+        """Create an object and return it. Raises AlreadyExistsError."""
 
     async def patch(
         self, api: ApiResource, namespace: str, name: str, body: Object, *, timeout_s: float | None = None
     ) -> Object:
-        """Merge into an object."""
+        """Merge ``body`` into an object and return it. Raises NotFoundError, StaleError."""
 
 
 class LeaderElection:
-    """Runs work while this GM leads; ``identity`` identifies this process, such as its pod's name."""
+    """A ``Leadership`` by a Lease: ``lead`` waits for it and runs work as the leader.
+
+    ``namespace`` and ``name``: of the Lease. ``identity``: this process's name in it, such as that of its pod.
+    ``duration_s``: seconds after which others may take the Lease. ``give_up_s``: seconds without a renewal after which
+    this GM stops to lead. ``retry_s``: seconds between two reads or renewals.
+    """
 
     def __init__(
         self,
@@ -175,12 +189,16 @@ class LeaderElection:
         self._duration_s = duration_s
         self._give_up_s = give_up_s
         self._retry_s = retry_s
+        #: the epoch in which this GM leads; None: it does not
         self._mine: int | None = None
+        #: the Lease as last read, and when its record changed last, by the event loop's time
         self._record: LeaseRecord | None = None
         self._changed_at = 0.0
+        #: the highest epoch ever read
         self._highest = 0
+        #: the event loop's time until which no other GM can lead
         self._deadline = 0.0
-        #: why this GM cannot try to lead; empty when another GM leads, or when there is no problem
+        #: why this GM cannot try to lead; empty: it leads, another GM does, or there is no problem
         self.trouble = ""
         self._troubled_at = 0.0
         self._writing = asyncio.Lock()
@@ -192,7 +210,7 @@ class LeaderElection:
 
     @property
     def uid(self) -> str:
-        """The uid of the Lease."""
+        """The uid of the Lease; empty: it was not read yet."""
         return self._record.uid if self._record else ""
 
     @property
@@ -202,14 +220,15 @@ class LeaderElection:
 
     @property
     def troubled_s(self) -> float:
-        """Seconds for which this GM has not been able to try to lead."""
+        """Seconds for which this GM has not been able to try to lead; 0: it is able to."""
         return asyncio.get_running_loop().time() - self._troubled_at if self.trouble else 0.0
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait until this GM leads, then run ``work`` to its end.
+        """Wait until this GM leads, however long that takes, then run ``work`` to its end, and release the Lease.
 
         When leadership is lost, ``work`` is cancelled and LeadershipLostError raised: call again to be a candidate
-        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is released.
+        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is released. An
+        error of ``work`` is raised.
         """
         await self._begin()
         working = asyncio.ensure_future(work())
@@ -226,9 +245,9 @@ class LeaderElection:
         await working
 
     async def overtake(self, epoch: int) -> bool:
-        """Raise this GM's epoch above ``epoch`` if the Lease confirms that it still leads; else return False.
+        """Raise this GM's epoch above ``epoch`` if the Lease confirms that it leads; return whether it is above now.
 
-        A node that follows a higher epoch follows a newer leader, unless the Lease shows that there is none.
+        A node with a higher epoch follows a newer leader, unless the Lease shows that there is none.
         """
         if epoch >= MAX_EPOCH:
             return False
@@ -250,6 +269,7 @@ class LeaderElection:
     # --- beginning, going on, ending --------------------------------------------------------------------------
 
     async def _begin(self) -> None:
+        """Try to take the Lease until that succeeds."""
         logged = ""
         while True:
             try:
@@ -272,6 +292,7 @@ class LeaderElection:
             await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _try_to_begin(self) -> bool:
+        """Read the Lease, and take it if that is allowed; return whether this GM leads. Raises KubernetesApiError."""
         record = await self._read_lease()
         silent_s = asyncio.get_running_loop().time() - self._changed_at
         decision = decide(self.identity, record, None, silent_s, self._highest)
@@ -285,7 +306,7 @@ class LeaderElection:
         return True
 
     async def _keep(self) -> str:
-        """Renew until that fails for too long; return the reason."""
+        """Renew the Lease until that fails for too long; return why leadership is lost."""
         why, lost = "the Lease could not be renewed in time", ""
         try:
             async with asyncio.timeout_at(self._deadline) as deadline:
@@ -305,7 +326,10 @@ class LeaderElection:
         return lost
 
     async def _write_epoch(self, mine: int, epoch: int) -> str:
-        """Write the Lease once, ``mine`` being the epoch until now; return why leadership is lost, empty if held."""
+        """Write the Lease with an epoch (``mine``: that until now); return why leadership is lost, empty: it is not.
+
+        Raises KubernetesApiError.
+        """
         try:
             await self._write(self._record, epoch)
         except (StaleError, NotFoundError):
@@ -317,7 +341,7 @@ class LeaderElection:
         return ""
 
     async def _release(self) -> None:
-        """Release the Lease if this GM still leads. The epoch stays in it, and the next leader raises it."""
+        """Release the Lease if this GM still leads, so that another one need not wait. The epoch stays in it."""
         if not self.leading or self._record is None or self._mine is None:
             self._mine = None
             return
@@ -334,6 +358,7 @@ class LeaderElection:
             log.info("leadership released", lease=self.name, identity=self.identity)
 
     async def _empty(self, record: LeaseRecord) -> None:
+        """Write into the Lease that nobody holds it. Raises StaleError if it was changed since ``record``."""
         body = self._body(record, self._highest)
         body["spec"]["holderIdentity"] = ""
         self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
@@ -341,6 +366,7 @@ class LeaderElection:
     # --- the Lease itself -------------------------------------------------------------------------------------
 
     async def _read_lease(self) -> LeaseRecord | None:
+        """Read the Lease; None: there is none. Raises KubernetesApiError."""
         try:
             self._observe(await self._client.get(LEASES, self.namespace, self.name, timeout_s=CALL))
         except NotFoundError:
@@ -348,6 +374,7 @@ class LeaderElection:
         return self._record
 
     def _observe(self, lease: Object) -> None:
+        """Record a Lease as it was read or written."""
         record = LeaseRecord.of(lease)
         if self._record is None or record.sign != self._record.sign or record.uid != self._record.uid:
             self._changed_at = asyncio.get_running_loop().time()
@@ -355,7 +382,7 @@ class LeaderElection:
         self._highest = max(self._highest, record.epoch)
 
     async def _write(self, record: LeaseRecord | None, epoch: int) -> None:
-        """Take or renew the Lease in that epoch, if it has not changed since it was read."""
+        """Take or renew the Lease in an epoch. Raises StaleError or AlreadyExistsError if it was changed meanwhile."""
         began = asyncio.get_running_loop().time()
         body = self._body(record, epoch)
         if record is None:
@@ -370,6 +397,7 @@ class LeaderElection:
         self._deadline = began + self._give_up_s
 
     def _body(self, record: LeaseRecord | None, epoch: int) -> dict[str, Any]:
+        """Return what to write into the Lease, if it is still as in ``record``."""
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {
             "holderIdentity": self.identity,
@@ -384,7 +412,7 @@ class LeaderElection:
 
 
 async def _stop(task: asyncio.Future[Any]) -> bool:
-    """Cancel a task and wait, for a limited time, until it has ended; return whether it has."""
+    """Cancel a task and wait at most 15 s until it has ended; return whether it has."""
     if task.done():
         return True
     task.cancel()

@@ -1,7 +1,7 @@
-"""Reads the events of single pods: a volume that cannot be mounted, for example, is in no field of a pod's status.
+"""Reads the warnings about single pods (``PodWarnings``) from Kubernetes' events.
 
-It is alone because a watch of all events of a cluster would need much memory: only pods that have been starting for
-long are looked up, each at most every few seconds.
+For example, a volume that cannot be mounted is in no field of a pod's status. A watch of all events of a cluster would
+need much memory: only pods that have been starting for long are looked up, each at most every 8 s.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from services.gm.cluster.kubernetes.api_paths import EVENTS, Object
 from services.gm.cluster.kubernetes.client import KubernetesApiError, KubernetesClient
 
 log = structlog.get_logger()
-#: seconds for which an answer is used, pods whose answers are kept, and pods that are looked up at one time
+#: seconds for which an answer is used, most pods whose answers are kept, and most pods that one call looks up
 FRESH_S, MAX_CACHED, AT_ONCE = 8.0, 1000, 4
 
 
 class PodWarnings:
-    """The last warning about each pod, by its uid: its reason and its message."""
+    """The last warning about each pod that was asked for, from the API or a cache."""
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
         self._cached: dict[str, tuple[float, tuple[str, str] | None]] = {}
 
     async def get(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
-        """Return the last warning about each pod that has one. What cannot be read is left out."""
+        """Return (reason, message) of the last warning about pods, by their uids, of those with one.
+
+        Answers may be some seconds old; a pod whose events could not be read, or have not been looked up, is left out.
+        """
         now = asyncio.get_running_loop().time()
         read_at = {uid: self._cached.get(uid, (-FRESH_S, None))[0] for uid in sorted(uids)}
         stale = [uid for uid in read_at if now - read_at[uid] >= FRESH_S]
@@ -42,6 +45,7 @@ class PodWarnings:
         return {uid: warning for uid in uids if (warning := self._cached.get(uid, (0.0, None))[1])}
 
     async def _last(self, namespace: str, uid: str) -> tuple[str, str] | None:
+        """Read the last warning about a pod; None: there is none. Raises KubernetesApiError."""
         fields = f"involvedObject.uid={uid},type=Warning"
         last: Object = {}
         async for events, _ in self._client.pages(EVENTS, namespace=namespace, fields=fields):

@@ -6,50 +6,33 @@ import asyncio
 import copy
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
+from services.gm.cluster.kubernetes import client
 from services.gm.cluster.kubernetes.api_paths import OPENED, ApiResource, Object
-from services.gm.cluster.kubernetes.client import (
-    AlreadyExistsError,
-    GoneError,
-    KubernetesApiError,
-    NotFoundError,
-    StaleError,
-    UnavailableError,
-)
-
-
-def merge(old: Object, patch: Object) -> Object:
-    new = dict(old)
-    patch = copy.deepcopy(patch)
-    for field, value in patch.items():
-        if value is None:
-            new.pop(field, None)
-        else:
-            known = new.get(field)
-            mine = known if isinstance(known, dict) else {}
-            new[field] = merge(mine, value) if isinstance(value, dict) else value
-    return new
+from tests.kubernetes.double.patches import merge
 
 
 class Shelf:
-    """``delay_s``: how long each call takes; ``down``: calls fail; ``hangs``: calls never end."""
+    """``delay_s``: how long each call takes; ``down``: calls fail; ``hangs``: calls never end.
+
+    ``late_s``: how long after a patch was applied its answer comes.
+    """
 
     def __init__(self) -> None:
         self.version = 100
         self.objects: dict[tuple[str, str], Object] = {}
         self.log: list[tuple[int, str, Object]] = []
         self.oldest = 0
-        self.delay_s = 0.0
+        self.delay_s = self.late_s = 0.0
         self.down = self.hangs = False
         #: errors for the calls to come, first one first
-        self.errors: list[KubernetesApiError] = []
+        self.errors: list[client.KubernetesApiError] = []
         #: what each call was
         self.calls: list[str] = []
         self.news = asyncio.Event()
         #: watches end at once, say nothing for ever, break after each event
         self.ends = self.silent = self.breaks = False
-
-    # --- what users do ----------------------------------------------------------------------------------------
 
     def put(self, name: str, **fields: object) -> Object:
         body = self.objects.get(("default", name)) or {
@@ -65,44 +48,30 @@ class Shelf:
         """No watch from before now is served any more."""
         self.oldest = self.version
 
-    # --- Leases -----------------------------------------------------------------------------------------------
-
     async def get(self, api: ApiResource, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
         await self._call("get", timeout_s)
         if (namespace, name) not in self.objects:
-            raise NotFoundError("get", 404, "there is none")
+            raise client.NotFoundError("get", 404, "there is none")
         return copy.deepcopy(self.objects[namespace, name])
 
-    async def create(
-        self, api: ApiResource, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
-    ) -> Object:
-        await self._call("create", timeout_s)
+    async def create(self, api: ApiResource, namespace: str, body: Object, **options: Any) -> Object:
+        await self._call("create", options.get("timeout_s"))
         if (namespace, body["metadata"]["name"]) in self.objects:
-            raise AlreadyExistsError("create", 409, "there is one")
+            raise client.AlreadyExistsError("create", 409, "there is one")
         body = merge(copy.deepcopy(body), {"metadata": {"uid": str(uuid.uuid4()), "namespace": namespace}})
         return self._keep("ADDED", body)
 
-    async def patch(
-        self,
-        api: ApiResource,
-        namespace: str,
-        name: str,
-        body: Object,
-        *,
-        subresource: str = "",
-        strict: bool = False,
-        timeout_s: float | None = None,
-    ) -> Object:
-        await self._call("patch", timeout_s)
+    async def patch(self, api: ApiResource, namespace: str, name: str, body: Object, **options: Any) -> Object:
+        await self._call("patch", options.get("timeout_s"))
         if (namespace, name) not in self.objects:
-            raise NotFoundError("patch", 404, "there is none")
+            raise client.NotFoundError("patch", 404, "there is none")
         old = self.objects[namespace, name]
         for field in ("resourceVersion", "uid"):
             if body.get("metadata", {}).get(field, old["metadata"][field]) != old["metadata"][field]:
-                raise StaleError("patch", 409, f"another {field}")
-        return self._keep("MODIFIED", merge(old, body))
-
-    # --- informers --------------------------------------------------------------------------------------------
+                raise client.StaleError("patch", 409, f"another {field}")
+        answer = self._keep("MODIFIED", merge(old, body))
+        await asyncio.sleep(self.late_s)
+        return answer
 
     async def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
         await self._call("list", None)
@@ -120,32 +89,30 @@ class Shelf:
             return
         while True:
             if at < self.oldest:
-                raise GoneError("watch", 410, "too old resource version")
+                raise client.GoneError("watch", 410, "too old resource version")
             self.news.clear()
             for number, kind, body in [] if self.silent else list(self.log):
                 if number > at:
                     at = number
                     yield kind, copy.deepcopy(body)
                     if self.breaks:
-                        raise UnavailableError("watch", 0, "broken")
+                        raise client.UnavailableError("watch", 0, "broken")
             try:
                 async with asyncio.timeout_at(ends):
                     await self.news.wait()
             except TimeoutError:
                 if self.silent:
-                    raise UnavailableError("watch", 0, "silent") from None
+                    raise client.UnavailableError("watch", 0, "silent") from None
                 return
-
-    # --- within -----------------------------------------------------------------------------------------------
 
     async def _call(self, what: str, timeout_s: float | None) -> None:
         self.calls.append(what)
         if self.hangs:
             await asyncio.sleep(timeout_s or 10.0)
-            raise UnavailableError(what, 0, "it does not answer in time")
+            raise client.UnavailableError(what, 0, "it does not answer in time")
         await asyncio.sleep(self.delay_s)
         if self.down:
-            raise UnavailableError(what, 0, "it is down")
+            raise client.UnavailableError(what, 0, "it is down")
         if self.errors:
             raise self.errors.pop(0)
 

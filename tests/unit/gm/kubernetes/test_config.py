@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from services.gm.cluster.kubernetes import client
 from services.gm.cluster.kubernetes.client import load_configuration, own_namespace
+from tests.kubernetes.kubeconfig import Config, write
 
 
 @pytest.fixture(autouse=True)
@@ -20,16 +20,8 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def kubeconfig(path: Path, server: str = "https://k.example.com:6443") -> Path:
-    body = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": {"token": "t0ken"}}],
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body))
+    write(path, Config(url=server, token="t0ken"))
     return path
 
 
@@ -55,8 +47,7 @@ async def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytes
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(f"{loader}SERVICE_{name}_FILENAME", str(tmp_path / name))
     found = await load_configuration()
-    assert found.host == "https://10.0.0.1:443"
-    assert found.api_key == {"BearerToken": "bearer t0ken"}
+    assert (found.host, found.api_key) == ("https://10.0.0.1:443", {"BearerToken": "bearer t0ken"})
     (tmp_path / "TOKEN").unlink()
     with pytest.raises(InvalidFieldError, match=r"KUBERNETES_SERVICE_HOST.*no usable service account"):
         await load_configuration()

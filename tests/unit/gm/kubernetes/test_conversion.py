@@ -8,38 +8,23 @@ import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
 from halimede.names import Key
-from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, LEASES, NODES, PODS, ApiResource, resources
+from services.gm.cluster.kubernetes import conversion
+from services.gm.cluster.kubernetes.api_paths import LEASES, NODES, PODS, ApiResource
 from services.gm.cluster.kubernetes.cluster import reports_of
-from services.gm.cluster.kubernetes.conversion import (
-    custom,
-    finalizer_patch,
-    registered_node,
-    service_of,
-    service_of_pod,
-    status_patch,
-    trim_pod,
-)
+from services.gm.cluster.kubernetes.conversion import custom, finalizer_patch, status_patch, trim_pod
 from services.gm.cluster.port import RegisteredNode
-from tests.unit.gm.kubernetes.shelf import merge
+from tests.integration import gm_world
+from tests.kubernetes.double.patches import merge
+from tests.unit.gm.kubernetes.test_owned_objects import OWNER
 
 MODELS = ApiResource("sedna.io/v1alpha1", "Model", "models")
 
 
 def model(**metadata: object) -> dict:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {
-            "name": "m",
-            "namespace": "shop",
-            "uid": "u1",
-            "resourceVersion": "12",
-            "generation": 3,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            **metadata,
-        },
-        "spec": {"url": "/models/m.onnx", "format": "onnx"},
-    }
+    body = gm_world.model("m")
+    body["metadata"] |= {"namespace": "shop", "uid": "u1", "resourceVersion": "12", "generation": 3}
+    body["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
+    return body
 
 
 def test_paths_are_the_apis() -> None:
@@ -50,15 +35,6 @@ def test_paths_are_the_apis() -> None:
     assert LEASES.path("x", "a/../b") == "/apis/coordination.k8s.io/v1/namespaces/x/leases/a%2F..%2Fb"
 
 
-def test_all_registered_kinds_are_watched() -> None:
-    assert {(api.version, api.plural) for api in resources()} >= {
-        ("sedna.io/v1alpha1", "jointinferenceservices"),
-        ("neptune.io/v1alpha1", "jointinferenceservices"),
-        ("sedna.io/v1alpha1", "models"),
-        ("sedna.io/v1alpha1", "datasets"),
-    }
-
-
 def test_a_resource_is_read_without_what_only_its_writers_need() -> None:
     body = model(
         managedFields=[{"manager": "kubectl"}],
@@ -66,21 +42,18 @@ def test_a_resource_is_read_without_what_only_its_writers_need() -> None:
         finalizers=["halimede.io/nodes"],
     )
     read = custom(MODELS, {**body, "status": {"phase": "Ready", "surprise": 1}})
-    assert read.stored is not None
     assert read.stored.resource.body["metadata"].keys().isdisjoint({"managedFields"})
     assert read.stored.resource.body["metadata"]["annotations"] == {"mine": "x"}
     assert "status" not in read.stored.resource.body
-    assert read.stored.status == Status(phase="Ready")
-    assert read.written == {"phase", "surprise"}
-    assert read.key == Key("models", "shop", "m")
-    assert read.has_finalizer
-    assert read.stored.has_finalizer
+    assert (read.stored.status, read.written) == (Status(phase="Ready"), {"phase", "surprise"})
+    assert (read.key, read.has_finalizer, read.stored.has_finalizer) == (Key("models", "shop", "m"), True, True)
 
 
-def test_a_resource_that_cannot_be_read_says_which_field_is_to_blame() -> None:
-    read = custom(MODELS, {**model(), "spec": {"url": 5, "format": "onnx"}})
+def test_a_resource_that_cannot_be_read_says_which_fields_are_to_blame() -> None:
+    read = custom(MODELS, {**model(), "spec": {"url": "ftp://x/m.onnx", "format": "onnx", "targetVersion": "9"}})
     assert read.stored is None
-    assert read.problem.startswith("spec.url: 5 is not accepted")
+    assert read.problem.startswith("spec.url: 'ftp://x/m.onnx' is not accepted")
+    assert "spec.targetVersion" in read.problem
     assert (read.uid, read.version, read.generation) == ("u1", "12", 3)
 
 
@@ -96,7 +69,6 @@ def test_a_resource_that_its_workers_would_not_start_with_says_so_unless_it_is_b
 
 def test_a_status_that_nobody_here_wrote_is_none_and_is_replaced_as_a_whole() -> None:
     read = custom(MODELS, {**model(), "status": {"phase": 5, "old": {"a": 1}}})
-    assert read.stored is not None
     assert read.stored.status is None
     patch = status_patch(Status(phase="Ready"), "12", read.written)
     assert patch["metadata"] == {"resourceVersion": "12"}
@@ -121,9 +93,8 @@ def test_a_status_comes_back_as_it_was_written_and_holds_no_nulls_or_empty_times
 
 def test_finalizers_are_changed_on_the_very_object_that_was_seen() -> None:
     read = custom(MODELS, model(finalizers=["other/one", "halimede.io/nodes"]))
-    assert finalizer_patch(read, ["other/one"]) == {
-        "metadata": {"resourceVersion": "12", "uid": "u1", "finalizers": ["other/one"]}
-    }
+    metadata = {"resourceVersion": "12", "uid": "u1", "finalizers": ["other/one"]}
+    assert finalizer_patch(read, ["other/one"]) == {"metadata": metadata}
     assert finalizer_patch(read, [])["metadata"]["finalizers"] is None
 
 
@@ -146,26 +117,21 @@ def test_a_pod_is_cut_down_to_what_tells_how_it_fares() -> None:
 
 
 def test_an_object_belongs_to_its_controller_a_pod_to_the_service_of_its_labels() -> None:
-    owner = {
-        "apiVersion": "neptune.io/v1alpha1",
-        "kind": "JointInferenceService",
-        "name": "helmet",
-        "uid": "u",
-        "controller": True,
-    }
+    owner = {**OWNER, "apiVersion": "neptune.io/v1alpha1"}
     key = Key("jointinferenceservices", "shop", "helmet")
     metadata = {"namespace": "shop", "name": "x"}
-    assert service_of({"metadata": {**metadata, "ownerReferences": [owner]}}) == (key, "u")
-    assert service_of({"metadata": {**metadata, "ownerReferences": [{**owner, "controller": False}]}}) is None
+    assert conversion.service_of({"metadata": {**metadata, "ownerReferences": [owner]}}) == (key, "u")
+    assert (
+        conversion.service_of({"metadata": {**metadata, "ownerReferences": [{**owner, "controller": False}]}}) is None
+    )
     replica_set = {**owner, "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "helmet-1", "uid": "r"}
     labels = {"jointinferenceservice.sedna.io/name": "helmet", "jointinferenceservice.sedna.io/uid": "u"}
     pod = {"metadata": {**metadata, "ownerReferences": [replica_set], "labels": labels}}
-    assert service_of(pod) is None
-    assert service_of_pod(pod) == (key, "u")
-    assert service_of_pod({"metadata": {**metadata, "ownerReferences": [replica_set]}}) is None
-    assert service_of_pod({"metadata": {**metadata, "labels": labels}}) is None
-    assert service_of_pod({"metadata": {**metadata, "ownerReferences": [owner], "labels": labels}}) is None
-    assert DEPLOYMENTS.kind == "Deployment"
+    assert conversion.service_of(pod) is None
+    assert conversion.service_of_pod(pod) == (key, "u")
+    assert conversion.service_of_pod({"metadata": {**metadata, "ownerReferences": [replica_set]}}) is None
+    assert conversion.service_of_pod({"metadata": {**metadata, "labels": labels}}) is None
+    assert conversion.service_of_pod({"metadata": {**metadata, "ownerReferences": [owner], "labels": labels}}) is None
 
 
 def test_reports_are_what_a_status_says_of_nodes_that_have_said_something() -> None:
@@ -190,19 +156,9 @@ def test_reports_are_what_a_status_says_of_nodes_that_have_said_something() -> N
     assert {(report.status.uid, report.status.observed_generation) for report in reports.values()} == {("u1", 3)}
 
 
-def test_a_resource_that_cannot_be_read_names_all_its_fields() -> None:
-    spec = {"url": "ftp://x/m.onnx", "format": "onnx", "targetVersion": "9"}
-    metadata = {"name": "m", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": 1}
-    body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": metadata, "spec": spec}
-    found = custom(ApiResource("sedna.io/v1alpha1", "Model", "models"), body)
-    assert found.stored is None
-    assert "spec.url" in found.problem
-    assert "spec.targetVersion" in found.problem
-
-
 def test_a_node_is_ready_until_its_condition_says_otherwise() -> None:
     def node(*conditions: dict[str, Any]) -> RegisteredNode:
-        return registered_node({"metadata": {"name": "n"}, "status": {"conditions": list(conditions)}})
+        return conversion.registered_node({"metadata": {"name": "n"}, "status": {"conditions": list(conditions)}})
 
     assert node() == node({"type": "Ready", "status": "True", "reason": "KubeletReady"}) == RegisteredNode({}, "")
     assert node({"type": "MemoryPressure", "status": "True"}).unready == ""

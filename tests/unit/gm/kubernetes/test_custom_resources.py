@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,15 +18,14 @@ from services.gm.cluster.kubernetes.conversion import Custom
 from services.gm.cluster.kubernetes.custom_resources import CustomResources
 from services.gm.cluster.port import ConflictError, NotAcceptedError, StoredResource
 from tests.integration.gm_world import SERVICES, service
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.gm.kubernetes.shelf import Shelf
+
+pytestmark = pytest.mark.simulated
+
 
 SEDNA, NEPTUNE = "sedna.io/v1alpha1", "neptune.io/v1alpha1"
 KEY = Key(SERVICES, "default", "helmet")
-
-
-class Leader:
-    leading = True
 
 
 class Resources:
@@ -34,7 +35,8 @@ class Resources:
         self.shelves = {SEDNA: Shelf(), NEPTUNE: Shelf()}
         self.announced: list[Key] = []
         self.told: list[tuple[str, str]] = []
-        self.customs = CustomResources(self, Leader(), self.announced.append, self._tell)  # type: ignore[arg-type]
+        leader: Any = SimpleNamespace(leading=True)
+        self.customs = CustomResources(self, leader, self.announced.append, self._tell)  # type: ignore[arg-type]
 
     def _tell(self, reason: str, of: Custom, message: str) -> None:
         self.told.append((reason, of.uid))
@@ -71,14 +73,15 @@ async def resources(made: Resources, *groups: str) -> AsyncIterator[CustomResour
 
 
 def stored(customs: CustomResources) -> StoredResource:
-    found = customs.claims.get(KEY)
-    assert found is not None
-    return found
+    return customs.claims.get(KEY)
 
 
-@simulated
-async def test_what_cannot_be_read_has_its_name_nevertheless() -> None:
-    r = Resources()
+@pytest.fixture
+def r() -> Resources:
+    return Resources()
+
+
+async def test_what_cannot_be_read_has_its_name_nevertheless(r: Resources) -> None:
     younger = r.put(NEPTUNE, "05", edgeWorker=None)["metadata"]["uid"]
     older = r.put(SEDNA, "01", edgeWorker=5)["metadata"]["uid"]
     async with resources(r, SEDNA, NEPTUNE) as customs:
@@ -94,9 +97,7 @@ async def test_what_cannot_be_read_has_its_name_nevertheless() -> None:
         assert stored(customs).uid == older
 
 
-@simulated
-async def test_whoever_waits_behind_what_cannot_be_read_is_told_so_and_takes_over_when_it_goes() -> None:
-    r = Resources()
+async def test_whoever_waits_behind_what_cannot_be_read_is_told_so_and_takes_over_when_it_goes(r: Resources) -> None:
     older = r.put(NEPTUNE, "01", edgeWorker=5)["metadata"]["uid"]
     younger = r.put(SEDNA, "05")["metadata"]["uid"]
     async with resources(r, SEDNA, NEPTUNE) as customs:
@@ -111,9 +112,7 @@ async def test_whoever_waits_behind_what_cannot_be_read_is_told_so_and_takes_ove
         assert KEY in r.announced
 
 
-@simulated
-async def test_one_that_becomes_unreadable_keeps_its_name() -> None:
-    r = Resources()
+async def test_one_that_becomes_unreadable_keeps_its_name(r: Resources) -> None:
     older = r.put(SEDNA, "01")["metadata"]["uid"]
     async with resources(r, SEDNA) as customs:
         assert stored(customs).uid == older
@@ -134,9 +133,7 @@ async def tries(customs: CustomResources, seconds: float) -> None:
         await asyncio.sleep(0.1)
 
 
-@simulated
-async def test_what_is_ahead_of_its_watch_is_tried_less_and_less_often_until_the_watch_has_caught_up() -> None:
-    r = Resources()
+async def test_what_is_ahead_of_its_watch_is_tried_ever_less_often_until_the_watch_has_caught_up(r: Resources) -> None:
     r.put(SEDNA, "01")
     shelf = r.shelves[SEDNA]
     async with resources(r, SEDNA) as customs:
@@ -153,9 +150,7 @@ async def test_what_is_ahead_of_its_watch_is_tried_less_and_less_often_until_the
         assert len(customs._pauses) == 0
 
 
-@simulated
-async def test_others_are_not_held_up_and_a_success_ends_the_pause() -> None:
-    r = Resources()
+async def test_others_are_not_held_up_and_a_success_ends_the_pause(r: Resources) -> None:
     r.put(SEDNA, "01")
     shelf = r.shelves[SEDNA]
     async with resources(r, SEDNA) as customs:
@@ -171,9 +166,7 @@ async def test_others_are_not_held_up_and_a_success_ends_the_pause() -> None:
         assert len(pauses) == 0
 
 
-@simulated
-async def test_what_may_not_be_written_is_said_of_the_resource() -> None:
-    r = Resources()
+async def test_what_may_not_be_written_is_said_of_the_resource(r: Resources) -> None:
     r.put(SEDNA, "01")
     async with resources(r, SEDNA) as customs:
         await asyncio.sleep(1)  # it watches by then

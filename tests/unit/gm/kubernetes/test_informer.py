@@ -12,8 +12,10 @@ import pytest
 from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, Object
 from services.gm.cluster.kubernetes.client import ForbiddenError, GoneError, NotFoundError, UnavailableError
 from services.gm.cluster.kubernetes.informer import LAST_PAUSE, CachedObject, Informer
-from tests.simulated import eventually, simulate, simulated
+from tests.simulated import eventually, simulate
 from tests.unit.gm.kubernetes.shelf import Shelf
+
+pytestmark = pytest.mark.simulated
 
 
 class Heard:
@@ -24,16 +26,17 @@ class Heard:
 
     def __call__(self, old: CachedObject[Object] | None, new: CachedObject[Object] | None, ours: bool) -> None:
         of = new or old
-        assert of is not None
         sign = "+" if old is None else "-" if new is None else "~"
         self.told.append(f"{sign}{of.name}{'!' if ours else ''}")
 
 
 @contextlib.asynccontextmanager
-async def informer(shelf: Shelf, heard: Heard | None = None) -> AsyncIterator[Informer[Object]]:
+async def informer(shelf: Shelf, heard: Heard | None = None, *, synced: bool = True) -> AsyncIterator[Informer[Object]]:
     made = Informer(shelf, DEPLOYMENTS, lambda body: body, heard or Heard())
     task = asyncio.create_task(made.run())
     try:
+        if synced:
+            await made.synced.wait()
         yield made
     finally:
         task.cancel()
@@ -46,13 +49,15 @@ def same(made: Informer[Object], shelf: Shelf) -> bool:
     return {item.name: item.version for item in made} == there
 
 
-@simulated
-async def test_everything_is_listed_page_by_page_then_followed() -> None:
-    shelf, heard = Shelf(), Heard()
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+async def test_everything_is_listed_page_by_page_then_followed(shelf: Shelf, heard: Heard) -> None:
     for name in ("a", "b", "c"):
         shelf.put(name)
     async with informer(shelf, heard) as made:
-        await made.synced.wait()
         assert sorted(heard.told) == ["+a", "+b", "+c"]
         heard.told.clear()
         shelf.put("d")
@@ -60,15 +65,11 @@ async def test_everything_is_listed_page_by_page_then_followed() -> None:
         shelf.drop("b")
         await eventually(lambda: same(made, shelf))
         assert heard.told == ["+d", "~a", "-b"]
-        assert made.get("default", "a").value["kind"] == "Deployment"
-        assert made.lists == 1
+        assert (made.get("default", "a").value["kind"], made.lists) == ("Deployment", 1)
 
 
-@simulated
-async def test_a_watch_that_ends_quietly_goes_on_where_it_was() -> None:
-    shelf = Shelf()
+async def test_a_watch_that_ends_quietly_goes_on_where_it_was(shelf: Shelf) -> None:
     async with informer(shelf) as made:
-        await made.synced.wait()
         shelf.put("a")
         await asyncio.sleep(600)
         assert len([call for call in shelf.calls if call.startswith("watch")]) < 15
@@ -78,23 +79,17 @@ async def test_a_watch_that_ends_quietly_goes_on_where_it_was() -> None:
         assert not made.trouble
 
 
-@simulated
-async def test_a_watch_that_works_again_is_no_trouble_even_if_nothing_happens() -> None:
-    shelf = Shelf()
+async def test_a_watch_that_works_again_is_no_trouble_even_if_nothing_happens(shelf: Shelf) -> None:
     async with informer(shelf) as made:
-        await made.synced.wait()
         shelf.errors = [UnavailableError("watch", 500, "broken")] * 4
         await eventually(lambda: made.trouble, timeout_s=80.0)
         await eventually(lambda: not made.trouble, timeout_s=20.0)
         assert made.lists == 1
 
 
-@simulated
-async def test_watches_that_end_at_once_are_not_begun_again_at_once() -> None:
-    shelf = Shelf()
+async def test_watches_that_end_at_once_are_not_begun_again_at_once(shelf: Shelf) -> None:
     shelf.ends = True
     async with informer(shelf) as made:
-        await made.synced.wait()
         await asyncio.sleep(120)
         assert len(shelf.calls) < 40
         shelf.ends = False
@@ -102,12 +97,9 @@ async def test_watches_that_end_at_once_are_not_begun_again_at_once() -> None:
         await eventually(lambda: same(made, shelf), timeout_s=LAST_PAUSE + 1)
 
 
-@simulated
-async def test_a_watch_that_breaks_after_each_event_loses_none() -> None:
-    shelf, heard = Shelf(), Heard()
+async def test_a_watch_that_breaks_after_each_event_loses_none(shelf: Shelf, heard: Heard) -> None:
     shelf.breaks = True
     async with informer(shelf, heard) as made:
-        await made.synced.wait()
         for number in range(20):
             shelf.put(f"n{number}")
         shelf.drop("n3")
@@ -116,13 +108,12 @@ async def test_a_watch_that_breaks_after_each_event_loses_none() -> None:
         assert made.lists == 1
 
 
-@simulated
-async def test_a_version_that_is_too_old_means_a_new_list_and_only_differences_are_told() -> None:
-    shelf, heard = Shelf(), Heard()
+async def test_a_version_that_is_too_old_means_a_new_list_and_only_differences_are_told(
+    shelf: Shelf, heard: Heard
+) -> None:
     for name in ("kept", "edited", "dropped", "replaced"):
         shelf.put(name)
     async with informer(shelf, heard) as made:
-        await made.synced.wait()
         heard.told.clear()
         shelf.errors.append(UnavailableError("watch", 0, "cut"))
         shelf.down = True
@@ -150,55 +141,45 @@ async def test_a_version_that_is_too_old_means_a_new_list_and_only_differences_a
         GoneError("list", 410, "the page is too old"),
     ],
 )
-def test_a_list_that_fails_empties_nothing_and_is_tried_again_with_pauses(error: Exception) -> None:
-    async def run() -> None:
-        shelf, heard = Shelf(), Heard()
-        shelf.put("a")
-        async with informer(shelf, heard) as made:
-            await made.synced.wait()
-            shelf.put("b")
-            shelf.forget()
-            shelf.news.set()
-            shelf.errors = [error] * 5  # type: ignore[list-item]
-            before = len(shelf.calls)
-            await asyncio.sleep(1.0)
-            assert made.trouble
-            assert made.get("default", "a")
-            assert len(shelf.calls) - before < 6
-            await eventually(lambda: same(made, shelf), timeout_s=60.0)
-            assert not made.trouble
-            assert heard.told == ["+a", "+b"]
-
-    simulate(run())
+async def test_a_list_that_fails_empties_nothing_and_is_tried_again_with_pauses(
+    shelf: Shelf, heard: Heard, error: Exception
+) -> None:
+    shelf.put("a")
+    async with informer(shelf, heard) as made:
+        shelf.put("b")
+        shelf.forget()
+        shelf.news.set()
+        shelf.errors = [error] * 5  # type: ignore[list-item]
+        before = len(shelf.calls)
+        await asyncio.sleep(1.0)
+        assert made.trouble
+        assert made.get("default", "a")
+        assert len(shelf.calls) - before < 6
+        await eventually(lambda: same(made, shelf), timeout_s=60.0)
+        assert not made.trouble
+        assert heard.told == ["+a", "+b"]
 
 
-@simulated
-async def test_the_pauses_grow_to_ten_seconds_and_no_further() -> None:
-    shelf = Shelf()
+async def test_the_pauses_grow_to_ten_seconds_and_no_further(shelf: Shelf) -> None:
     shelf.down = True
-    async with informer(shelf) as made:
+    async with informer(shelf, synced=False) as made:
         await asyncio.sleep(3600)
         assert 360 <= len(shelf.calls) <= 760
         shelf.down = False
         await eventually(made.synced.is_set, timeout_s=LAST_PAUSE + 1)
 
 
-@simulated
-async def test_what_the_server_asks_us_to_wait_is_waited() -> None:
-    shelf = Shelf()
+async def test_what_the_server_asks_us_to_wait_is_waited(shelf: Shelf) -> None:
     shelf.errors = [UnavailableError("list", 429, "later", 25.0)]
-    async with informer(shelf) as made:
+    async with informer(shelf, synced=False) as made:
         await asyncio.sleep(24)
         assert shelf.calls == ["list"]
         await eventually(made.synced.is_set, timeout_s=2.0)
 
 
-@simulated
-async def test_our_own_write_is_seen_at_once_and_its_event_is_no_news() -> None:
-    shelf, heard = Shelf(), Heard()
+async def test_our_own_write_is_seen_at_once_and_its_event_is_no_news(shelf: Shelf, heard: Heard) -> None:
     shelf.put("a")
     async with informer(shelf, heard) as made:
-        await made.synced.wait()
         before = made.get("default", "a").version
         answer = shelf.put("a", spec={"x": 1})
         made.learn(answer, before)
@@ -208,12 +189,9 @@ async def test_our_own_write_is_seen_at_once_and_its_event_is_no_news() -> None:
         assert heard.told == ["+a", "~a!", "+b!"]
 
 
-@simulated
-async def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
-    shelf = Shelf()
+async def test_the_answer_to_a_write_does_not_undo_what_came_after_it(shelf: Shelf) -> None:
     shelf.put("a")
     async with informer(shelf) as made:
-        await made.synced.wait()
         before = made.get("default", "a").version
         answer = shelf.put("a", spec={"x": 1})
         shelf.put("a", spec={"x": 2})
@@ -225,12 +203,9 @@ async def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
         assert same(made, shelf)
 
 
-@simulated
-async def test_what_is_known_to_be_gone_does_not_come_back_by_a_watch_that_lags() -> None:
-    shelf, heard = Shelf(), Heard()
+async def test_what_is_known_to_be_gone_does_not_come_back_by_a_watch_that_lags(shelf: Shelf, heard: Heard) -> None:
     shelf.put("a")
     async with informer(shelf, heard) as made:
-        await made.synced.wait()
         item = made.get("default", "a")
         shelf.put("a", spec={"x": 1})
         made.mark_deleted("default", "a", item.uid)
@@ -242,12 +217,9 @@ async def test_what_is_known_to_be_gone_does_not_come_back_by_a_watch_that_lags(
         assert heard.told == ["+a", "-a", "+a"], "a new one of that name has a uid of its own"
 
 
-@simulated
-async def test_what_is_not_selected_any_more_may_come_back_with_its_uid() -> None:
-    shelf, heard = Shelf(), Heard()
+async def test_what_is_not_selected_any_more_may_come_back_with_its_uid(shelf: Shelf, heard: Heard) -> None:
     shelf.put("a")
     async with informer(shelf, heard) as made:
-        await made.synced.wait()
         body = shelf.objects["default", "a"]
         shelf.drop("a")
         await asyncio.sleep(1)
@@ -271,7 +243,7 @@ def test_after_any_faults_it_holds_what_there_is_and_has_told_how_it_came_to_tha
                 assert new.name not in told
                 told[new.name] = new.version
 
-        async with informer(shelf, changed) as made:  # type: ignore[arg-type]
+        async with informer(shelf, changed, synced=False) as made:  # type: ignore[arg-type]
             for _ in range(300):
                 name = f"n{chance.randrange(5)}"
                 there = ("default", name) in shelf.objects

@@ -17,16 +17,14 @@ from services.gm.cluster.kubernetes.client import ForbiddenError, RefusedObjectE
 from services.gm.cluster.kubernetes.owned_objects import OwnedObjects
 from services.gm.cluster.port import ConflictError, NotAcceptedError
 from services.gm.workloads.object_names import NAME, UID
-from tests.simulated import simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
 
+pytestmark = pytest.mark.simulated
+
 OWNER = {
-    "apiVersion": "sedna.io/v1alpha1",
-    "kind": "JointInferenceService",
-    "name": "helmet",
-    "uid": "u",
-    "controller": True,
-}
+    "apiVersion": "sedna.io/v1alpha1", "kind": "JointInferenceService",
+    "name": "helmet", "uid": "u", "controller": True,
+}  # fmt: skip
 
 
 class Mirror(Shelf):
@@ -73,7 +71,6 @@ def writes(shelf: Shelf) -> int:
     return sum(call in {"create", "patch"} for call in shelf.calls)
 
 
-@simulated
 async def test_what_the_server_makes_something_else_of_is_asked_for_once() -> None:
     shelf = Mirror()
     async with made_on(shelf) as made:
@@ -84,7 +81,6 @@ async def test_what_the_server_makes_something_else_of_is_asked_for_once() -> No
             assert writes(shelf) == expected
 
 
-@simulated
 async def test_it_is_asked_for_again_once_the_object_has_changed() -> None:
     shelf = Mirror()
     async with made_on(shelf) as made:
@@ -99,9 +95,7 @@ async def test_it_is_asked_for_again_once_the_object_has_changed() -> None:
         assert container["image"] == "a"
 
 
-@simulated
-async def test_an_object_that_is_ahead_of_its_watch_is_read_once_and_then_brought() -> None:
-    shelf = Shelf()
+async def test_an_object_that_is_ahead_of_its_watch_is_read_once_and_then_brought(shelf: Shelf) -> None:
     shelf.silent = True
     async with made_on(shelf) as made:
         await made.ensure(deployment("a"))
@@ -114,9 +108,7 @@ async def test_an_object_that_is_ahead_of_its_watch_is_read_once_and_then_brough
         assert "image': 'b'" in str(shelf.objects["default", "d"])
 
 
-@simulated
-async def test_a_conflict_is_nothing_else_when_the_object_cannot_be_read_again() -> None:
-    shelf = Shelf()
+async def test_a_conflict_is_nothing_else_when_the_object_cannot_be_read_again(shelf: Shelf) -> None:
     async with made_on(shelf) as made:
         await made.ensure(deployment("a"))
         shelf.errors = [StaleError("PATCH", 409, "changed"), ForbiddenError("GET", 403, "no right to get")]
@@ -126,20 +118,17 @@ async def test_a_conflict_is_nothing_else_when_the_object_cannot_be_read_again()
 
 
 @pytest.mark.parametrize("kind", [RefusedObjectError, ForbiddenError])
-def test_what_is_not_accepted_is_said_of_the_object_and_not_of_the_call(kind: type[RefusedObjectError]) -> None:
-    @simulated
-    async def run() -> None:
-        shelf = Shelf()
-        async with made_on(shelf) as made:
-            await asyncio.sleep(1)  # it watches by then
-            shelf.errors = [kind("POST deployments default", 422, "spec.replicas: too many")]
-            with pytest.raises(NotAcceptedError) as caught:
-                await made.ensure(deployment("a"))
-            assert str(caught.value) == "Deployment default/d: spec.replicas: too many"
-            assert isinstance(caught.value, kind)
-            assert caught.value.status == 422
-
-    run()
+async def test_what_is_not_accepted_is_said_of_the_object_and_not_of_the_call(
+    shelf: Shelf, kind: type[RefusedObjectError]
+) -> None:
+    async with made_on(shelf) as made:
+        await asyncio.sleep(1)  # it watches by then
+        shelf.errors = [kind("POST deployments default", 422, "spec.replicas: too many")]
+        with pytest.raises(NotAcceptedError) as caught:
+            await made.ensure(deployment("a"))
+        assert str(caught.value) == "Deployment default/d: spec.replicas: too many"
+        assert isinstance(caught.value, kind)
+        assert caught.value.status == 422
 
 
 def pod(name: str, namespace: str, owner: str) -> Object:
@@ -155,20 +144,20 @@ def pod(name: str, namespace: str, owner: str) -> Object:
     }
 
 
-@simulated
 async def test_pods_count_in_their_services_namespace_alone_and_if_a_deployment_made_them() -> None:
     shelf, announced = Shelf(), list[Key]()
     for body in (pod("p1", "shop", "ReplicaSet"), pod("p2", "shop", "Deployment")):
         shelf._keep("ADDED", body)
     async with made_on(shelf, PODS, announced) as made:
         announced.clear()
-        for body in (
-            pod("p1", "attacker", "ReplicaSet"),
-            pod("p3", "attacker", "ReplicaSet"),
-            pod("p4", "shop", ""),
-            pod("p5", "shop", "Job"),
-        ):
-            shelf._keep("ADDED", body)
+        foreign = (
+            ("p1", "attacker", "ReplicaSet"),
+            ("p3", "attacker", "ReplicaSet"),
+            ("p4", "shop", ""),
+            ("p5", "shop", "Job"),
+        )
+        for name, namespace, owner in foreign:
+            shelf._keep("ADDED", pod(name, namespace, owner))
         await asyncio.sleep(1)
         assert {each["metadata"]["uid"] for each in made.of("shop", "u").pods} == {"shop-p1", "shop-p2"}
         assert {key.namespace for key in announced} == {"attacker"}
@@ -177,9 +166,7 @@ async def test_pods_count_in_their_services_namespace_alone_and_if_a_deployment_
         assert len(made.of("shop", "u").pods) == 2
 
 
-@simulated
-async def test_objects_count_in_their_services_namespace_alone_and_if_it_controls_them() -> None:
-    shelf = Shelf()
+async def test_objects_count_in_their_services_namespace_alone_and_if_it_controls_them(shelf: Shelf) -> None:
     labels = {"app.kubernetes.io/managed-by": "halimede", NAME: "helmet", UID: "u"}
     copied: dict[str, Any] = {
         "theirs": {"namespace": "attacker"},

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from services.gm.cluster.kubernetes import pod_warnings
 from services.gm.cluster.kubernetes.client import KubernetesApiError
 from services.gm.cluster.kubernetes.pod_warnings import AT_ONCE, FRESH_S, PodWarnings
+
+pytestmark = pytest.mark.simulated
 
 
 class Events:
@@ -27,42 +29,23 @@ class Events:
         yield [{"reason": "FailedMount", "message": f"{namespace} {uid}", "lastTimestamp": "2026-01-01T00:00:00Z"}], "1"
 
 
-class Clock:
-    """The time of the event loop, which a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def get_running_loop(self) -> Clock:
-        return self
-
-    def time(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(pod_warnings, "asyncio", made)
-    return made
-
-
-async def test_all_late_pods_are_read_in_turn_however_seldom_one_looks(clock: Clock) -> None:
+async def test_all_late_pods_are_read_in_turn_however_seldom_one_looks() -> None:
     events, uids = Events(), [f"uid-{n}" for n in range(2 * AT_ONCE + 1)]
     warnings = PodWarnings(events)  # type: ignore[arg-type]
     for look in range(3):
-        clock.now += FRESH_S + 2  # then all earlier answers are stale
+        await asyncio.sleep(FRESH_S + 2)  # then all earlier answers are stale
         found = await warnings.get("default", uids)
         assert len(events.asked) == AT_ONCE * (look + 1)
     assert found == {uid: ("FailedMount", f"default {uid}") for uid in uids}
 
 
-async def test_an_answer_is_used_while_it_is_fresh_and_after_one_that_was_refused(clock: Clock) -> None:
+async def test_an_answer_is_used_while_it_is_fresh_and_after_one_that_was_refused() -> None:
     events = Events()
     warnings = PodWarnings(events)  # type: ignore[arg-type]
     first = await warnings.get("default", ["a"])
-    clock.now += FRESH_S - 1
+    await asyncio.sleep(FRESH_S - 1)
     assert await warnings.get("default", ["a"]) == first
     assert events.asked == ["a"]
-    clock.now, events.refuse = clock.now + FRESH_S, True
+    await asyncio.sleep(FRESH_S)
+    events.refuse = True
     assert await warnings.get("default", ["a", "b"]) == first

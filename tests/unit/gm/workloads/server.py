@@ -42,19 +42,6 @@ def normalise(body: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-def merge(target: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merge(result.get(key), value)
-    return result
-
-
 def _pod(pod: dict[str, Any]) -> None:
     _default(pod, dnsPolicy="ClusterFirst", schedulerName="default-scheduler", restartPolicy="Always")
     _default(pod, terminationGracePeriodSeconds=30, securityContext={})

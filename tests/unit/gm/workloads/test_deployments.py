@@ -7,24 +7,12 @@ from typing import Any
 
 import pytest
 
-from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.worker_service import JointInferenceController
-from services.gm.workloads.deployments import build, replicas, secret_names
+from services.gm.workloads.deployments import replicas, secret_names
 from services.gm.workloads.object_names import is_owned_by, session_secret_name
-from tests.unit.gm.workloads.world import (
-    SECRETS,
-    SETTINGS,
-    UID,
-    built,
-    known,
-    model,
-    neptune,
-    objects,
-    reasons,
-    service,
-    template,
-)  # fmt: skip
+from tests.unit.gm.workloads.builds import built, objects, reasons
+from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, neptune, service, template
 
 HPA = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 
@@ -46,9 +34,9 @@ def test_two_deployments_and_a_service_with_sednas_names_and_labels() -> None:
         assert body["metadata"]["labels"] == labels
         assert labels.items() <= body["spec"]["template"]["metadata"]["labels"].items()
         assert body["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        assert body["metadata"]["namespace"] == "default"
+        assert UID in body["spec"]["selector"]["matchLabels"].values(), "no pods of an earlier service of the name"
+        assert (body["metadata"]["namespace"], body["spec"]["replicas"]) == ("default", 1)
         assert body["metadata"]["annotations"]["halimede.io/digest"]
-        assert body["spec"]["replicas"] == 1
     network = found["Service/helmet-cloud"]
     assert network["spec"]["ports"][0]["port"] == 5000
     assert network["spec"]["selector"] == found["Deployment/helmet-deployment-cloud"]["spec"]["selector"]["matchLabels"]
@@ -79,12 +67,6 @@ def test_no_edit_changes_the_selector() -> None:
     assert selectors(built()) == selectors(built(edited))
 
 
-def test_the_selector_finds_no_pods_of_an_earlier_service_of_the_name() -> None:
-    for body in built().objects:
-        selector = body["spec"]["selector"]
-        assert UID in (selector.get("matchLabels") or selector).values()
-
-
 def test_an_autoscaler_decides_alone_how_many_there_are_and_scales_nothing_but_its_deployment() -> None:
     found = objects(built(service(cloudWorker={"hpa": HPA})))
     scaler = found["HorizontalPodAutoscaler/hpa-helmet-deployment-cloud"]
@@ -99,14 +81,13 @@ def test_an_autoscaler_decides_alone_how_many_there_are_and_scales_nothing_but_i
 
 
 def test_a_missing_model_costs_its_role_alone_and_heals() -> None:
-    gone = {**known(), Key("models", "default", "big"): None}
-    of = build(service(), gone, SECRETS, SETTINGS)
+    of = built(service(cloudWorker={"model": {"name": "gone"}}))
     assert of.unchanged == {"cloud"}
     assert [(p.reason, p.message) for p in of.problems] == [
-        ("ModelNotFound", "spec.cloudWorker.model.name: default/models/big does not exist: apply it")
+        ("ModelNotFound", "spec.cloudWorker.model.name: default/models/gone does not exist: apply it")
     ]
     assert [body["metadata"]["name"] for body in of.objects] == ["helmet-cloud", "helmet-deployment-edge"]
-    assert build(service(), known(), SECRETS, SETTINGS).unchanged == frozenset()
+    assert built().unchanged == frozenset()
 
 
 def test_a_missing_dataset_costs_the_edge_role() -> None:
@@ -174,4 +155,5 @@ def test_how_many_pods_each_role_shall_have() -> None:
     there = {Ref.of(body): body for body in of.objects if body["kind"] == "Deployment"}
     scaled = {ref: {**body, "spec": {**body["spec"], "replicas": 3}} for ref, body in there.items()}
     assert replicas(of, scaled) == {"edge": 1, "cloud": 3}
-    assert replicas(build(service(), {}, SECRETS, SETTINGS), {}) == {}
+    gone = {"model": {"name": "gone"}}
+    assert replicas(built(service(edgeWorker=gone, cloudWorker=gone)), {}) == {}

@@ -9,18 +9,8 @@ import pytest
 
 from halimede.models import local_path
 from services.gm.workloads.model_init_container import host_file
-from tests.unit.gm.workloads.world import (
-    SECRETS,
-    SETTINGS,
-    built,
-    container,
-    environment,
-    model,
-    pod,
-    reasons,
-    service,
-    template,
-)  # fmt: skip
+from tests.unit.gm.workloads.builds import built, environment, pod, reasons
+from tests.unit.gm.workloads.world import SECRETS, SETTINGS, container, model, service, template
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -34,8 +24,7 @@ def fetch(*models: Any, role: str = "edge", **more: Any) -> dict[str, Any]:
 def test_a_model_of_the_web_is_downloaded_through_the_nodes_cache() -> None:
     small = model(url="https://me:word@models.example:8443/a/small.onnx?token=t", sha256=DIGEST)
     found = fetch(small)
-    assert found["image"] == SETTINGS.fetcher_image
-    assert found["command"] == ["python", "-m", "halimede.models"]
+    assert (found["image"], found["command"]) == (SETTINGS.fetcher_image, ["python", "-m", "halimede.models"])
     assert found["args"] == [
         "--url", small.spec.url, "--sha256", DIGEST, "--cache", "/var/lib/halimede/models",
         "--out", "/downloads/models.example/a/small.onnx", "--unpack", "--own-code",
@@ -70,13 +59,8 @@ def test_a_file_of_the_node_is_mounted_and_verified_only(url: str) -> None:
     of = built(service(), model("big", url, sha256=DIGEST))
     assert environment(of, "cloud")["MODEL_URL"] == "/home/data/data/models/big.onnx"
     spec = pod(of, "cloud")
-    assert spec["initContainers"][0]["args"] == [
-        "--url",
-        "/home/data/data/models/big.onnx",
-        "--sha256",
-        DIGEST,
-        "--check",
-    ]
+    args = ["--url", "/home/data/data/models/big.onnx", "--sha256", DIGEST, "--check"]
+    assert spec["initContainers"][0]["args"] == args
     mount = {"name": "halimede-model", "mountPath": "/home/data/data/models", "readOnly": True}
     assert mount in spec["containers"][0]["volumeMounts"]
     assert spec["initContainers"][0]["volumeMounts"] == [mount]

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from halimede.api import Resource, parse
-from services.gm.cluster.port import Ref
-from services.gm.workloads.deployments import Built, build, replicas
-from services.gm.workloads.diff import Remove, differences
-from services.gm.workloads.pod_status import nodes_by_worker, read_pods
+from services.gm.workloads.deployments import replicas
+from services.gm.workloads.pod_status import nodes_by_worker, pod_views
 from tests.integration.gm_world import multi_edge
-from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons, service
+from tests.unit.gm.workloads.builds import made, objects, reasons, removed, there
+from tests.unit.gm.workloads.world import SECRETS, UID, model, service
 
 NORTH = "Deployment/crossing-deployment-north"
 HPA = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
@@ -32,10 +31,6 @@ def with_north(**said: Any) -> Resource[Any]:
     return parse(body)
 
 
-def made(of: Resource[Any], *models: Resource[Any], secrets: Any = SECRETS) -> Built:
-    return build(of, known(*models), secrets, SETTINGS)
-
-
 def test_a_deployment_a_worker_and_no_service_for_workers_meet_on_the_bus() -> None:
     found = objects(made(crossing()))
     assert set(found) == {NORTH, "Deployment/crossing-deployment-south", "Deployment/crossing-deployment-joint"}
@@ -54,16 +49,13 @@ def test_the_longest_names_still_make_labels() -> None:
     [body] = made(longest).objects
     assert all(len(value) <= 63 for value in body["metadata"]["labels"].values())
     longest.metadata.name = "c" * 41
-    assert reasons(made(longest)) == ["NameTooLong"]
-    assert made(longest).unchanged == {"n" * 63}
+    assert (reasons(made(longest)), made(longest).unchanged) == (["NameTooLong"], {"n" * 63})
 
 
 def test_nothing_is_called_as_anything_of_a_joint_inference_service_of_the_name() -> None:
     of = crossing()
     of.metadata.name = "helmet"
-    ours = {(body["kind"], body["metadata"]["name"]) for body in made(of).objects}
-    theirs = {(body["kind"], body["metadata"]["name"]) for body in build(service(), known(), SECRETS, SETTINGS).objects}
-    assert not ours & theirs
+    assert not objects(made(of)).keys() & objects(made(service())).keys()
 
 
 def test_a_detector_comes_by_a_way_of_its_own() -> None:
@@ -76,9 +68,8 @@ def test_a_detector_comes_by_a_way_of_its_own() -> None:
     assert '"sha256":"aaaa' in env["DETECTOR_SPEC"]
     assert "token" not in env["DETECTOR_SPEC"] + env["MODEL_SPEC"]
     mounts = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
-    assert len(set(mounts)) == len(mounts)
-    volumes = [volume["name"] for volume in pod["volumes"]]
-    assert len(set(volumes)) == len(volumes)
+    for names in (mounts, [volume["name"] for volume in pod["volumes"]]):
+        assert len(set(names)) == len(names)
 
 
 def test_two_models_of_two_folders_of_the_node_are_both_mounted() -> None:
@@ -95,8 +86,7 @@ def test_what_is_missing_costs_its_worker_alone() -> None:
     assert set(reasons(of)) == {"ModelNotFound", "HostPathNotAllowed"}
     assert "spec.edgeWorkers[0].detector.name: default/models/absent does not exist" in of.problems[0].message
     assert "spec.edgeWorkers[0].source.path" in of.problems[1].message
-    assert of.unchanged == {"north"}
-    assert len(of.objects) == 2
+    assert (of.unchanged, len(of.objects)) == ({"north"}, 2)
 
 
 def test_the_secrets_of_both_models_are_asked_for() -> None:
@@ -110,10 +100,9 @@ def test_the_secrets_of_both_models_are_asked_for() -> None:
 def test_a_template_cannot_take_another_workers_label_for_its_own() -> None:
     of = service()
     of.body["spec"]["edgeWorker"]["template"]["metadata"] = {"labels": {"halimede.io/worker": "cloud", "team": "a"}}
-    body = objects(build(parse(of.body), known(), SECRETS, SETTINGS))["Deployment/helmet-deployment-edge"]
+    body = objects(made(parse(of.body)))["Deployment/helmet-deployment-edge"]
     labels = body["spec"]["template"]["metadata"]["labels"]
-    assert "halimede.io/worker" not in labels
-    assert labels["team"] == "a"
+    assert ("halimede.io/worker" in labels, labels["team"]) == (False, "a")
 
 
 def test_pods_are_compared_with_the_template_of_their_own_worker() -> None:
@@ -124,24 +113,10 @@ def test_pods_are_compared_with_the_template_of_their_own_worker() -> None:
         labels["crossing-deployment-joint"]["halimede.io/template"],
     }
     pods = [{"metadata": {"name": name, "labels": given}, "spec": {"nodeName": "n"}} for name, given in labels.items()]
-    assert {(view.of, view.current) for view in read_pods(of, pods)} == {
+    assert {(view.worker_name, view.current) for view in pod_views(of, pods)} == {
         ("north", True), ("south", True), ("joint", True),
     }  # fmt: skip
     assert nodes_by_worker(pods) == dict.fromkeys(("north", "south", "joint"), frozenset({"n"}))
-
-
-# --- edits ----------------------------------------------------------------------------------------------------
-
-
-def there(of: Built) -> dict[Ref, dict[str, Any]]:
-    """What an API server would have of it."""
-    return {
-        Ref.of(body): {**body, "metadata": {**body["metadata"], "uid": body["metadata"]["name"]}} for body in of.objects
-    }
-
-
-def removed(of: Built, existing: dict[Ref, dict[str, Any]]) -> set[str]:
-    return {action.ref.name for action in differences(of, existing, UID) if isinstance(action, Remove)}
 
 
 def test_what_an_edit_takes_out_goes_and_is_counted_no_more() -> None:
@@ -157,21 +132,11 @@ def test_what_an_edit_takes_out_goes_and_is_counted_no_more() -> None:
 def test_what_cannot_be_made_now_is_kept() -> None:
     before = there(made(with_north(hpa=HPA)))
     broken = made(with_north(model={"name": "absent"}))
-    assert broken.unchanged == {"north"}
-    assert removed(broken, before) == set()
+    assert (broken.unchanged, removed(broken, before)) == ({"north"}, set())
     assert replicas(broken, before) == {"north": 1, "south": 1, "joint": 1}
 
 
-def test_a_copy_that_somebody_made_and_a_deployment_of_another_service_are_left_alone() -> None:
-    left = made(crossing(south="edge0"))
-    [mine] = [body for ref, body in there(made(crossing())).items() if ref.name.endswith("north")]
-    copy = {**mine, "metadata": {**mine["metadata"], "name": "mine"}}
-    foreign = {**mine, "metadata": {**mine["metadata"], "ownerReferences": []}}
-    assert removed(left, {Ref.of(copy): copy}) == set()
-    assert removed(left, {Ref.of(foreign): foreign}) == set()
-
-
 def test_the_deployments_of_joint_inference_are_never_taken_away() -> None:
-    both = build(service(), known(), SECRETS, SETTINGS)
+    both = made(service())
     one = replace(both, objects=tuple(b for b in both.objects if not b["metadata"]["name"].endswith("edge")))
     assert removed(one, there(both)) == set()

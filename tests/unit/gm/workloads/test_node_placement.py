@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from services.gm.workloads.node_placement import check_placement
-from tests.unit.gm.workloads.world import built, pod, reasons, service, template
+from tests.unit.gm.workloads.builds import built, pod, reasons
+from tests.unit.gm.workloads.world import service, template
 
 NAMED = {"key": "metadata.name", "operator": "In", "values": ["edge0"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -15,6 +16,11 @@ STAYS = [
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
 ]
+TERMS = f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms"
+
+
+def affine(required: Any) -> dict[str, Any]:
+    return {"affinity": {"nodeAffinity": {REQUIRED: required}}}
 
 
 def terms(spec: dict[str, Any]) -> Any:
@@ -67,16 +73,10 @@ def test_a_toleration_of_the_users_own_stands(own: dict[str, Any]) -> None:
     [
         ({"affinity": []}, "affinity"),
         ({"affinity": {"nodeAffinity": "edge0"}}, "affinity.nodeAffinity"),
-        ({"affinity": {"nodeAffinity": {REQUIRED: [1]}}}, f"affinity.nodeAffinity.{REQUIRED}"),
-        (
-            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": {}}}}},
-            f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms",
-        ),
+        (affine([1]), f"affinity.nodeAffinity.{REQUIRED}"),
+        (affine({"nodeSelectorTerms": {}}), TERMS),
         ({"tolerations": ["all"]}, "tolerations"),
-        (
-            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}, {"matchFields": 5}]}}}},
-            f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[1].matchFields",
-        ),
+        (affine({"nodeSelectorTerms": [{}, {"matchFields": 5}]}), f"{TERMS}[1].matchFields"),
         ({"tolerations": [{"key": ["a"]}]}, "tolerations[0].key"),
         ({"tolerations": [{"key": "a"}, {"effect": {"a": 1}}]}, "tolerations[1].effect"),
     ],

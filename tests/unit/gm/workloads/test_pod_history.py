@@ -13,12 +13,11 @@ from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.diff import patch_for
 from services.gm.workloads.pod_history import FAILED_S, LATE_S, PodBackoff, PodHistory
 from services.gm.workloads.pod_status import PodView
-from tests.unit.gm.workloads.world import built, service
+from tests.unit.gm.workloads.builds import built, objects
+from tests.unit.gm.workloads.world import service
 
 KEY = Key("jointinferenceservices", "default", "helmet")
-LABELS = next(b for b in built().objects if b["metadata"]["name"].endswith("-edge"))["spec"]["template"]["metadata"][
-    "labels"
-]
+LABELS = objects(built())["Deployment/helmet-deployment-edge"]["spec"]["template"]["metadata"]["labels"]
 TEMPLATES = {"edge": LABELS["halimede.io/template"]}
 
 
@@ -29,8 +28,12 @@ def pod(uid: str, phase: str = "Pending", *, ready: bool = False, **labels: str)
     return {"metadata": metadata, "spec": {"nodeName": "edge0"}, "status": status}
 
 
-def test_a_pod_is_late_after_half_a_minute_and_not_once_it_was_ready() -> None:
-    history = PodHistory()
+@pytest.fixture
+def history() -> PodHistory:
+    return PodHistory()
+
+
+def test_a_pod_is_late_after_half_a_minute_and_not_once_it_was_ready(history: PodHistory) -> None:
     history.observe(KEY, [pod("a")], TEMPLATES, 0.0)
     assert (history.late_pods(KEY, LATE_S - 1), history.due_at(KEY, 1.0)) == (frozenset(), LATE_S)
     history.observe(KEY, [pod("a")], TEMPLATES, LATE_S)
@@ -53,8 +56,7 @@ def test_whatever_is_asked_for_about_one_pod_a_minute_fails(every_s: float) -> N
     assert 25 <= len(failed) <= 33
 
 
-def test_an_eviction_now_and_then_delays_nothing() -> None:
-    history = PodHistory()
+def test_an_eviction_now_and_then_delays_nothing(history: PodHistory) -> None:
     failed: list[dict[str, Any]] = []
     history.observe(KEY, failed, TEMPLATES, 0.0)
     for minute in range(20):
@@ -114,8 +116,7 @@ def test_a_pod_that_starts_on_a_good_node_comes_up_though_another_node_refuses_e
     assert 8 <= len(failed) <= 13
 
 
-def test_an_edit_is_tried_at_once() -> None:
-    history = PodHistory()
+def test_an_edit_is_tried_at_once(history: PodHistory) -> None:
     history.observe(KEY, [], TEMPLATES, 0.0)
     failed = [pod(f"p{n}", "Failed") for n in range(5)]
     history.observe(KEY, failed, TEMPLATES, 1.0)
@@ -128,16 +129,14 @@ def test_an_edit_is_tried_at_once() -> None:
     assert history.backoffs(KEY, failed) == {}
 
 
-def test_what_failed_before_a_leader_looked_holds_nobody_up() -> None:
-    history = PodHistory()
+def test_what_failed_before_a_leader_looked_holds_nobody_up(history: PodHistory) -> None:
     failed = [pod(f"p{n}", "Failed") for n in range(50)]
     history.observe(KEY, failed, TEMPLATES, 1.0)
     assert history.backoffs(KEY, failed) == {}
 
 
 def edge(of: Built) -> Any:
-    (found,) = (b for b in of.objects if b["metadata"]["name"] == "helmet-deployment-edge")
-    return found
+    return objects(of)["Deployment/helmet-deployment-edge"]
 
 
 def test_a_held_worker_gets_no_more_pods_and_its_template_stays() -> None:
@@ -146,9 +145,8 @@ def test_a_held_worker_gets_no_more_pods_and_its_template_stays() -> None:
     stopped, gated = edge(built().with_backoffs(failing(), {})), edge(built().with_backoffs(failing(OLD), {}))
     assert (stopped["spec"]["replicas"], stopped["spec"]["template"]) == (0, plain["spec"]["template"])
     assert edge(built().with_backoffs(failing(pod("starts")), {})) == plain
-    assert (gated["spec"]["replicas"], gated["spec"]["template"]["metadata"]) == (
-        1, plain["spec"]["template"]["metadata"]
-    )  # fmt: skip
+    assert gated["spec"]["replicas"] == 1
+    assert gated["spec"]["template"]["metadata"] == plain["spec"]["template"]["metadata"]
     assert gated["spec"]["template"]["spec"]["schedulingGates"] == [{"name": "halimede.io/failing"}]
     digests = {body["metadata"]["annotations"]["halimede.io/digest"] for body in (plain, stopped, gated)}
     assert len(digests) == 3
@@ -170,8 +168,7 @@ def test_a_worker_that_waits_is_wanted_and_its_status_has_the_last_failure() -> 
 @pytest.mark.parametrize(("others", "number"), [([], 0), ([pod("runs", "Running", ready=True)], None)])
 def test_an_autoscaled_worker_waits_only_if_it_has_no_pod(others: Any, number: Any) -> None:
     of = built(service(edgeWorker={"hpa": {"maxReplicas": 3}})).with_backoffs(failing(*others), {})
-    assert edge(of)["spec"].get("replicas") == number
-    assert ("edge" in of.held_back) == (number == 0)
+    assert (edge(of)["spec"].get("replicas"), "edge" in of.held_back) == (number, number == 0)
 
 
 def test_an_autoscaled_worker_gets_its_first_pod_again() -> None:

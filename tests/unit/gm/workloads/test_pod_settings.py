@@ -36,16 +36,14 @@ def test_everything_can_be_said() -> None:
     settings = parse(EVERYTHING, {})
     plain = PodSettings("x")
     assert [f.name for f in fields(plain) if getattr(settings, f.name) == getattr(plain, f.name)] == []
-    assert settings.images == {"tensorflow:1.18": "r/tf"}
-    assert settings.host_paths == ("/data",)
+    assert (settings.images, settings.host_paths) == ({"tensorflow:1.18": "r/tf"}, ("/data",))
 
 
 def test_a_framework_is_served_by_what_the_table_says_and_onnx_by_ours() -> None:
     settings = parse(EVERYTHING, {})
     served = settings.server("tensorflow")
     assert served == Server("tf:1", (), ("--port={port}",), "", "/v1/models/{name}")
-    assert settings.server("TENSORFLOW") == served
-    assert settings.server("ONNX") == OUR_SERVER
+    assert (settings.server("TENSORFLOW"), settings.server("ONNX")) == (served, OUR_SERVER)
     assert settings.server("caffe") is None
     own = parse({**BROKER, "serving": {"onnx": {"image": "mine:1"}}}, {}).server("onnxruntime")
     assert own == replace(OUR_SERVER, image="mine:1")

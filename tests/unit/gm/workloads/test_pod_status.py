@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from services.gm.cluster.port import Ref
-from services.gm.workloads.pod_status import PodView, nodes_by_worker, read_pods
-from tests.unit.gm.workloads.world import built, container, service, template
+from services.gm.workloads.pod_status import PodView, nodes_by_worker, pod_views
+from tests.unit.gm.workloads.builds import built
+from tests.unit.gm.workloads.world import container, service, template
 
 SIDECAR = {"name": "agent", "image": "x"}  # its status comes first: the kubelet sorts by name
 OBJECTS = {
@@ -21,40 +22,30 @@ CREATING = {"waiting": {"reason": "ContainerCreating"}}
 AGENT = {"name": "agent", "state": RUNNING, "restartCount": 9}
 
 
-def pod(
-    status: dict[str, Any] | None = None, *, role: str = "edge", name: str = "p", **metadata: Any
-) -> dict[str, Any]:
+def pod(status: dict[str, Any] | None = None, *, role: str = "edge", name: str = "p", **meta: Any) -> dict[str, Any]:
     body = next(b for b in OBJECTS.values() if b["metadata"]["name"] == f"helmet-deployment-{role}")
     labels = copy.deepcopy(body["spec"]["template"]["metadata"]["labels"])
     return {
-        "metadata": {"name": name, "namespace": "default", "uid": name, "labels": labels, **metadata},
+        "metadata": {"name": name, "namespace": "default", "uid": name, "labels": labels, **meta},
         "spec": {"nodeName": "edge0"},
         "status": {"phase": "Running", **(status or {})},
     }
 
 
 def worker(state: dict[str, Any], last: dict[str, Any] | None = None, restarts: int = 0, **more: Any) -> dict[str, Any]:
-    said = {
-        "name": "worker",
-        "state": state,
-        "restartCount": restarts,
-        "lastState": {"terminated": last} if last else {},
-    }
+    ended = {"terminated": last} if last else {}
+    said = {"name": "worker", "state": state, "restartCount": restarts, "lastState": ended}
     return {"containerStatuses": [AGENT, said], **more}
 
 
 def fetching(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
     said = {"name": "fetch", "state": state, "lastState": {"terminated": last} if last else {}}
-    wait = {"waiting": {"reason": "PodInitializing"}}
-    return {
-        "phase": "Pending",
-        "initContainerStatuses": [said],
-        "containerStatuses": [{"name": "worker", "state": wait}],
-    }
+    waits = {"name": "worker", "state": {"waiting": {"reason": "PodInitializing"}}}
+    return {"phase": "Pending", "initContainerStatuses": [said], "containerStatuses": [waits]}
 
 
 def seen(status: dict[str, Any], **more: Any) -> PodView:
-    (view,) = read_pods(OBJECTS, [pod(status)], **more)
+    (view,) = pod_views(OBJECTS, [pod(status)], **more)
     return view
 
 
@@ -77,8 +68,7 @@ def test_a_worker_that_runs() -> None:
 )
 def test_a_worker_that_cannot_start(reason: str, message: str) -> None:
     view = seen(worker({"waiting": {"reason": reason, "message": message}}, phase="Pending"))
-    assert (view.phase, view.reason) == ("Failed", reason)
-    assert view.message == f"container worker: {message}"
+    assert (view.phase, view.reason, view.message) == ("Failed", reason, f"container worker: {message}")
 
 
 def test_a_worker_that_keeps_ending() -> None:
@@ -102,8 +92,8 @@ def test_a_model_that_cannot_be_fetched_says_why_while_the_fetcher_waits() -> No
     why = {"reason": "Error", "exitCode": 1, "message": "https://me:word@h/x?token=1 answered with HTTP status 404\n"}
     for state, last in (({"waiting": {"reason": "CrashLoopBackOff"}}, why), ({"terminated": why}, None)):
         view = seen(fetching(state, last))
-        assert (view.phase, view.reason) == ("Failed", "FetchFailed")
-        assert view.message == "https://***@h/x?*** answered with HTTP status 404"
+        assert (view.reason, view.message) == ("FetchFailed", "https://***@h/x?*** answered with HTTP status 404")
+        assert view.phase == "Failed"
     pull = {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}
     assert seen(fetching(pull)).reason == "ImagePullBackOff"
 
@@ -115,16 +105,20 @@ def test_a_pod_that_is_being_made_is_pending(state: dict[str, Any]) -> None:
     assert seen({"phase": "Pending"}).reason == "ContainerCreating"
 
 
-def test_a_pod_without_a_node() -> None:
-    text = "0/3 nodes are available: 3 Insufficient cpu."
-    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}
-    view = seen({"phase": "Pending", "conditions": [said]})
-    assert (view.phase, view.reason, view.message) == ("Pending", "Unschedulable", text)
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "3 Insufficient cpu."}
 
 
-def test_a_pod_that_was_evicted() -> None:
-    view = seen({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."})
-    assert (view.phase, view.reason, view.message) == ("Failed", "Evicted", "The node was low on resource: memory.")
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"phase": "Pending", "conditions": [UNSCHEDULABLE]}, ("Pending", "Unschedulable", "3 Insufficient cpu.")),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, ("Failed", "Evicted", "low on memory")),
+    ],
+    ids=["without a node", "evicted"],
+)
+def test_a_pod_without_a_place_says_why(status: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    view = seen(status)
+    assert (view.phase, view.reason, view.message) == expected
 
 
 def test_a_pod_that_ended_for_good_counts_until_another_is_in_its_place() -> None:
@@ -132,50 +126,48 @@ def test_a_pod_that_ended_for_good_counts_until_another_is_in_its_place() -> Non
         return pod({"phase": "Failed", "reason": "Evicted"}, name=name, creationTimestamp=born)
 
     old, new = evicted("b", "2026-01-01T00:00:00Z"), evicted("a", "2026-01-02T00:00:00Z")
-    assert [view.name for view in read_pods(OBJECTS, [new, old])] == ["a"]
-    assert [view.name for view in read_pods(OBJECTS, [old, new, pod(name="c"), pod(role="cloud", name="d")])] == [
-        "c",
-        "d",
-    ]
-    assert [view.name for view in read_pods(OBJECTS, [old, pod(role="cloud", name="d")])] == ["b", "d"]
+    cloud = pod(role="cloud", name="d")
+    for pods, names in (
+        ([new, old], ["a"]),
+        ([old, new, pod(name="c"), cloud], ["c", "d"]),
+        ([old, cloud], ["b", "d"]),
+    ):
+        assert [view.name for view in pod_views(OBJECTS, pods)] == names
 
 
 def test_a_pod_that_failed_is_shown_until_another_has_run() -> None:
     """A node that refuses each pod leaves one that failed, and one that is not there yet, at every moment."""
     refused = pod({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"}, name="a")
     coming = pod({"phase": "Pending"}, name="b")
-    assert [(view.name, view.reason) for view in read_pods(OBJECTS, [refused, coming])] == [
-        ("a", "OutOfcpu"),
-        ("b", "ContainerCreating"),
-    ]
-    several = read_pods(OBJECTS, [refused, {**refused, "metadata": {**refused["metadata"], "name": "c"}}, coming])
+    reasons = [(view.name, view.reason) for view in pod_views(OBJECTS, [refused, coming])]
+    assert reasons == [("a", "OutOfcpu"), ("b", "ContainerCreating")]
+    several = pod_views(OBJECTS, [refused, {**refused, "metadata": {**refused["metadata"], "name": "c"}}, coming])
     assert "(2 pods have failed)" in several[-1].message or "(2 pods have failed)" in several[0].message
     crashed = pod(worker({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 1}, 1, phase="Running"), name="b")
-    assert [view.name for view in read_pods(OBJECTS, [refused, crashed])] == ["b"]
+    assert [view.name for view in pod_views(OBJECTS, [refused, crashed])] == ["b"]
     refused["metadata"]["labels"]["halimede.io/template"] = "earlier"
-    assert [view.name for view in read_pods(OBJECTS, [refused, coming])] == ["b"]
+    assert [view.name for view in pod_views(OBJECTS, [refused, coming])] == ["b"]
 
 
 def test_a_sidecar_in_trouble_is_told_and_the_worker_runs() -> None:
     bad = {"name": "agent", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}
     view = seen({"containerStatuses": [bad, {"name": "worker", "state": RUNNING}]})
-    assert (view.phase, view.reason) == ("Running", "ImagePullBackOff")
-    assert view.message == "container agent: no"
+    assert (view.phase, view.reason, view.message) == ("Running", "ImagePullBackOff", "container agent: no")
 
 
 def test_which_pods_run_the_present_template() -> None:
     old = pod(worker(RUNNING), name="old")
     old["metadata"]["labels"]["halimede.io/template"] = "earlier"
-    views = read_pods(OBJECTS, [old, pod(worker(RUNNING), name="new")])
+    views = pod_views(OBJECTS, [old, pod(worker(RUNNING), name="new")])
     assert [(view.name, view.current) for view in views] == [("new", True), ("old", False)]
-    assert not read_pods({}, [pod(worker(RUNNING))])[0].current
+    assert not pod_views({}, [pod(worker(RUNNING))])[0].current
 
 
 def test_pods_on_their_way_out_and_those_of_others_do_not_count() -> None:
     leaving = pod(worker(RUNNING), deletionTimestamp="2026-01-01T00:00:00Z")
     foreign = pod(worker(RUNNING))
     foreign["metadata"]["labels"] = {}
-    assert read_pods(OBJECTS, [leaving, foreign]) == ()
+    assert pod_views(OBJECTS, [leaving, foreign]) == ()
 
 
 def test_a_pod_on_its_way_out_is_still_somewhere() -> None:
@@ -190,11 +182,8 @@ def test_a_pod_on_its_way_out_is_still_somewhere() -> None:
 
 def test_they_come_by_role_and_name() -> None:
     pods = [pod(role="cloud", name="a"), pod(name="c"), pod(name="b")]
-    assert [(view.role, view.name) for view in read_pods(OBJECTS, pods)] == [
-        ("edge", "b"),
-        ("edge", "c"),
-        ("cloud", "a"),
-    ]
+    order = [(view.role, view.name) for view in pod_views(OBJECTS, pods)]
+    assert order == [("edge", "b"), ("edge", "c"), ("cloud", "a")]
 
 
 def test_messages_are_bounded_and_keep_their_end() -> None:
@@ -206,12 +195,12 @@ def test_messages_are_bounded_and_keep_their_end() -> None:
 def test_pods_that_cannot_be_made_are_told_by_their_deployment() -> None:
     said = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: small"}
     failing = {ref: {**body, "status": {"conditions": [said]}} for ref, body in OBJECTS.items()}
-    views = read_pods(failing, [pod(worker(RUNNING), name="old")])
+    views = pod_views(failing, [pod(worker(RUNNING), name="old")])
     assert [(view.role, view.name, view.reason) for view in views] == [
         ("edge", "helmet-deployment-edge", "FailedCreate"),
         ("edge", "old", ""),
         ("cloud", "helmet-deployment-cloud", "FailedCreate"),
     ]
     assert views[0].message == "exceeded quota: small"
-    over = {**said, "status": "False"}
-    assert read_pods({ref: {**body, "status": {"conditions": [over]}} for ref, body in OBJECTS.items()}, []) == ()
+    over = {"conditions": [{**said, "status": "False"}]}
+    assert pod_views({ref: {**body, "status": over} for ref, body in OBJECTS.items()}, []) == ()

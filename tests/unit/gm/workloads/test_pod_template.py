@@ -13,20 +13,8 @@ from halimede.worker.settings import read
 from services.gm.workloads import object_names
 from services.gm.workloads.pod_settings import PodSettings
 from tests.kubernetes.placed import named_node
-from tests.unit.gm.workloads.world import (
-    SETTINGS,
-    UID,
-    built,
-    container,
-    environment,
-    model,
-    neptune,
-    objects,
-    pod,
-    reasons,
-    service,
-    template,
-)  # fmt: skip
+from tests.unit.gm.workloads.builds import built, environment, objects, pod, reasons
+from tests.unit.gm.workloads.world import SETTINGS, UID, container, model, neptune, service, template
 
 OURS = {"image": "registry.example/halimede/worker:1"}
 
@@ -54,9 +42,7 @@ def test_a_worker_understands_what_it_is_told(role: Any) -> None:
     told = environment(built(), role)
     given = {"WORKER_NAME": "helmet-deployment-x", "NODE_NAME": "edge0", "SESSION_KEY": "0f" * 16}
     settings = read(role, {**told, **given})
-    assert settings.uid == UID
-    assert settings.model.format == "onnx"
-    assert settings.grace_s == 24
+    assert (settings.uid, settings.model.format, settings.grace_s) == (UID, "onnx", 24)
 
 
 def test_no_url_of_a_model_is_told() -> None:
@@ -131,9 +117,9 @@ def test_the_template_is_kept_whole() -> None:
     mount = {"name": "data", "mountPath": "/d", "readOnly": True, "recursiveReadOnly": "IfPossible"}
     assert worker["volumeMounts"][0] == mount
     assert spec["volumes"][0] == whole["spec"]["volumes"][0]
-    assert made["metadata"]["annotations"] == {"note": "b"}
-    assert made["metadata"]["labels"]["team"] == "a"
-    assert made["metadata"]["labels"]["app.sedna.io"] == "helmet-deployment-edge"
+    labels = made["metadata"]["labels"]
+    assert (made["metadata"]["annotations"], labels["team"]) == ({"note": "b"}, "a")
+    assert labels["app.sedna.io"] == "helmet-deployment-edge"
     assert "finalizers" not in made["metadata"]
     assert environment(of)["GRACE_S"] == "80"
 
@@ -161,11 +147,10 @@ def test_what_a_pod_gets_beside() -> None:
 
 def test_without_an_image_it_is_our_worker_with_probes_and_no_rights() -> None:
     worker = pod(built(service(edge=template({"args": ["--verbose"]}))))["containers"][0]
-    assert worker["name"] == "worker"
-    assert worker["image"] == SETTINGS.worker_image
+    assert (worker["name"], worker["image"]) == ("worker", SETTINGS.worker_image)
     assert worker["args"] == ["edge", "--verbose"]
-    assert worker["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 9101}
-    assert worker["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9101}
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert worker[probe]["httpGet"] == {"path": path, "port": 9101}
     assert worker["securityContext"] == {
         "runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
@@ -219,8 +204,7 @@ def test_pulling_is_as_the_operator_says() -> None:
     edge = template({}, imagePullSecrets=[{"name": "user"}])
     spec = pod(built(service(edge=edge), settings=settings))
     assert spec["imagePullSecrets"] == [{"name": "user"}, {"name": "key"}]
-    assert spec["containers"][0]["imagePullPolicy"] == "Always"
-    assert spec["initContainers"][0]["imagePullPolicy"] == "Always"
+    assert {each["imagePullPolicy"] for each in (*spec["containers"], *spec["initContainers"])} == {"Always"}
 
 
 def test_another_registry_is_written_before_halimedes_images_and_before_no_others() -> None:
@@ -233,9 +217,8 @@ def test_another_registry_is_written_before_halimedes_images_and_before_no_other
     both = template(ours, initContainers=[{"name": "first", "image": "halimede/lc:0.1.0"}], containers=[ours, theirs])
     made = pod(built(service(edge=both), settings=replace(settings, allowed_images=())))
     assert [each["image"] for each in made["initContainers"]][-1] == "registry.example/halimede/lc:0.1.0"
-    assert [each["image"] for each in made["containers"]] == [
-        "registry.example/halimede/worker-reid:0.1.0", "quay.io/x:1",
-    ]  # fmt: skip
+    images = ["registry.example/halimede/worker-reid:0.1.0", "quay.io/x:1"]
+    assert [each["image"] for each in made["containers"]] == images
 
 
 @pytest.mark.parametrize("allowed", ["halimede/", "registry.example/"])

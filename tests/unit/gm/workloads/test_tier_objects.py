@@ -5,21 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from halimede.api import Resource
-from services.gm.cluster.port import Ref
-from services.gm.workloads.deployments import Built, build, replicas
-from services.gm.workloads.diff import Remove, differences
-from tests.unit.gm.workloads.world import (
-    SECRETS,
-    SETTINGS,
-    UID,
-    container,
-    known,
-    model,
-    objects,
-    reasons,
-    service,
-    template,
-)
+from services.gm.workloads.deployments import replicas
+from tests.unit.gm.workloads.builds import made, objects, reasons, removed, there
+from tests.unit.gm.workloads.world import container, model, service, template
 
 GATE = "Deployment/helmet-deployment-gate"
 MIDDLE = model("middle", "https://models.example/a/middle.onnx")
@@ -35,10 +23,6 @@ def tiered(*tiers: dict[str, Any], **more: Any) -> Resource[Any]:
     return service(tiers=list(tiers or (tier(),)), **more)
 
 
-def made(of: Resource[Any], *models: Resource[Any], secrets: Any = SECRETS) -> Built:
-    return build(of, known(*(models or (MIDDLE,))), secrets, SETTINGS)
-
-
 def pod(body: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = body["spec"]["template"]["spec"]
     return found
@@ -49,7 +33,7 @@ def told(body: dict[str, Any]) -> dict[str, str]:
 
 
 def test_each_tier_is_a_deployment_named_after_it_beside_those_of_edge_and_cloud() -> None:
-    found = objects(made(tiered(tier(), tier("region"))))
+    found = objects(made(tiered(tier(), tier("region")), MIDDLE))
     assert {name.rpartition("-")[2] for name in found if name.startswith("Deployment")} == {
         "edge", "gate", "region", "cloud"
     }  # fmt: skip
@@ -57,7 +41,7 @@ def test_each_tier_is_a_deployment_named_after_it_beside_those_of_edge_and_cloud
 
 
 def test_no_selector_reaches_another_workers_pods() -> None:
-    found = objects(made(tiered(tier(), tier("region"))))
+    found = objects(made(tiered(tier(), tier("region")), MIDDLE))
     pods = {n: b["spec"]["template"]["metadata"]["labels"] for n, b in found.items() if n.startswith("Deployment")}
     for name, body in found.items():
         chosen = body["spec"]["selector"]
@@ -70,7 +54,7 @@ def test_no_selector_reaches_another_workers_pods() -> None:
 def test_tiers_know_which_one_they_are_and_ask_and_speak_as_cloud_workers() -> None:
     fields = {"targetUploadRatio": 0.2, "auditShare": 0.01, "encoding": "jpeg", "maxBytes": 60_000}
     batching = {"maxBatchSize": 8, "maxQueueDelayMs": 2.5}
-    found = objects(made(tiered(tier(**fields), tier("region", **batching))))
+    found = objects(made(tiered(tier(**fields), tier("region", **batching)), MIDDLE))
     gate, region = told(found[GATE]), told(found["Deployment/helmet-deployment-region"])
     assert (gate["TIER"], gate["NEXT_TIER"], gate["TARGET_UPLOAD_RATIO"], gate["AUDIT_SHARE"]) == (
         "gate", "region", "0.2", "0.01"
@@ -82,15 +66,14 @@ def test_tiers_know_which_one_they_are_and_ask_and_speak_as_cloud_workers() -> N
     assert not {"MAX_BATCH_SIZE", "MAX_QUEUE_DELAY_MS"} & set(gate)
     assert "SOURCE" not in gate
     secrets = [v["secret"]["secretName"] for v in pod(found[GATE])["volumes"] if "secret" in v]
-    assert "halimede-cloud-worker" in secrets
-    assert "halimede-edge-worker" not in secrets
+    assert ("halimede-cloud-worker" in secrets, "halimede-edge-worker" in secrets) == (True, False)
     cloud, edge = told(found["Deployment/helmet-deployment-cloud"]), told(found["Deployment/helmet-deployment-edge"])
     assert (cloud["TIER"], "NEXT_TIER" in cloud) == ("cloud", False)
     assert (edge["TIER"], edge["NEXT_TIER"]) == ("edge", "gate")
 
 
 def test_what_a_tier_lacks_is_named_and_costs_no_other_worker() -> None:
-    built = build(tiered(tier(calibration={"name": "found"})), known(), SECRETS, SETTINGS)
+    built = made(tiered(tier(calibration={"name": "found"})))
     assert reasons(built) == ["ModelNotFound", "ModelNotFound"]
     assert "spec.tiers[0].model.name" in built.problems[0].message
     assert "spec.tiers[0].calibration.name" in built.problems[1].message
@@ -108,16 +91,13 @@ def test_a_calibration_comes_by_a_way_of_its_own() -> None:
 
 def test_a_tier_scales_as_any_worker() -> None:
     hpa = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
-    found = objects(made(tiered(tier(hpa=hpa))))
+    found = objects(made(tiered(tier(hpa=hpa)), MIDDLE))
     scaler = found["HorizontalPodAutoscaler/hpa-helmet-deployment-gate"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == "helmet-deployment-gate"
     assert "replicas" not in found[GATE]["spec"]
 
 
 def test_a_tier_that_is_taken_away_goes_and_the_others_stay() -> None:
-    objects_before = made(tiered()).objects
-    before = {Ref.of(body): {**body, "metadata": {**body["metadata"], "uid": "u"}} for body in objects_before}
-    built = made(service())
-    removed = [wish for wish in differences(built, before, UID) if isinstance(wish, Remove)]
-    assert [wish.ref.name for wish in removed] == ["helmet-deployment-gate"]
+    before, built = there(made(tiered(), MIDDLE)), made(service())
+    assert removed(built, before) == {"helmet-deployment-gate"}
     assert replicas(built, before) == {"edge": 1, "cloud": 1}

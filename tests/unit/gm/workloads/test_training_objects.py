@@ -15,7 +15,8 @@ from services.lc.paths import NodePaths
 from tests.integration.gm_world import service
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
-from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons
+from tests.unit.gm.workloads.builds import objects, reasons
+from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model
 
 MODEL = model("digits-small", labels=["0", "1"])
 CODE = model("digits-trainer", "/data/code/train.zip", format="python")
@@ -50,10 +51,7 @@ def environment(pod: dict[str, Any]) -> dict[str, str]:
 
 def test_a_worker_is_one_pod_that_is_replaced_only_after_its_end() -> None:
     found = objects(made())
-    assert set(found) == {
-        "Deployment/digits-deployment-training-aggregator",
-        "Deployment/digits-deployment-training-edge0",
-    }
+    assert set(found) == {f"Deployment/digits-deployment-training-{part}" for part in ("aggregator", "edge0")}
     for body in found.values():
         assert (body["spec"]["replicas"], body["spec"]["strategy"]) == (1, {"type": "Recreate"})
         labels = body["spec"]["template"]["metadata"]["labels"]
@@ -64,21 +62,15 @@ def test_a_worker_is_one_pod_that_is_replaced_only_after_its_end() -> None:
 
 
 def test_pods_request_the_promised_share_of_a_core() -> None:
-    for pod in pods(made()).values():
-        assert pod["containers"][0]["resources"]["requests"]["cpu"] == "50m"
-    for pod in pods(made(training(cpuShare=0.2))).values():
-        assert pod["containers"][0]["resources"]["requests"]["cpu"] == "200m"
-    for pod in pods(made(training(cpuShare=0))).values():
-        assert "cpu" not in pod["containers"][0].get("resources", {}).get("requests", {})
+    for share, cpu in ({}, "50m"), ({"cpuShare": 0.2}, "200m"), ({"cpuShare": 0}, None):
+        for pod in pods(made(training(**share))).values():
+            assert pod["containers"][0].get("resources", {}).get("requests", {}).get("cpu") == cpu
 
 
 @pytest.mark.parametrize("resources", [{"requests": {"cpu": "1"}}, {"limits": {"cpu": "1"}}])
 def test_a_template_says_itself_how_much_of_a_core_its_pod_needs(resources: dict[str, Any]) -> None:
-    body = put(SAMPLES["a training"], "spec.trainers.1", None)
-    body["spec"] |= {"minClients": 1, "clientsPerRound": 0}
-    body["metadata"] |= {"uid": UID, "generation": 1}
-    body["spec"]["trainers"][0]["template"]["spec"]["containers"][0]["resources"] = resources
-    assert pods(made(parse(body)))["edge0"]["containers"][0]["resources"] == resources
+    own = put(training().body, "spec.trainers.0.template.spec.containers.0.resources", resources)
+    assert pods(made(parse(own)))["edge0"]["containers"][0]["resources"] == resources
 
 
 def test_pods_can_read_their_job_and_have_the_names_that_it_knows() -> None:
@@ -91,9 +83,8 @@ def test_pods_can_read_their_job_and_have_the_names_that_it_knows() -> None:
         told["NODE_NAME"] = "cloud0" if part == "aggregator" else "edge0"
         settings: Any = read_training(program, told)  # type: ignore[arg-type]
         assert settings.job.trainers == {"digits.edge0-training-edge0": "edge0"}
-        assert settings.worker.model.labels == ["0", "1"]
+        assert (settings.worker.model.labels, settings.worker.tier) == (["0", "1"], part)
         assert settings.archive == "/home/data/data/code/train.zip"
-        assert settings.worker.tier == part
     assert settings.data.as_posix() == "/home/data/data/digits"
     assert environment(found["aggregator"])["INITIAL_URL"] == "/downloads/initial/models.example/weights"
     assert "INITIAL_URL" not in environment(found["edge0"])
@@ -108,8 +99,8 @@ def test_samples_are_mounted_read_only_and_class_and_weights_are_brought_before(
     assert mounts["halimede-samples"] == {
         "name": "halimede-samples", "mountPath": "/home/data/data/digits", "readOnly": True,
     }  # fmt: skip
-    assert [each["name"] for each in found["edge0"]["initContainers"]] == ["fetch-archive"]
-    assert [each["name"] for each in found["aggregator"]["initContainers"]] == ["fetch-archive", "fetch-initial"]
+    fetches = {part: [each["name"] for each in pod["initContainers"]] for part, pod in found.items()}
+    assert fetches == {"edge0": ["fetch-archive"], "aggregator": ["fetch-archive", "fetch-initial"]}
 
 
 def test_samples_must_be_on_the_node_in_a_folder_that_the_operator_allows() -> None:

@@ -9,8 +9,6 @@ from halimede.api import Resource, parse
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.names import Key
-from services.gm.workloads import object_names
-from services.gm.workloads.deployments import Built, build
 from services.gm.workloads.pod_settings import PodSettings
 
 UID = "5f0c0a3e-0000-4000-8000-000000000001"
@@ -44,12 +42,9 @@ def service(
     worker: dict[str, Any] = {
         "model": {"name": "small"},
         "hardExampleMining": {"name": "IBT", "parameters": [{"key": "threshold_img", "value": "0.9"}]},
-        "template": template() if edge is None else edge,
+        "template": edge or template(),
     }
-    big: dict[str, Any] = {
-        "model": {"name": "big"},
-        "template": template(nodeName="cloud0") if cloud is None else cloud,
-    }
+    big: dict[str, Any] = {"model": {"name": "big"}, "template": cloud or template(nodeName="cloud0")}
     worker |= more.pop("edgeWorker", {})
     big |= more.pop("cloudWorker", {})
     body = {
@@ -61,8 +56,8 @@ def service(
     return parse(copy.deepcopy(body))
 
 
-def neptune() -> Resource[Any]:
-    """Return a service that was written in the seed's form."""
+def neptune_form() -> dict[str, Any]:
+    """Return a service in the seed's form."""
     worker = {
         "scriptDir": "/data/code",
         "scriptBootFile": "run.py",
@@ -70,7 +65,7 @@ def neptune() -> Resource[Any]:
         "frameworkVersion": "1.18",
         "parameters": [{"key": "nms_threshold", "value": "0.6"}],
     }
-    body = {
+    return {
         "apiVersion": NEPTUNE,
         "kind": "JointInferenceService",
         "metadata": {"name": "helmet", "namespace": "default", "uid": UID},
@@ -85,44 +80,14 @@ def neptune() -> Resource[Any]:
             "cloudWorker": {"name": "work", "model": {"name": "big"}, "nodeName": "cloud0", "workerSpec": worker},
         },
     }
-    return parse(to_sedna(parse(body)))
+
+
+def neptune() -> Resource[Any]:
+    """Return a service that was written in the seed's form."""
+    return parse(to_sedna(parse(neptune_form())))
 
 
 def known(*models: Resource[Any]) -> dict[Key, Resource[Any] | None]:
     """Return references: a small and a big model, or others in their place."""
     found = {m.key: m for m in (model(), model("big", "/data/models/big.onnx"))}
     return {**found, **{m.key: m for m in models}}
-
-
-def built(
-    of: Resource[Any] | None = None,
-    *models: Resource[Any],
-    settings: PodSettings = SETTINGS,
-    secrets: dict[str, Any] | None = None,
-) -> Built:
-    of = of or service()
-    sessions = {object_names.session_secret_name(of): {"ownerReferences": [object_names.owner(of)]}}
-    return build(of, known(*models), {**SECRETS, **sessions} if secrets is None else secrets, settings)
-
-
-def objects(of: Built) -> dict[str, dict[str, Any]]:
-    """Return the objects by name; nothing may be wrong."""
-    assert of.problems == ()
-    return {f"{body['kind']}/{body['metadata']['name']}": body for body in of.objects}
-
-
-def pod(of: Built, role: str = "edge") -> dict[str, Any]:
-    """Return the pod's spec of a role."""
-    spec: dict[str, Any] = objects(of)[f"Deployment/helmet-deployment-{role}"]["spec"]["template"]["spec"]
-    return spec
-
-
-def environment(of: Built, role: str = "edge") -> dict[str, Any]:
-    """Return the environment of a role's worker: values, or where they are from."""
-    given = pod(of, role)["containers"][0]["env"]
-    assert len({v["name"] for v in given}) == len(given), "a name stands twice"
-    return {v["name"]: v.get("value", v.get("valueFrom")) for v in given}
-
-
-def reasons(of: Built) -> list[str]:
-    return [problem.reason for problem in of.problems]

@@ -13,12 +13,7 @@ from halimede.inference import Model
 from halimede.messages import Prediction
 from halimede.multiedge import Finding, JointTools, Parameters, create
 from halimede.multiedge.reid import Matcher
-from tests.staged import a_picture, an_item, open_models, some_tools
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Model]:
-    return open_models(tmp_path_factory.mktemp("models"))
+from tests.staged import a_picture, an_item, some_tools
 
 
 @pytest.mark.parametrize("detect", ["model", "whole"])

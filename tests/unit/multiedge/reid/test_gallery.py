@@ -10,7 +10,7 @@ import pytest
 
 from halimede.messages import Track
 from halimede.multiedge.reid import EvictionLimits, Gallery
-from halimede.multiedge.reid.gallery import FILE
+from halimede.multiedge.reid.gallery import FILE_NAME
 from halimede.multiedge.reid.identity_eviction import IdentityRecord
 from tests.unit.multiedge.reid.scene import LENGTH, looks, sighting
 
@@ -20,14 +20,19 @@ LOOKS = looks(200).astype(np.float32)
 def opened(folder: Path, *, features: str = "", **limits: float) -> Gallery:
     gallery = Gallery(folder, EvictionLimits(**limits), features)  # type: ignore[arg-type]
     gallery.open()
-    gallery.at(0.0)
+    gallery.set_time(0.0)
     return gallery
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Gallery:
+    return opened(tmp_path)
 
 
 def meet(gallery: Gallery, number: int, *, times: int = 1, camera: str = "door") -> IdentityRecord:
     known = gallery.create()
     for _ in range(times):
-        gallery.see(known, sighting(camera, 100.0 + number))
+        gallery.record(known, sighting(camera, 100.0 + number))
         gallery.learn(known, LOOKS[number])
     return known
 
@@ -37,8 +42,7 @@ def found(gallery: Gallery, number: int) -> str | None:
     return next((known.id for known, similarity in near.items() if similarity > 0.9), None)
 
 
-def test_somebody_is_known_again_by_any_of_the_vectors(tmp_path: Path) -> None:
-    gallery = opened(tmp_path)
+def test_somebody_is_known_again_by_any_of_the_vectors(gallery: Gallery) -> None:
     known = meet(gallery, 0)
     assert gallery.learn(known, LOOKS[1])
     assert found(gallery, 0) == found(gallery, 1) == known.id
@@ -65,7 +69,7 @@ def test_beyond_the_bound_those_go_that_were_hardly_seen_then_the_oldest(tmp_pat
     assert gallery.evicted == 60
     assert all(gallery.get(known.id) for known in regular)
     assert not any(gallery.get(known.id) for known in noise[:60])
-    gallery.see(regular[1], sighting())
+    gallery.record(regular[1], sighting())
     for number in range(160, 200):
         meet(gallery, number, times=2)
     newest = [meet(gallery, n, times=2) for n in range(41)]
@@ -78,25 +82,24 @@ def test_beyond_the_bound_those_go_that_were_hardly_seen_then_the_oldest(tmp_pat
 def test_who_is_not_seen_is_forgotten_with_everything_that_was_kept(tmp_path: Path) -> None:
     gallery = opened(tmp_path, ttl_s=100.0, passing_s=10.0)
     regular, passing = meet(gallery, 0, times=2), meet(gallery, 1)
-    gallery.tend(9.0)
+    gallery.delete_and_store(9.0)
     assert len(gallery) == 2
-    gallery.tend(11.0)
+    gallery.delete_and_store(11.0)
     assert gallery.get(passing.id) is None
-    gallery.see(regular, sighting())
-    gallery.tend(110.0)
+    gallery.record(regular, sighting())
+    gallery.delete_and_store(110.0)
     assert gallery.get(regular.id)
-    gallery.tend(112.0)
+    gallery.delete_and_store(112.0)
     assert len(gallery) == len(gallery.bank) == 0
     assert gallery.expired == 2
     gallery.close()
-    kept = sqlite3.connect(tmp_path / FILE)
+    kept = sqlite3.connect(tmp_path / FILE_NAME)
     for table in ("identities", "vectors", "sightings"):
         assert kept.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     kept.close()
 
 
-def test_nothing_is_written_of_who_was_forgotten_before_it_was(tmp_path: Path) -> None:
-    gallery = opened(tmp_path)
+def test_nothing_is_written_of_who_was_forgotten_before_it_was(gallery: Gallery) -> None:
     gallery._forget(meet(gallery, 0))
     gallery.flush()
     assert not gallery.store.latest_ids("", 0, 1e12, 10)
@@ -106,21 +109,20 @@ def test_nothing_is_written_of_who_was_forgotten_before_it_was(tmp_path: Path) -
 def test_time_counts_while_it_runs_and_never_by_the_wall_clock(tmp_path: Path) -> None:
     gallery = opened(tmp_path, ttl_s=100.0)
     known = meet(gallery, 0, times=2)
-    gallery.tend(60.0)
+    gallery.delete_and_store(60.0)
     gallery.close()
     # another boot: the monotonic clock begins elsewhere
     gallery = Gallery(tmp_path, EvictionLimits(ttl_s=100.0))
     gallery.open()
-    gallery.tend(1_000_000.0)
-    gallery.tend(1_000_039.0)
+    gallery.delete_and_store(1_000_000.0)
+    gallery.delete_and_store(1_000_039.0)
     assert gallery.get(known.id)
-    gallery.tend(1_000_041.0)
+    gallery.delete_and_store(1_000_041.0)
     assert gallery.get(known.id) is None
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_restart_knows_everybody_again(tmp_path: Path, how: str) -> None:
-    gallery = opened(tmp_path)
+def test_a_restart_knows_everybody_again(tmp_path: Path, gallery: Gallery, how: str) -> None:
     people = [meet(gallery, n, times=2) for n in range(50)]
     if how == "stopped":
         gallery.close()
@@ -129,13 +131,11 @@ def test_a_restart_knows_everybody_again(tmp_path: Path, how: str) -> None:
     again = opened(tmp_path)
     assert [found(again, n) for n in range(50)] == [known.id for known in people]
     one = again.get(people[7].id)
-    assert one is not None
     assert (one.count, one.cameras, one.first) == (2, ("door",), 107.0)
     assert len(again.store.sightings(one.id, "", 0, 1e12, 10)) == 1
 
 
-def test_a_kill_between_two_copies_of_the_graph_mixes_nobody_up(tmp_path: Path) -> None:
-    gallery = opened(tmp_path)
+def test_a_kill_between_two_copies_of_the_graph_mixes_nobody_up(tmp_path: Path, gallery: Gallery) -> None:
     [meet(gallery, n, times=2) for n in range(20)]
     gallery.close()
     gallery = opened(tmp_path, identities=100)
@@ -148,9 +148,8 @@ def test_a_kill_between_two_copies_of_the_graph_mixes_nobody_up(tmp_path: Path) 
     assert meet(again, 150).id == found(again, 150)
 
 
-def test_a_key_is_never_given_out_twice_however_often_it_is_killed(tmp_path: Path) -> None:
+def test_a_key_is_never_given_out_twice_however_often_it_is_killed(tmp_path: Path, gallery: Gallery) -> None:
     """The copy of the graph may be older than several lives: a key in it must mean what it meant."""
-    gallery = opened(tmp_path)
     people = [meet(gallery, n, times=2) for n in range(5)]
     gallery.close()
     gallery = opened(tmp_path)
@@ -166,29 +165,27 @@ def test_a_key_is_never_given_out_twice_however_often_it_is_killed(tmp_path: Pat
     assert found(again, 4) is None
 
 
-def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
-    gallery = opened(tmp_path)
+def test_a_full_disk_is_waited_for(tmp_path: Path, gallery: Gallery) -> None:
     meet(gallery, 0, times=2)
     assert gallery.flush()
     pages = gallery.store._db.execute("PRAGMA page_count").fetchone()[0]
     gallery.store._db.execute(f"PRAGMA max_page_count = {pages}")
     people = [meet(gallery, n, times=2) for n in range(1, 100)]
     assert not gallery.flush()
-    gallery.tend(5.0)
+    gallery.delete_and_store(5.0)
     assert gallery.unsaved >= 2
     assert found(gallery, 50) == people[49].id
     gallery.store._db.execute("PRAGMA max_page_count = 1000000")
-    gallery.tend(10.0)
+    gallery.delete_and_store(10.0)
     again = opened(tmp_path)
     assert [found(again, n) for n in range(1, 100)] == [known.id for known in people]
 
 
 @pytest.mark.parametrize("damage", ["garbage", "another program's", "vectors"])
-def test_a_damaged_file_is_put_aside_and_begun_anew(tmp_path: Path, damage: str) -> None:
-    gallery = opened(tmp_path)
+def test_a_damaged_file_is_put_aside_and_begun_anew(tmp_path: Path, gallery: Gallery, damage: str) -> None:
     meet(gallery, 0, times=2)
     gallery.close()
-    path = tmp_path / FILE
+    path = tmp_path / FILE_NAME
     if damage == "garbage":
         path.write_bytes(b"this is no database " * 1000)
     else:
@@ -201,7 +198,7 @@ def test_a_damaged_file_is_put_aside_and_begun_anew(tmp_path: Path, damage: str)
             graph.unlink()
     again = opened(tmp_path)
     assert len(again) == 0
-    assert (tmp_path / f"{FILE}.corrupt-1").exists()
+    assert (tmp_path / f"{FILE_NAME}.corrupt-1").exists()
     known = meet(again, 1, times=2)
     again.close()
     assert found(opened(tmp_path), 1) == known.id
@@ -219,8 +216,8 @@ def test_sightings_are_bounded_and_thinned(tmp_path: Path) -> None:
     gallery = opened(tmp_path, sightings=10, every_s=1.0)
     known = meet(gallery, 0)
     for tenth in range(1, 300):
-        gallery.at(tenth / 10)
-        gallery.see(known, sighting("door", 100 + tenth / 10))
+        gallery.set_time(tenth / 10)
+        gallery.record(known, sighting("door", 100 + tenth / 10))
     gallery.flush()
     kept = gallery.store.sightings(known.id, "", 0, 1e12, 1000)
     assert len(kept) == 10
@@ -237,7 +234,6 @@ def test_a_standby_follows_and_comes_to_know_everybody(tmp_path: Path) -> None:
     assert not any(standby.follow(track) for track in told)  # told twice
     assert [found(standby, n) for n in range(30)] == [known.id for known in people]
     one = standby.get(people[0].id)
-    assert one is not None
     assert (one.count, one.cameras) == (3, ("yard",))
 
 

@@ -17,6 +17,11 @@ from tests.unit.multiedge.reid.scene import LENGTH, Scene, finding, looks, match
 A, B, C = looks(3)
 
 
+@pytest.fixture
+def decides(tmp_path: Path) -> Matcher:
+    return matcher(tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "threshold"), [(0.3, 0.7), (0.5, 0.7), (0.7, 0.55)])
 def test_three_overlapping_views_of_a_dozen_objects(tmp_path: Path, noise: float, threshold: float) -> None:
@@ -32,8 +37,7 @@ def test_three_overlapping_views_of_a_dozen_objects(tmp_path: Path, noise: float
     assert rank(np.concatenate(scene.vectors), asked, cameras) >= 0.95
 
 
-def test_an_object_is_the_same_before_another_camera_and_another_is_not(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_an_object_is_the_same_before_another_camera_and_another_is_not(decides: Matcher) -> None:
     (first,) = who(decides.take([finding(A, [(50, 50)], camera="door")], 0.0))
     outcome = decides.take([finding(np.stack([B, A]), [(30, 30), (90, 90)], camera="yard")], 1.0)
     other, same = who(outcome)
@@ -41,8 +45,7 @@ def test_an_object_is_the_same_before_another_camera_and_another_is_not(tmp_path
     new, seen = outcome.tracks
     assert (new.new, new.identity, new.count) == (True, other, 1)
     assert (seen.new, seen.identity, seen.cameras, seen.count) == (False, first, ["door", "yard"], 2)
-    assert seen.sighting.camera == "yard"
-    assert seen.sighting.worker == "lobby-yard"
+    assert (seen.sighting.camera, seen.sighting.worker) == ("yard", "lobby-yard")
     for track in outcome.tracks:
         assert codec.decode(topics.TRACK, codec.encode(topics.TRACK, track)) == track
 
@@ -50,14 +53,12 @@ def test_an_object_is_the_same_before_another_camera_and_another_is_not(tmp_path
 def test_the_answer_has_boxes_and_identities_and_no_features(tmp_path: Path) -> None:
     asked = finding(np.stack([A, B]), [(50, 50), (90, 90)])
     (answer,) = matcher(tmp_path).take([asked], 0.0).answers.values()
-    assert answer is not None
     assert answer.embeddings is None
     assert answer.boxes == asked.prediction.boxes
     assert len(answer.value) == 2
 
 
-def test_a_frame_that_comes_again_after_a_takeover_gets_the_same_answer_and_counts_once(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_a_frame_that_comes_again_after_a_takeover_gets_the_same_answer_and_counts_once(decides: Matcher) -> None:
     found = finding(A, [(50, 50)])
     first = decides.take([found], 0.0)
     again = decides.take([replace(found, key=found.key[:16] + b"another", worker="lobby-yard")], 1.0)
@@ -65,8 +66,7 @@ def test_a_frame_that_comes_again_after_a_takeover_gets_the_same_answer_and_coun
     assert not again.tracks
 
 
-def test_one_identity_appears_once_in_a_frame(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_one_identity_appears_once_in_a_frame(decides: Matcher) -> None:
     decides.take([finding(A, [(50, 50)])], 0.0)
     twins = np.stack([A + 0.02 * B, A, A + 0.01 * C])
     found = who(decides.take([finding(twins, [(20, 20), (90, 90), (160, 160)], camera="yard")], 1.0))
@@ -75,13 +75,11 @@ def test_one_identity_appears_once_in_a_frame(tmp_path: Path) -> None:
 
 def test_two_boxes_of_one_object_make_no_second_one(tmp_path: Path) -> None:
     found = who(matcher(tmp_path).take([finding(np.stack([A, B]), [(50, 50), (52, 51)])], 0.0))
-    assert found[0] is not None
-    assert found[1] is None
+    assert [one is None for one in found] == [False, True]
 
 
-def test_a_turn_that_changes_looks_is_followed_by_where_it_happens(tmp_path: Path) -> None:
+def test_a_turn_that_changes_looks_is_followed_by_where_it_happens(decides: Matcher) -> None:
     """Half turned it looks like nobody known; its place tells who it is, and so the new look is learnt."""
-    decides = matcher(tmp_path)
     identity = None
     for number, turn in enumerate(np.radians([0, 50, 100])):
         look = np.cos(turn) * A + np.sin(turn) * B
@@ -92,8 +90,7 @@ def test_a_turn_that_changes_looks_is_followed_by_where_it_happens(tmp_path: Pat
     assert who(decides.take([finding(B, [(90, 90)], camera="yard", ms=5000)], 5.0)) == [identity]
 
 
-def test_who_looks_the_same_cannot_be_far_away_a_moment_later(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_who_looks_the_same_cannot_be_far_away_a_moment_later(decides: Matcher) -> None:
     (first,) = who(decides.take([finding(A, [(50, 50)], number=1)], 0.0))
     (twin,) = who(decides.take([finding(A, [(900, 50)], number=2, ms=100)], 0.1))
     assert twin != first
@@ -110,8 +107,7 @@ def test_nobody_travels_faster_than_the_way_between_cameras(tmp_path: Path) -> N
     assert who(decides.take([finding(A, [(50, 50)], camera="yard", ms=3000)], 3.0)) == [first]
 
 
-def test_what_is_cut_off_by_the_rim_is_nobody_new(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_what_is_cut_off_by_the_rim_is_nobody_new(decides: Matcher) -> None:
 
     def at(x: float, number: int) -> list[str | None]:
         found = finding(A if number else B, [(x, 50)], number=number, ms=3000.0 * number)
@@ -125,8 +121,7 @@ def test_what_is_cut_off_by_the_rim_is_nobody_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_restart_goes_on_with_the_same_identities(tmp_path: Path, how: str) -> None:
-    decides = matcher(tmp_path)
+def test_a_restart_goes_on_with_the_same_identities(tmp_path: Path, decides: Matcher, how: str) -> None:
     before = who(decides.take([finding(np.stack([A, B]), [(50, 50), (90, 90)])], 0.0))
     if how == "stopped":
         decides.close()
@@ -146,8 +141,7 @@ def test_a_standby_goes_on_with_the_same_identities(tmp_path: Path) -> None:
     assert found == [*who(outcome), before]
 
 
-def test_a_whole_picture_is_one_object(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_a_whole_picture_is_one_object(decides: Matcher) -> None:
     first, second = finding(A, [(0, 0)], number=1), finding(A, [(0, 0)], number=2, ms=40)
     first.prediction.boxes = second.prediction.boxes = None
     (identity,) = who(decides.take([first], 0.0))
@@ -168,8 +162,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_finding_that_cannot_be_read_stands_and_the_others_are_answered(tmp_path: Path, name: str) -> None:
-    decides = matcher(tmp_path)
+def test_a_finding_that_cannot_be_read_stands_and_the_others_are_answered(decides: Matcher, name: str) -> None:
     decides.take([finding(A, [(50, 50)])], 0.0)
     bad = replace(finding(A, [(50, 50)], number=1), prediction=HOSTILE[name])
     good = finding(A, [(50, 50)], number=2, camera="yard")
@@ -179,8 +172,7 @@ def test_a_finding_that_cannot_be_read_stands_and_the_others_are_answered(tmp_pa
 
 
 @pytest.mark.filterwarnings("error")
-def test_boxes_that_a_sender_makes_up_do_no_harm(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_boxes_that_a_sender_makes_up_do_no_harm(decides: Matcher) -> None:
     huge = 1.7e308
     for number in range(3):
         found = finding(A, [(50, 50)], number=number, ms=100.0 * number)
@@ -189,8 +181,7 @@ def test_boxes_that_a_sender_makes_up_do_no_harm(tmp_path: Path) -> None:
         assert len(who(decides.take([found], number / 10))) == 1
 
 
-def test_a_camera_whose_clock_stands_or_is_put_back_keeps_its_identities(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_a_camera_whose_clock_stands_or_is_put_back_keeps_its_identities(decides: Matcher) -> None:
     identities = {
         who(decides.take([finding(A, [(50 + 10 * n, 50)], number=n, ms=ms)], n / 10))[0]
         for n, ms in enumerate((100_000, 100_000, 100_000, 0, 100, 200, 100, 86_400_000, 0))
@@ -198,22 +189,20 @@ def test_a_camera_whose_clock_stands_or_is_put_back_keeps_its_identities(tmp_pat
     assert len(identities) == 1
 
 
-def test_a_model_that_was_changed_begins_a_new_gallery_and_a_single_stranger_does_not(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_a_model_that_was_changed_begins_a_new_gallery_and_a_single_stranger_does_not(decides: Matcher) -> None:
     decides.take([finding(A, [(50, 50)])], 0.0)
     other = np.concatenate([A, B])
     for number in range(NEW_LENGTH_FRAMES - 1):
-        assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None
+        assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None  # type: ignore[attr-defined]
     assert len(who(decides.take([finding(A, [(50, 50)], number=1)], 0.0))) == 1
     assert decides.metrics()["reid_identities"] == 1
     for number in range(NEW_LENGTH_FRAMES - 1):
-        assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None
+        assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None  # type: ignore[attr-defined]
     assert who(decides.take([finding(other, [(50, 50)], number=999)], 0.0))[0]
     assert decides.metrics()["reid_identities"] == 1
 
 
-def test_the_next_look_comes_sooner_when_something_waits_to_be_written(tmp_path: Path) -> None:
-    decides = matcher(tmp_path)
+def test_the_next_look_comes_sooner_when_something_waits_to_be_written(decides: Matcher) -> None:
     decides.due(100.0)
     assert decides.next_due() == 110.0
     decides.take([finding(A, [(50, 50)])], 101.0)

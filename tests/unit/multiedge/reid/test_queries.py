@@ -22,9 +22,8 @@ def lobby(tmp_path: Path) -> tuple[Matcher, str, str]:
     decides = matcher(tmp_path)
     for number in range(6):
         camera = "door" if number < 4 else "yard"
-        (a,) = who(
-            decides.take([finding(A, [(50, 50)], camera=camera, number=number, ms=10_000 * number)], 10.0 * number)
-        )
+        seen = finding(A, [(50, 50)], camera=camera, number=number, ms=10_000 * number)
+        (a,) = who(decides.take([seen], 10.0 * number))
     (b,) = who(decides.take([finding(B, [(90, 90)], number=9, ms=15_000)], 51.0))
     assert a is not None
     assert b is not None
@@ -40,8 +39,7 @@ def asked(decides: Matcher, **query: object) -> IdentityAnswer:
 def test_by_identity_the_latest_first(lobby: tuple[Matcher, str, str]) -> None:
     decides, a, _ = lobby
     (one,) = asked(decides, identity=a).identities
-    assert (one.identity, one.count, one.cameras) == (a, 6, ["door", "yard"])
-    assert (one.first, one.last) == (NOON, NOON + 50)
+    assert (one.identity, one.count, one.cameras, one.first, one.last) == (a, 6, ["door", "yard"], NOON, NOON + 50)
     assert [seen.time - NOON for seen in one.sightings] == [50, 40, 30, 20, 10, 0]
     (one,) = asked(decides, identity=a, limit=2).identities
     assert [seen.time - NOON for seen in one.sightings] == [50, 40]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from halimede.multiedge.reid.matcher import MOST_OBJECTS, Trajectories
+from halimede.multiedge.reid.matcher import MAX_OBJECTS, Trajectories
 
 
 def corners(x: float) -> np.ndarray:
@@ -13,7 +13,7 @@ def corners(x: float) -> np.ndarray:
 
 
 def expected(paths: Trajectories, time: float) -> dict[str, float]:
-    return {identity: float(step.expected_box(time)[0]) for identity, step in paths.before("door", time)}
+    return {identity: float(step.expected_box(time)[0]) for identity, step in paths.near_time("door", time)}
 
 
 def test_what_moves_is_expected_further_on() -> None:
@@ -29,7 +29,7 @@ def test_who_was_not_seen_for_long_is_not_expected() -> None:
     assert expected(paths, 11.5) == {}
     paths.record("door", "b", 11.5, corners(50))
     assert expected(paths, 11.5) == {"b": 50.0}
-    assert not list(paths.before("yard", 11.5))
+    assert not list(paths.near_time("yard", 11.5))
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_who_saw_somebody_last_and_how_long_ago() -> None:
 
 def test_it_is_bounded() -> None:
     paths = Trajectories(1.0)
-    for number in range(2 * MOST_OBJECTS):
+    for number in range(2 * MAX_OBJECTS):
         paths.record("door", str(number), 10.0, corners(0))
-    assert len(expected(paths, 10.0)) == MOST_OBJECTS
+    assert len(expected(paths, 10.0)) == MAX_OBJECTS

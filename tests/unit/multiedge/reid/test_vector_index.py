@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from halimede.multiedge.reid import vector_index as room
-from halimede.multiedge.reid.vector_index import VectorIndex, sweep
+from halimede.multiedge.reid.vector_index import VectorIndex, remove_saved
+from tests.programs import run_python
 from tests.unit.multiedge.reid.scene import LENGTH, looks
-from tests.waiting import patience
 
 COUNT = 3000
 
 
 def filled(exact: int) -> tuple[VectorIndex, np.ndarray]:
     vectors = looks(COUNT).astype(np.float32)
-    index = VectorIndex(LENGTH, exact=exact)
+    index = VectorIndex(LENGTH, max_exact=exact)
     index.add(range(COUNT), vectors, threads=0)
     return index, vectors
 
@@ -37,7 +35,7 @@ def test_the_nearest_come_first_with_their_cosine(exact: int) -> None:
 
 def test_a_stranger_is_looked_for_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph may miss the nearest. Before somebody is called new, everything is looked through."""
-    monkeypatch.setattr(room, "SEARCH", 2)  # a graph that misses most
+    monkeypatch.setattr(room, "SEARCH_WIDTH", 2)  # a graph that misses most
     index, vectors = filled(exact=0)
     strangers = looks(50, seed=99).astype(np.float32)
     for stranger, (keys, near) in zip(strangers, index.nearest(strangers, 3, 0.95), strict=True):
@@ -73,7 +71,7 @@ def test_a_saved_graph_is_read_again_and_brought_up_to_date(tmp_path: Path) -> N
     index.save(tmp_path)
     index.save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
-    again = VectorIndex(LENGTH, exact=0)
+    again = VectorIndex(LENGTH, max_exact=0)
     assert again.load(tmp_path)
     wanted = (set(range(COUNT)) - {1, 2}) | {9000}
     added = again.reconcile(wanted, lambda keys: vectors[[key % COUNT for key in keys]])
@@ -100,7 +98,7 @@ def test_a_damaged_file_is_never_given_to_the_library(tmp_path: Path, damage: st
     else:
         path.write_bytes(b"")
     assert not VectorIndex(LENGTH).load(tmp_path)
-    sweep(tmp_path)
+    remove_saved(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -114,4 +112,4 @@ def test_onnx_runtime_may_be_imported_after_the_index() -> None:
     """With usearch's library loaded first, ONNX Runtime's import crashes the process (signal 11)."""
     code = "import halimede.multiedge.reid.vector_index, threading, importlib\n"
     code += "late = threading.Thread(target=importlib.import_module, args=('onnxruntime',))\nlate.start(), late.join()"
-    assert subprocess.run([sys.executable, "-c", code], timeout=patience(60), check=False).returncode == 0
+    assert run_python("-c", code).returncode == 0

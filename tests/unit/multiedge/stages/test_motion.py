@@ -54,6 +54,11 @@ def look(stage: Motion, item: Item) -> list[Box]:
     return item.prediction.boxes
 
 
+def learn(stage: Motion, camera: Camera, times: int) -> list[list[Box]]:
+    """Let the stage see the scene alone so many times; return what it takes for motion."""
+    return [look(stage, camera.take()) for _ in range(times)]
+
+
 def overlap(box: Box, place: tuple[int, int, int, int]) -> float:
     width = max(0, min(box.x2, place[2]) - max(box.x1, place[0]))
     height = max(0, min(box.y2, place[3]) - max(box.y1, place[1]))
@@ -73,7 +78,7 @@ LIGHTS: dict[str, Light] = {
 @pytest.mark.parametrize("light", LIGHTS.values(), ids=LIGHTS)
 def test_what_moves_is_boxed_and_light_and_noise_are_not(scene, thing, light):
     camera, stage = Camera(scene, light), a_stage()
-    assert [look(stage, camera.take()) for _ in range(12)] == [[]] * 12
+    assert learn(stage, camera, 12) == [[]] * 12
     for i in range(30):
         place = (10 + 8 * i, 60 + 3 * i, 40 + 8 * i, 100 + 3 * i)
         boxes = look(stage, camera.take((*place[:2], thing)))
@@ -85,7 +90,7 @@ def test_what_moves_is_boxed_and_light_and_noise_are_not(scene, thing, light):
 
 def test_a_camera_that_sees_badly_has_no_motion_of_its_own_and_what_stands_out_is_seen(scene):
     camera, stage = Camera(scene, noise=45.0), a_stage()
-    assert [look(stage, camera.take()) for _ in range(15)] == [[]] * 15
+    assert learn(stage, camera, 15) == [[]] * 15
     level = 0.0 if scene[100:140, 100:140].mean() > 128 else 255.0
     assert len(look(stage, camera.take((100, 100, np.full((40, 40, 3), level))))) == 1
 
@@ -103,15 +108,13 @@ def test_what_covers_more_than_the_most_is_no_motion(scene, thing):
 
 def test_a_scene_without_contrast_will_do(thing):
     camera, stage = Camera(np.full((*SIZE, 3), 110.0)), a_stage()
-    for _ in range(12):
-        assert look(stage, camera.take()) == []
+    assert learn(stage, camera, 12) == [[]] * 12
     assert all(len(look(stage, camera.take((20 + 8 * i, 50, thing)))) == 1 for i in range(20))
 
 
 def test_each_of_several_has_a_box_and_so_many_of_the_largest_stay(scene, thing):
     camera, stage = Camera(scene), a_stage(maxBoxes="2")
-    for _ in range(8):
-        look(stage, camera.take())
+    learn(stage, camera, 8)
     boxes = look(stage, camera.take((20, 20, thing[:20, :20]), (100, 100, thing), (200, 20, thing)))
     assert sorted(box.x1 // 10 for box in boxes) == [10, 20]
 
@@ -119,12 +122,11 @@ def test_each_of_several_has_a_box_and_so_many_of_the_largest_stay(scene, thing)
 @pytest.mark.slow
 def test_what_comes_to_a_stand_becomes_background_and_leaves_no_ghost(scene, thing):
     camera, stage = Camera(scene), a_stage(motionMemory="18")
-    for _ in range(20):
-        look(stage, camera.take())
+    learn(stage, camera, 20)
     assert look(stage, camera.take((100, 100, thing)))
     assert [look(stage, camera.take((100, 100, thing))) for _ in range(40)][-10:] == [[]] * 10
     assert look(stage, camera.take())  # it is gone: where it stood is motion for a while
-    assert [look(stage, camera.take()) for _ in range(40)][-10:] == [[]] * 10
+    assert learn(stage, camera, 40)[-10:] == [[]] * 10
 
 
 def test_what_was_there_at_first_and_left_is_forgotten(scene, thing):
@@ -137,12 +139,11 @@ def test_what_was_there_at_first_and_left_is_forgotten(scene, thing):
 
 def test_a_flash_is_no_motion_and_a_camera_that_was_moved_learns_anew(scene, thing):
     camera, stage = Camera(scene), a_stage()
-    for _ in range(12):
-        look(stage, camera.take())
+    learn(stage, camera, 12)
     camera.light = lambda picture, _: np.full_like(picture, 250)
     assert look(stage, camera.take()) == []
     camera.light = lambda picture, _: picture[::-1, ::-1]
-    assert [look(stage, camera.take()) for _ in range(12)] == [[]] * 12
+    assert learn(stage, camera, 12) == [[]] * 12
     assert len(look(stage, camera.take((100, 100, thing)))) == 1
 
 
@@ -151,14 +152,13 @@ def test_another_resolution_is_learnt_anew(scene, thing):
     for picture in (scene, scene[:120, :160]):
         camera = Camera(picture)
         camera.taken = len(picture) * 100
-        assert [look(stage, camera.take()) for _ in range(8)] == [[]] * 8
+        assert learn(stage, camera, 8) == [[]] * 8
         assert len(look(stage, camera.take((100, 50, thing)))) == 1
 
 
 def test_large_pictures_are_looked_at_smaller_and_boxed_in_their_own_pixels(scene, thing):
     camera, stage = Camera(scene, lambda picture, _: picture.repeat(3, 0).repeat(3, 1)), a_stage(motionSide="160")
-    for _ in range(8):
-        look(stage, camera.take())
+    learn(stage, camera, 8)
     (box,) = look(stage, camera.take((100, 100, thing)))
     assert overlap(box, (300, 300, 390, 420)) > 0.7
 
@@ -176,8 +176,7 @@ def test_cameras_are_kept_apart_and_no_more_than_so_many_remembered(scene, thing
 
 def test_a_frame_that_is_asked_about_again_gets_the_same_answer_and_teaches_nothing(scene, thing):
     camera, stage = Camera(scene), a_stage()
-    for _ in range(8):
-        look(stage, camera.take())
+    learn(stage, camera, 8)
     item = camera.take((100, 100, thing))
     once = look(stage, item)
     again = [look(stage, Item(item.image, camera="cam0", id=item.id)) for _ in range(200)]

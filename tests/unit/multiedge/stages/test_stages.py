@@ -22,6 +22,13 @@ def corners(prediction: Prediction) -> list[tuple[float, ...]]:
     return [(box.x1, box.y1, box.x2, box.y2) for box in prediction.boxes]
 
 
+def boxed(boxes: list[Box], *corners_of_things):
+    """Return an item with these boxes, and something at each of these corners."""
+    item = an_item(*corners_of_things)
+    item.prediction.boxes = boxes
+    return item
+
+
 def run(stages, models, *items, **tools):
     for make in stages:
         make(some_tools(models, **tools)).run(items)
@@ -38,8 +45,7 @@ class TestClassify:
         assert corners(first.prediction) == [(1, 2, 3, 4)]
 
     def test_names_boxes_by_their_crops(self, models):
-        item = an_item(RIGHT)
-        item.prediction.boxes = [Box(*LEFT, 0.5), Box(*RIGHT, 0.6)]
+        item = boxed([Box(*LEFT, 0.5), Box(*RIGHT, 0.6)], RIGHT)
         run([Crop, partial(Classify, crops=True)], models, item, model="weigher")
         assert [box.label for box in item.prediction.boxes] == ["dark", "bright"]
         assert corners(item.prediction) == [LEFT, RIGHT]
@@ -49,17 +55,13 @@ class TestClassify:
         (item,) = run([Crop, partial(Classify, crops=True)], models, an_item(), model="weigher")
         assert (item.prediction.label, item.prediction.boxes) == ("dark", None)
 
-    def test_of_crops_that_nobody_has_cut_says_so(self, models):
-        item = an_item(RIGHT)
-        item.prediction.boxes = [Box(*RIGHT, 0.6)]
-        with pytest.raises(SampleError, match="1 boxes and 0 crops"):
-            run([partial(Classify, crops=True)], models, item, model="weigher")
-
-    def test_of_crops_wants_a_model_that_gives_labels(self, models):
-        item = an_item(RIGHT)
-        item.prediction.boxes = [Box(*RIGHT, 0.6)]
-        with pytest.raises(SampleError, match="no label"):
-            run([Crop, partial(Classify, crops=True)], models, item, model="describer")
+    @pytest.mark.parametrize(
+        ("before", "model", "text"), [([], "weigher", "1 boxes and 0 crops"), ([Crop], "describer", "no label")]
+    )
+    def test_of_crops_wants_crops_and_a_model_that_gives_labels(self, models, before, model, text):
+        item = boxed([Box(*RIGHT, 0.6)], RIGHT)
+        with pytest.raises(SampleError, match=text):
+            run([*before, partial(Classify, crops=True)], models, item, model=model)
 
     def test_without_a_model_is_a_mistake_of_the_resource(self, models):
         with pytest.raises(InvalidFieldError, match=r"spec\.edgeWorkers\[\]\.model.*edge0"):
@@ -67,12 +69,10 @@ class TestClassify:
 
 
 class TestDetect:
-    def test_sets_the_boxes_that_the_detector_finds(self, models):
+    def test_sets_the_boxes_of_the_detector_or_of_the_model_where_there_is_none(self, models):
         items = run([Detect], models, an_item(LEFT), an_item(), an_item(RIGHT), model="weigher", detector="spotter")
         assert [corners(item.prediction) for item in items] == [[LEFT], [], [RIGHT]]
         assert items[0].prediction.boxes[0].label == "thing"
-
-    def test_uses_the_model_where_there_is_no_detector(self, models):
         (item,) = run([Detect], models, an_item(LEFT), model="spotter")
         assert corners(item.prediction) == [LEFT]
 
@@ -104,8 +104,7 @@ class TestDetect:
 
 class TestCrop:
     def test_cuts_boxes_out_in_their_order_with_a_margin(self, models):
-        item = an_item(LEFT, RIGHT)
-        item.prediction.boxes = [Box(*RIGHT, 0.5), Box(*LEFT, 0.9)]
+        item = boxed([Box(*RIGHT, 0.5), Box(*LEFT, 0.9)], LEFT, RIGHT)
         run([Crop], models, item, margin="0.25")
         assert [crop.shape for crop in item.crops] == [(46, 29, 3), (24, 24, 3)]  # the first reaches the edges
         np.testing.assert_array_equal(item.crops[1][4:-4, 4:-4], item.image[8:24, 4:20])
@@ -118,21 +117,18 @@ class TestCrop:
 
     @pytest.mark.parametrize("place", [(70, 5, 90, 9), (-9, 0, -1, 9), (5, 5, 5, 9), (1e308, 0, -1e308, -1e300)])
     def test_leaves_out_boxes_without_a_pixel(self, models, place):
-        item = an_item(LEFT)
-        item.prediction.boxes = [Box(*place, 0.9), Box(*LEFT, 0.8)]
+        item = boxed([Box(*place, 0.9), Box(*LEFT, 0.8)], LEFT)  # type: ignore[call-arg]
         run([Crop], models, item, margin="1")
         assert corners(item.prediction) == [LEFT]
         assert len(item.crops) == 1
 
     def test_keeps_boxes_beyond_all_measure_within_the_picture(self, models):
-        item = an_item()
-        item.prediction.boxes = [Box(-1e308, -1e308, 1e308, 1e308, 0.9)]
+        item = boxed([Box(-1e308, -1e308, 1e308, 1e308, 0.9)])
         run([Crop], models, item, margin="2")
         assert item.crops[0].shape == item.image.shape
 
     def test_keeps_so_many_of_the_best(self, models):
-        item = an_item()
-        item.prediction.boxes = [Box(i, 0, i + 4, 4, score) for i, score in enumerate((0.3, 0.9, 0.1, 0.5))]
+        item = boxed([Box(i, 0, i + 4, 4, score) for i, score in enumerate((0.3, 0.9, 0.1, 0.5))])
         run([Crop], models, item, maxBoxes="2")
         assert [box.score for box in item.prediction.boxes] == [0.9, 0.5]
         assert len(item.crops) == 2
@@ -140,11 +136,8 @@ class TestCrop:
 
 class TestEmbed:
     def test_describes_each_crop_in_a_vector_of_length_one(self, models):
-        one, two = an_item(LEFT, RIGHT), an_item(RIGHT)
-        one.prediction.boxes = [Box(*LEFT, 0.9), Box(*RIGHT, 0.8)]
-        two.prediction.boxes = [Box(*RIGHT, 0.8)]
-        none = an_item()
-        none.prediction.boxes = []
+        one, two = boxed([Box(*LEFT, 0.9), Box(*RIGHT, 0.8)], LEFT, RIGHT), boxed([Box(*RIGHT, 0.8)], RIGHT)
+        none = boxed([])
         run([Crop, Embed], models, one, none, two, model="describer")
         np.testing.assert_allclose(np.linalg.norm(vectors(one.prediction), axis=1), 1, atol=1e-3)
         np.testing.assert_allclose(vectors(one.prediction)[1], vectors(two.prediction)[0])
@@ -152,8 +145,7 @@ class TestEmbed:
         assert len(vectors(none.prediction)) == 0
 
     def test_leaves_out_boxes_of_which_the_model_says_nothing(self, models):
-        item = an_item(RIGHT)
-        item.prediction.boxes = [Box(*LEFT, 0.9), Box(*RIGHT, 0.8)]  # the left one is black
+        item = boxed([Box(*LEFT, 0.9), Box(*RIGHT, 0.8)], RIGHT)  # the left one is black
         run([Crop, Embed], models, item, model="describer")
         assert corners(item.prediction) == [RIGHT]
         assert len(vectors(item.prediction)) == len(item.crops) == 1
@@ -164,20 +156,20 @@ class TestEmbed:
         assert vectors(black.prediction).size == 0
 
     def test_takes_any_number_of_crops_of_any_size(self, models):
-        item = an_item((0, 0, 64, 48))
-        item.prediction.boxes = [Box(i % 30, i % 20, 60 - i % 7, 44 - i % 5, 0.9) for i in range(100)]
+        item = boxed([Box(i % 30, i % 20, 60 - i % 7, 44 - i % 5, 0.9) for i in range(100)], (0, 0, 64, 48))
         run([Crop, Embed], models, item, model="describer", maxBoxes="90")
         assert vectors(item.prediction).shape == (90, 16)
 
-    def test_wants_features_of_its_model(self, models):
-        with pytest.raises(SampleError, match="task of its Model to embedding"):
-            run([Crop, Embed], models, an_item(LEFT), model="spotter")
-
-    def test_wants_crops(self, models):
-        item = an_item(LEFT)
-        item.prediction.boxes = [Box(*LEFT, 0.9)]
-        with pytest.raises(SampleError, match="put the stage Crop before"):
-            run([Embed], models, item, model="describer")
+    @pytest.mark.parametrize(
+        ("stages", "model", "text"),
+        [
+            ([Crop, Embed], "spotter", "task of its Model to embedding"),
+            ([Embed], "describer", "put the stage Crop before"),
+        ],
+    )
+    def test_wants_crops_and_features_of_its_model(self, models, stages, model, text):
+        with pytest.raises(SampleError, match=text):
+            run(stages, models, boxed([Box(*LEFT, 0.9)], LEFT), model=model)
 
     def test_refuses_more_features_than_a_message_holds(self, models, monkeypatch):
         monkeypatch.setattr("halimede.multiedge.stages.model_stages.MAX_BYTES", 31)

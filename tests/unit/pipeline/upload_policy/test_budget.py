@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -46,14 +47,24 @@ def test_a_graded_miner_whose_sample_failed_is_held_to_the_same_budget() -> None
 def test_the_cut_that_decided_is_told() -> None:
     budget = Budget(0.5, 0.3)
     assert budget.admits(Verdict(hard=True, hardness=0.4, cut=0.3)) == (True, 0.3)
-    assert budget.admits(HARD)[1] is None
+    for hardness in (None, math.inf, -math.inf, math.nan):
+        assert budget.admits(Verdict(hard=False, hardness=hardness, cut=0.3)) == (False, None)
+    assert budget.cut == 0.3
+    assert budget.admits(HARD) == (True, None)
     assert Budget(0.5).cut is None
+    assert Budget(0.5).admits(Verdict(hard=False, hardness=1.0)) == (False, None)
+
+
+@pytest.mark.parametrize(("target", "goes"), [(0.0, [False] * 4), (0.5, [True, False, True, False]), (1.0, [True] * 4)])
+def test_each_hard_sample_goes_up_once_there_is_no_debt(target: float, goes: list[bool]) -> None:
+    budget = Budget(target)
+    assert [budget.admits(HARD)[0] for _ in range(4)] == goes
 
 
 def test_what_nobody_here_could_answer_goes_up_and_is_paid_for_later() -> None:
     budget = Budget(0.2, 0.5)
     for _ in range(10):
-        budget.forced()
+        budget.count_forced()
     assert not any(budget.admits(Verdict(hard=True, hardness=1.0, cut=0.5))[0] for _ in range(10))
 
 

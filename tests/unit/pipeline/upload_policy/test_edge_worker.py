@@ -16,9 +16,11 @@ from halimede.frames import new_frame, pack
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule, Reference, write_artefact
 from halimede.worker.errors import WorkerError
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually
 from tests.unit.frames.clouds import ScriptedCloud
 from tests.unit.worker.world import BREAKS_SMALL, EASY, HARD, NS, World, world
+
+pytestmark = pytest.mark.simulated
 
 
 class Shades:
@@ -57,7 +59,6 @@ def calibration(folder: Path, **changes: Any) -> Path:
     return path
 
 
-@simulated
 async def test_the_budget_is_held_and_results_say_with_which_cut(tmp_path: Path) -> None:
     options: dict[str, Any] = {"target_upload_ratio": 0.2, "hem_parameters": {"threshold_margin": "1.0"}}
     async with world(tmp_path) as w, w.worker("cloud", "c0", Disagrees):
@@ -80,7 +81,6 @@ async def test_the_budget_is_held_and_results_say_with_which_cut(tmp_path: Path)
             assert w.info("e0").upload_cloud_ratio == pytest.approx(0.2, abs=0.02)
 
 
-@simulated
 async def test_audits_measure_easy_answers_without_holding_them_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +102,6 @@ async def test_audits_measure_easy_answers_without_holding_them_back(
         assert info.upload_cloud_ratio == pytest.approx(len(audited) / 200)
 
 
-@simulated
 async def test_an_audit_that_nobody_answers_changes_no_answer(tmp_path: Path) -> None:
     options: dict[str, Any] = {"audit_share": 1.0, "hem_name": "EdgeOnly", "hem_parameters": {}}
     async with world(tmp_path) as w, w.worker("edge", "e0", **options):
@@ -112,7 +111,6 @@ async def test_an_audit_that_nobody_answers_changes_no_answer(tmp_path: Path) ->
         assert (w.info("e0").audited, w.info("e0").degraded) == (0, 0)
 
 
-@simulated
 async def test_what_would_be_back_too_late_is_not_sent(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
 
@@ -139,7 +137,6 @@ async def test_what_would_be_back_too_late_is_not_sent(tmp_path: Path) -> None:
             assert (await w.answer(await w.send(HARD))).by == "cloud"
 
 
-@simulated
 async def test_two_answers_become_a_mixture_and_what_it_overrules_is_counted(tmp_path: Path) -> None:
     class Sure:
         def predict(self, _: object) -> dict[str, Any]:
@@ -162,7 +159,6 @@ async def test_two_answers_become_a_mixture_and_what_it_overrules_is_counted(tmp
             assert (result.by, result.mixed, result.label) == ("cloud", False, "b")
 
 
-@simulated
 async def test_mining_before_inference_spares_the_small_model_what_goes_up(tmp_path: Path) -> None:
     small = Shades()
     options: dict[str, Any] = {"hem_mode": "mining-then-inference", "hem_name": "Random"}
@@ -183,7 +179,6 @@ async def test_mining_before_inference_spares_the_small_model_what_goes_up(tmp_p
             assert w.info("e1").mining_errors == 0
 
 
-@simulated
 async def test_what_the_small_model_fails_on_goes_up_though_the_budget_is_spent(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", target_upload_ratio=0.0):
         assert (await w.answer(await w.send(HARD))).by == "edge"
@@ -191,7 +186,6 @@ async def test_what_the_small_model_fails_on_goes_up_though_the_budget_is_spent(
         assert (result.by, result.hard) == ("cloud", True)
 
 
-@simulated
 async def test_where_nothing_may_go_up_what_the_small_model_fails_on_stays(tmp_path: Path) -> None:
     options: dict[str, Any] = {"hem_name": "EdgeOnly", "hem_parameters": {}}
     async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", **options):
@@ -201,7 +195,6 @@ async def test_where_nothing_may_go_up_what_the_small_model_fails_on_stays(tmp_p
         assert w.info("e0").uploaded_bytes == 0
 
 
-@simulated
 async def test_samples_unlike_those_of_the_calibration_are_told(tmp_path: Path) -> None:
     reference = Reference(hardness=[-1 + i / 100 for i in range(51)], classes={"is 0": 0.5, "is 1": 0.5}, samples=500)
     options: dict[str, Any] = {"calibration": calibration(tmp_path, reference=reference)}
@@ -211,7 +204,6 @@ async def test_samples_unlike_those_of_the_calibration_are_told(tmp_path: Path) 
         await eventually(lambda: w.info("e0").drifting == 1)
 
 
-@simulated
 async def test_a_broken_calibration_is_named_as_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     path.write_text("not json")

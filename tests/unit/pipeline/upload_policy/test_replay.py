@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.mining import Verdict
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.upload_policy.replay import replay
 
 
@@ -50,3 +51,28 @@ def test_no_samples_are_no_decisions() -> None:
         warnings.simplefilter("error")
         assert played.typical().shape == (0,)
     assert np.isfinite(replay([graded(0.1)], target=0.2, cut=0.5).sent).all()
+
+
+@pytest.mark.parametrize(("samples", "rounds"), [(1, 10), (2000, 10), (2001, 9), (20_001, 1)])
+def test_ten_rounds_count_or_as_many_as_have_twenty_thousand_samples(samples: int, rounds: int) -> None:
+    assert replay([graded(0.1)] * samples, target=None, cut=0.5).up.shape == (rounds, samples)
+
+
+def test_the_order_of_samples_is_the_same_each_time() -> None:
+    verdicts = [graded(1.0)] * 50
+    assert (replay(verdicts, target=0.2, cut=0.5).up == replay(verdicts, target=0.2, cut=0.5).up).all()
+
+
+def test_no_round_counts_before_the_cut_of_a_budget_has_settled() -> None:
+    verdicts = [graded(i / 60, cut=5.0) for i in range(60)]
+    assert 8 <= replay(verdicts, target=0.2, cut=5.0).up[0].sum() <= 16
+
+
+@pytest.mark.parametrize(("samples", "rounds"), [(100, 3), (150, 2), (299, 2), (300, 1), (301, 1)])
+def test_three_hundred_samples_and_whole_rounds_come_before_those_that_count(
+    samples: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, decide = [], UploadPolicy.decide
+    monkeypatch.setattr(UploadPolicy, "decide", lambda *arguments: calls.append(1) or decide(*arguments))
+    replay([graded(0.1)] * samples, target=0.2, cut=0.5)
+    assert len(calls) == (rounds + 10) * samples

@@ -1,5 +1,6 @@
 """Sedna's rules with Sedna's constructors and calls, evaluated by ``halimede.mining``.
 
+Each is called with what the script's small model answers, and says whether the sample is hard (goes to the cloud).
 Broken numbers and empty answers differ from Sedna: an invalid answer is hard, and a frame without boxes is hard as
 well, unless ``empty="easy"``. Sedna calls both easy, so that objects that a small model misses are never uploaded.
 """
@@ -12,11 +13,12 @@ from typing import Any, ClassVar
 
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType
 from halimede.compat.sedna.common.log import LOGGER
-from halimede.compat.sedna.unsupported import absent
+from halimede.compat.sedna.unsupported import unsupported_class
 from halimede.inference.model import SampleError
 from halimede.inference.user_answers import as_prediction
 from halimede.mining import Miner, Verdict, create, judge
 
+#: the alternative to BertRouter
 ROUTER = (
     "routing of questions by a language model is not there: register a class of your own under ClassType.HEM, and "
     "name it in hardExampleMining"
@@ -28,22 +30,22 @@ class BaseFilter(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, infer_result: Any = None) -> bool:
-        """Whether the sample is hard."""
+        """Whether the sample with this answer of the small model is hard."""
 
     @classmethod
     def data_check(cls, data: Any) -> bool:
-        """Whether a number is in 0..1."""
+        """Whether a number, or text with one, is in 0..1. Raises ValueError for anything else."""
         return 0 <= float(data) <= 1
 
 
 class Mined(BaseFilter):
-    """A rule of halimede for the return value of an estimator (see ``halimede.inference.user_answers``)."""
+    """A ``BaseFilter`` with a rule of halimede, for anything that an estimator may return."""
 
     def __init__(self, miner: Miner) -> None:
         self._miner = miner
 
     def judge(self, infer_result: Any) -> Verdict:
-        """Judge a sample; an unreadable or invalid answer is hard, with the error."""
+        """Return the verdict on a sample; an unreadable or invalid answer is hard, with the error."""
         try:
             prediction = as_prediction(infer_result)
         except SampleError as error:
@@ -51,7 +53,7 @@ class Mined(BaseFilter):
         return judge(self._miner, prediction)
 
     def __call__(self, infer_result: Any = None) -> bool:
-        """Whether the sample is hard."""
+        """Whether the sample is hard; an error is logged."""
         verdict = self.judge(infer_result)
         if verdict.error:
             LOGGER.warning("mining failed, the sample counts as hard: %s", verdict.error)
@@ -59,7 +61,10 @@ class Mined(BaseFilter):
 
 
 class _Named(Mined):
-    """A rule of Sedna. Its constructor ignores unknown parameters as Sedna's does, with a warning."""
+    """A rule of Sedna, ``NAME`` in halimede.
+
+    Its constructor ignores unknown parameters as Sedna's does, with a warning.
+    """
 
     NAME: ClassVar[str]
 
@@ -85,7 +90,7 @@ class ThresholdFilter(_Named):
 
 @ClassFactory.register(ClassType.HEM, alias="CrossEntropy")
 class CrossEntropyFilter(_Named):
-    """Hard when the class probabilities are spread out."""
+    """Hard when the class probabilities are spread out, more than ``threshold_cross_entropy`` allows (0..1)."""
 
     NAME = "CrossEntropy"
 
@@ -113,32 +118,33 @@ class RandomFilter(_Named):
         super().__init__(random_ratio=random_ratio, **parameters)
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
-        """Decide at random."""
+        """Decide at random, also without an answer."""
         return judge(self._miner, NOTHING)
 
 
 @ClassFactory.register(ClassType.HEM, alias="CloudOnly")
 class CloudOnlyFilter(_Named):
-    """Every sample is hard."""
+    """Every sample is hard, so that the cloud answers all."""
 
     NAME = "CloudOnly"
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
-        """Judge the sample as hard."""
+        """Return that the sample is hard, whatever the answer."""
         return Verdict(hard=True)
 
 
 @ClassFactory.register(ClassType.HEM, alias="EdgeOnly")
 class EdgeOnlyFilter(_Named):
-    """No sample is hard."""
+    """No sample is hard, so that the edge answers all."""
 
     NAME = "EdgeOnly"
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
-        """Judge the sample as easy."""
+        """Return that the sample is easy, whatever the answer."""
         return Verdict(hard=False)
 
 
-BertRouterFilter = ClassFactory.register(ClassType.HEM, alias="BertRouter")(absent("BertRouter", ROUTER))
+BertRouterFilter = ClassFactory.register(ClassType.HEM, alias="BertRouter")(unsupported_class("BertRouter", ROUTER))
 
+#: an answer for the rule that ignores it
 NOTHING = as_prediction({"value": None})

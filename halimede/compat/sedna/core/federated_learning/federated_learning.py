@@ -7,20 +7,23 @@ import os
 from typing import Any
 
 from halimede.compat.sedna import environment
-from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.common.class_factory import post_processed
 from halimede.compat.sedna.core.base import JobBase
 from halimede.compat.sedna.federated_job import ScriptTrainer
 from halimede.errors import InvalidFieldError
 
 __all__ = ("FederatedLearning",)
 
+#: methods of an estimator
 NEEDED = ("train", "get_weights", "set_weights")
 
 
 class FederatedLearning(JobBase):
-    """A participant of a federated job. ``estimator``: a class or an instance with ``train`` and its weights.
+    """A participant of a federated job. Raises InvalidFieldError for missing methods of the estimator.
 
-    ``aggregation`` is accepted: the aggregator's own setting counts. Raises InvalidFieldError.
+    ``estimator``: a class or an instance with ``train``, ``get_weights`` and ``set_weights``; ``evaluate`` is optional.
+    ``aggregation`` has no effect: the aggregator's own setting counts. ``config``: None, or an object like Sedna's
+    ``BaseConfig``, which None creates from the environment.
     """
 
     def __init__(self, estimator: Any, aggregation: Any = "FedAvg", config: Any = None) -> None:
@@ -31,17 +34,19 @@ class FederatedLearning(JobBase):
         self.aggregation = aggregation
 
     def register(self, timeout: float = 300) -> None:
-        """Do nothing: a participant is known by its state on the bus."""
+        """Do nothing: a participant is known by its state on the bus. ``timeout`` has no effect."""
 
     def train(self, train_data: Any, valid_data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
         """Take part until the last round; then the estimator has the final weights.
 
-        Returns the metrics of the final weights on ``valid_data``, or those of the last training, post-processed.
-        Without a service in the environment the estimator trains alone, once. Raises HalimedeError.
+        Returns the numbers that the estimator's ``evaluate`` returned for the final weights on ``valid_data``; without
+        ``evaluate`` or ``valid_data``, those that its ``train`` returned in the last round. If no environment variable
+        names a service, the estimator trains alone, once, and what its ``train`` returned counts. ``kwargs``: further
+        arguments of ``train``. ``post_process``: a callable, or the alias of a registered one, that changes what is
+        returned. Raises HalimedeError.
         """
         if environment.is_alone(os.environ):
             metrics = self.estimator.train(train_data, valid_data=valid_data, **kwargs)
         else:
             metrics = ScriptTrainer(self.estimator, train_data, valid_data, kwargs).run()
-        process = post_processing(post_process)
-        return process(metrics) if process else metrics
+        return post_processed(metrics, post_process)

@@ -1,8 +1,8 @@
 """Sedna's JointInference and BigModelService, connected by the bus instead of HTTP.
 
-``JointInference.inference`` runs the small model here, and requests the cloud workers of its service for hard samples,
-whether these are scripts or halimede's own. Without a cloud, the edge's answer is still returned in time: where Sedna
-takes 12 seconds a frame, this takes at most the deadline (``deadlineMs``), and nothing after the first samples.
+``JointInference.inference`` runs the small model here, and requests the answers to hard samples from the cloud workers
+of its service, which are scripts or halimede's own. Without a cloud, the edge's answer is returned: in Sedna after 12
+seconds a frame, here after at most the deadline (``deadlineMs``), and at once as soon as the cloud is known to be down.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from halimede.compat.sedna.call_codec import read_answer, write_call
 from halimede.compat.sedna.cloud_client import CloudClient
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType, post_processing
 from halimede.compat.sedna.core.base import JobBase, model_path
-from halimede.compat.sedna.serving import served
+from halimede.compat.sedna.serving import worker_arguments
 from halimede.errors import InvalidFieldError, describe_exception
-from halimede.inference.estimator import loaded
+from halimede.inference.estimator import load_instance
 from halimede.messages import Count
 from halimede.mining import Verdict, create
 from halimede.models.desired_state import read as read_desired
@@ -42,32 +42,45 @@ from halimede.worker.settings import MiningMode, WorkerSettings
 
 __all__ = ("BigModelService", "JointInference", "TSBigModelService")
 log = structlog.get_logger()
+#: when mining judges a sample: by the edge's answer, or before any model
 THEN_MINING: MiningMode = "inference-then-mining"
 THEN_INFERENCE: MiningMode = "mining-then-inference"
+#: the verdict without a rule
 EASY = Verdict(hard=False)
 #: Sedna's default method
 DEFAULT = "IBT"
+#: texts of parameters that are true or false
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class BigModelService(JobBase):
-    """The cloud worker of a service, with the script's estimator (a class or an instance) as its model."""
+    """The cloud worker of a service, with the script's estimator as its model.
+
+    ``estimator``: a class or an instance with ``load`` and ``predict``. ``config``: an object with the attributes of
+    ``BaseConfig``, such as ``service_name``; None: the values of the environment.
+    """
 
     def start(self) -> None:
-        """Load the model and answer until SIGTERM or SIGINT. Exits with code 2 after a mistake of the user."""
+        """Load the model and answer until SIGTERM or SIGINT. Exits with code 2 after a mistake of the user.
+
+        Raises InvalidFieldError outside of the main thread.
+        """
         environment.check_main_thread("BigModelService.start")
-        leave(main("cloud", *served(self)))
+        leave(main("cloud", *worker_arguments(self)))
 
     def load(self, path: str) -> None:
-        """Make the estimator and let it load the model. Raises ModelError."""
-        self.estimator = loaded(self.estimator, model_path(self.estimator, path))
+        """Make the estimator and let it load the model from ``path``. Raises ModelError."""
+        self.estimator = load_instance(self.estimator, model_path(self.estimator, path))
 
     def train(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: joint inference has no training, in Sedna neither."""
+        """Raise NotImplementedError: joint inference has no training, in Sedna neither."""
         raise NotImplementedError("joint inference trains nothing: train elsewhere, and bring the model as a Model")
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
-        """Return the big model's answer to one sample, post-processed by a callable or a registered alias."""
+        """Return the big model's answer to one sample, post-processed by a callable or a registered alias.
+
+        ``kwargs`` go to the estimator's ``predict``. Raises its errors.
+        """
         process = post_processing(post_process)
         answer = self.estimator.predict(data, **kwargs)
         return process(answer) if process else answer
@@ -80,9 +93,10 @@ TSBigModelService = BigModelService
 class JointInference(JobBase):
     """The edge worker of a service, driven by the script that calls ``inference``.
 
-    ``hard_example_mining`` is ``{"method": name, "param": {...}}``: a rule of halimede, or a class that was registered
-    under ClassType.HEM; without one, HEM_NAME of the environment applies. ``cloud``: an object with ``inference`` to
-    use instead of the cloud workers.
+    ``estimator``: the small model, a class or an instance with ``load`` and ``predict``. ``hard_example_mining`` is
+    ``{"method": name, "param": {...}}``: a rule of halimede, or a class that was registered under ClassType.HEM;
+    without one, HEM_NAME of the environment applies. ``cloud``: an object to use instead of the cloud workers; its
+    ``inference`` returns the answer, or a dict with it under ``result``. ``config``: as of ``BigModelService``.
 
     Raises InvalidFieldError and ModelError for mistakes, after a report to the local controller.
     """
@@ -101,7 +115,8 @@ class JointInference(JobBase):
         self._settings = None if environment.is_alone(os.environ) else environment.settings("edge")
         self._bus = self._open(self._settings) if self._settings else None
         try:
-            self.estimator = loaded(estimator, model_path(estimator, _model_path(self._settings)))
+            self.estimator = load_instance(estimator, model_path(estimator, _model_path(self._settings)))
+            #: the rule, None without one: then no sample is hard
             self.hard_example_mining_algorithm = self._rule(hard_example_mining)
         except Exception as error:
             self.close(error)
@@ -122,19 +137,21 @@ class JointInference(JobBase):
         try:
             settings = {entry["key"]: entry.get("value", "") for entry in json.loads(text)}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InvalidFieldError(
-                "HEM_PARAMETERS", text, 'write a JSON list of {"key": ..., "value": ...}'
-            ) from error
+            fix = 'write a JSON list of {"key": ..., "value": ...}'
+            raise InvalidFieldError("HEM_PARAMETERS", text, fix) from error
         return {"method": name, "param": {**settings, **param}}
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> list[Any]:
         """Answer one sample: ``[is_hard, final, edge_result, cloud_result]``.
 
-        ``final`` is the cloud's answer if there is one, else the edge's, post-processed; ``edge_result`` is the edge's
-        as the estimator returned it. ``mining_mode`` overrides MINING_MODE for this call.
+        ``final`` is the cloud's answer if there is one, else the edge's, post-processed by ``post_process`` (a
+        callable, or the alias of a registered one). ``edge_result`` is the edge's as the estimator returned it;
+        None if mining precedes inference and the cloud answered. ``mining_mode`` overrides MINING_MODE for this call;
+        other keyword arguments go to ``predict``, here and in the cloud.
 
-        Raises the errors of the edge's estimator and of ``post_process``, and InvalidFieldError for a hard sample of an
-        unsupported type.
+        Raises the errors of the edge's estimator and of ``post_process``. Raises InvalidFieldError for a hard sample
+        that the bus cannot carry: ``data`` may be an array of numbers, text, bytes, a number, None, or lists and dicts
+        of these.
         """
         mode = self._mode(kwargs.pop("mining_mode", None))
         process = post_processing(post_process)
@@ -168,15 +185,19 @@ class JointInference(JobBase):
         return [verdict.hard, final, edge, cloud]
 
     def train(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: see ``BigModelService.train``."""
+        """Raise NotImplementedError: joint inference has no training, in Sedna neither."""
         raise NotImplementedError("joint inference trains nothing: train elsewhere, and bring the model as a Model")
 
     def close(self, error: Exception | None = None) -> None:
-        """Report to the local controller that the script has stopped. Called at exit by itself."""
+        """Report to the local controller that the script has stopped, or failed with ``error``.
+
+        Called at exit by itself.
+        """
         if self._bus:
             self._bus.close(error)
 
     def _open(self, settings: WorkerSettings) -> CloudClient:
+        """Return the connection to the cloud workers, opened."""
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
         names = {"node": settings.node, "service": f"{settings.namespace}/{settings.service}"}
         logging.configure(**names, worker=settings.worker)
@@ -188,6 +209,7 @@ class JointInference(JobBase):
         return bus
 
     def _rule(self, config: Mapping[str, Any] | None) -> Mined | Own | None:
+        """Return the mining rule, None without one: then no sample is hard."""
         chosen = config or self.get_hem_algorithm_from_config()
         if not chosen:
             log.warning("hard example mining not configured: no sample goes to the cloud")
@@ -195,12 +217,14 @@ class JointInference(JobBase):
         return rule_of(chosen, self._settings.calibration if self._settings else None)
 
     def _judge(self, what: Any) -> Verdict:
+        """Return the verdict on an answer, or on a sample before any model."""
         verdict = self.hard_example_mining_algorithm.judge(what) if self.hard_example_mining_algorithm else EASY
         if verdict.error is not None:
             log.warning("mining failed, the sample counts as hard", error=verdict.error[:256])
         return verdict
 
     def _mode(self, override: str | None) -> str:
+        """Return when mining judges a sample. Raises InvalidFieldError."""
         mode = override or self.get_parameters("MINING_MODE") or THEN_MINING
         if mode not in {THEN_MINING, THEN_INFERENCE}:
             raise InvalidFieldError("mining_mode", mode, f"write {THEN_MINING} or {THEN_INFERENCE}")
@@ -270,13 +294,13 @@ def _stop_in_order() -> None:
 
 
 class Own:
-    """A class of the script, as it was registered."""
+    """A rule that the script has registered, with the methods of ``Mined``."""
 
     def __init__(self, algorithm: Callable[..., Any]) -> None:
         self.algorithm = algorithm
 
     def judge(self, infer_result: Any, /) -> Verdict:
-        """Call it. Any error makes the sample hard."""
+        """Return the verdict of the script's rule; any error of it makes the sample hard."""
         try:
             return Verdict(hard=bool(self.algorithm(infer_result)))
         except Exception as error:  # noqa: BLE001  # a user's algorithm; inference continues without it
@@ -288,7 +312,11 @@ class Own:
 
 
 def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined | Own:
-    """Make the named rule. Raises InvalidFieldError for an unknown name or parameters that it refuses."""
+    """Return the rule that ``{"method": name, "param": {...}}`` names, registered by the script or of halimede.
+
+    ``calibration``: the file for a rule that needs one. Raises InvalidFieldError for an unknown name or parameters that
+    the rule refuses.
+    """
     name, parameters = chosen.get("method") or DEFAULT, chosen.get("param") or {}
     if not isinstance(name, str) or not isinstance(parameters, Mapping):
         raise InvalidFieldError("hard_example_mining", dict(chosen), 'give {"method": name, "param": {...}}')
@@ -314,6 +342,7 @@ def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as(key: str, value: Any, default: Any) -> Any:
+    """Return text as the type of a number that is the default; other values unchanged. Raises InvalidFieldError."""
     if not isinstance(value, str) or not isinstance(default, bool | int | float):
         return value
     try:

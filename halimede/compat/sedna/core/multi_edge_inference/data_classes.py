@@ -14,7 +14,7 @@ WHEN = "%a, %d %B %Y %H:%M:%S.%f"
 
 
 class OP_MODE(Enum):  # noqa: N801  # Sedna's name
-    """The function of a video analytics service."""
+    """What a video analytics service does, as Sedna names it."""
 
     DETECTION = "detection"
     TRACKING = "tracking"
@@ -23,7 +23,11 @@ class OP_MODE(Enum):  # noqa: N801  # Sedna's name
 
 
 class DetTrackResult:
-    """The findings in one frame: boxes with confidence, track and features. No list is shared."""
+    """The findings in one frame: boxes with confidence, track and features. No list is shared.
+
+    The parameters are Sedna's; ``tracking_ids`` becomes ``tracklets``, and ``ID`` becomes ``targetID``. ``image_key``:
+    the frame's name, made of detection time and camera.
+    """
 
     def __init__(  # noqa: PLR0917  # Sedna's order
         self,
@@ -55,7 +59,7 @@ class DetTrackResult:
 
 
 class TargetImages:
-    """Pictures of the targets that a user searches for."""
+    """Pictures of the targets that the user ``userid`` searches for."""
 
     def __init__(self, userid: str, targets: Sequence[Any] = ()) -> None:
         self.userid = userid
@@ -63,7 +67,7 @@ class TargetImages:
 
 
 class Target:
-    """A target that a user searches for."""
+    """A target that a user searches for; attributes have the parameters' names without the underscore."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class AggregationServer:
     ``aggregation`` is the name of an algorithm of halimede, such as FedAvg. Addresses, ports and sizes are accepted and
     not used: the bus has them. EXIT_ROUND and PARTICIPANTS_COUNT of the environment take precedence, as in Sedna.
 
-    Raises InvalidFieldError.
+    Raises InvalidFieldError for an unknown algorithm or a number below 1.
     """
 
     def __init__(  # noqa: PLR0917 (as in Sedna)
@@ -40,7 +40,7 @@ class AggregationServer:
         self.participants_count = positive("participants_count", count)
 
     def start(self) -> None:
-        """Aggregate until the last round is done. Raises HalimedeError."""
+        """Aggregate until the last round is done. Raises HalimedeError, also outside of the main thread."""
         environment.check_main_thread("AggregationServer.start")
         with first_error():
             asyncio.run(aggregate(self.aggregation, self.exit_round, self.participants_count))

@@ -1,7 +1,7 @@
 """ObjectDetector, which is a part of a MultiEdgeInferenceService here."""
 
-from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, unsupported_class
 
 __all__ = ("ObjectDetector",)
 
-ObjectDetector = absent("ObjectDetector", MULTI_EDGE)
+ObjectDetector = unsupported_class("ObjectDetector", MULTI_EDGE)

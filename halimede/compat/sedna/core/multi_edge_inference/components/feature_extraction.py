@@ -1,7 +1,7 @@
 """FEService, which is a part of a MultiEdgeInferenceService here."""
 
-from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, unsupported_class
 
 __all__ = ("FEService",)
 
-FEService = absent("FEService", MULTI_EDGE)
+FEService = unsupported_class("FEService", MULTI_EDGE)

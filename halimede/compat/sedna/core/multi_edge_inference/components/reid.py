@@ -1,7 +1,7 @@
 """ReID, which is a part of a MultiEdgeInferenceService here."""
 
-from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, unsupported_class
 
 __all__ = ("ReID",)
 
-ReID = absent("ReID", MULTI_EDGE)
+ReID = unsupported_class("ReID", MULTI_EDGE)

@@ -7,10 +7,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.common.class_factory import post_processed
 from halimede.compat.sedna.common.config import BaseConfig
 from halimede.compat.sedna.core.base import model_path
-from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, unsupported_class
 from halimede.errors import InvalidFieldError
 
 __all__ = ("PLUGIN", "PluggableModel", "PluggableNetworkService")
@@ -29,11 +29,16 @@ class PLUGIN(Enum):
     VIDEO_ANALYTICS_I = "VideoAnalytics_I"
 
 
-PluggableNetworkService = absent("PluggableNetworkService", MULTI_EDGE)
+PluggableNetworkService = unsupported_class("PluggableNetworkService", MULTI_EDGE)
 
 
 class PluggableModel(ABC):
-    """A model that is loaded and evaluated when it is made. Subclasses implement ``load`` and ``predict``."""
+    """A model that is loaded and evaluated when it is made.
+
+    Subclasses implement ``load``, ``predict`` and ``update_plugin``.
+
+    ``model_backend``: what ``inference`` asks to predict, at first the model itself.
+    """
 
     def __init__(self) -> None:
         """Load the model of ``MODEL_URL``. Raises InvalidFieldError if it does not exist."""
@@ -46,26 +51,24 @@ class PluggableModel(ABC):
 
     @property
     def model_path(self) -> str:
-        """The path of the model."""
+        """The path of the model's file."""
         return model_path(self)
 
     @abstractmethod
     def load(self, **kwargs: Any) -> None:
-        """Load it from ``self.model_path``."""
+        """Load the model from ``self.model_path``."""
 
     @abstractmethod
     def update_plugin(self, update_object: Any, **kwargs: Any) -> None:
-        """Receive an update from another service."""
+        """Receive an update from another service; nothing here calls it."""
 
     def evaluate(self, data: Any = None, **kwargs: Any) -> Any:  # noqa: B027  # optional
-        """Evaluate the model."""
+        """Evaluate the model after loading: by default do nothing."""
 
     def train(self, **kwargs: Any) -> Any:
-        """Train the model, if the subclass can."""
+        """Train the model, if the subclass can; raises NotImplementedError."""
         raise NotImplementedError
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
-        """Call ``predict`` and post-process its result."""
-        answer = self.model_backend.predict(data, **kwargs)
-        process = post_processing(post_process)
-        return process(answer) if process else answer
+        """Return what ``predict`` answers, post-processed by a callable or a registered alias."""
+        return post_processed(self.model_backend.predict(data, **kwargs), post_process)

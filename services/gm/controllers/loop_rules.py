@@ -1,0 +1,288 @@
+"""The rules of a TrainingModel with a learning loop: what its controller does if ``spec.loop`` is set.
+
+A learning loop trains a candidate for a Model on hard samples of a service, judges it and rolls it out, again and
+again; each pass is a round. ``services.gm.loop_facts`` computes the loop's next state, and
+``services.gm.candidate_version`` the desired versions of the Model. This module takes their input from what GM
+observes. Their results become the resource that nodes receive, edits of the Model, and the status. A training runs only
+in the states in which its round trains or compares; in all others its nodes hold nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from halimede.api import Resource, parse
+from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
+from halimede.api.learning_loop import LoopSettings
+from halimede.api.model import PLURAL as MODELS
+from halimede.api.trainingmodel import AGGREGATOR, TrainingModelSpec
+from halimede.learning_loop.states import LoopState, State, with_service
+from halimede.messages import Status, TrainingProgress, WorkerSummary
+from halimede.names import Key
+from services.gm import loop_facts
+from services.gm.candidate_version import desired_model, digest_of, is_full
+from services.gm.cluster.port import NodeReport, StoredResource
+from services.gm.controllers.base import Edit, Observed
+from services.gm.controllers.worker_service import part_of, placed_workers
+from services.gm.loop_facts import ObservedLoop, is_training
+from services.gm.service_status import Problem, Readiness
+from services.gm.worker_file_store import FULL
+
+#: the reason of a loop that waits for its first trigger
+WAITING = "WaitingForTrigger"
+#: states in which the Model may have a candidate that nothing has proven
+UNPROVEN = frozenset({"Judging", "Canary", "Withdrawn"})
+#: how the reasons of trainers that cannot train begin
+UNABLE = ("Dataset", "OutOfMemory", "TrainerInvalid", "TrainerFails")
+#: the phase of a Model or training that has failed
+FAILED = "Failed"
+
+
+def state_of(status: Status | None) -> LoopState:
+    """Return the loop's state in a status; without a readable one, the state in which a loop begins."""
+    if status is None or not status.loop:
+        return LoopState()
+    try:
+        return msgspec.convert(status.loop, LoopState)
+    except msgspec.ValidationError:
+        return LoopState()
+
+
+def service_of(training: Resource[TrainingModelSpec]) -> Key:
+    """Return the key of the service on whose samples a loop trains. The training must have a loop."""
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    return Key(JOINT_INFERENCE, training.metadata.namespace, training.spec.loop.service.name)
+
+
+def with_present_round(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
+    """Return the training as nodes receive it: with the present round, and a generation that counts the rounds.
+
+    The generation is the user's own plus the number of rounds so far: nodes refuse one that is lower than before.
+    """
+    loop, spec = state_of(status), dict(training.body["spec"])
+    if training.spec.loop:
+        trains = is_training(loop) and not is_leaving(training, loop)
+        run = {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base} if trains else None
+        spec["loop"] = {**spec["loop"], "run": run}
+    generation = training.metadata.generation + loop.round
+    metadata = {**training.body["metadata"], "generation": generation}
+    with_round = parse({**training.body, "metadata": metadata, "spec": spec})
+    return replace(with_round, metadata=msgspec.structs.replace(training.metadata, generation=generation))
+
+
+def is_leaving(training: Resource[TrainingModelSpec], loop: LoopState) -> bool:
+    """Whether a loop has to give back the Model of its last round: it was removed, or has another Model or service."""
+    if not loop.model:
+        return False
+    settings = training.spec.loop
+    if settings is None or loop.model != training.spec.model.name:
+        return True
+    return loop.service not in {"", settings.service.name}
+
+
+def models_of(training: Resource[TrainingModelSpec], loop: LoopState) -> list[Key]:
+    """Return the keys of the Models that a loop may edit: that in the spec, and last one that it leaves, if any."""
+    names = dict.fromkeys(filter(None, (training.spec.model.name, loop.model)))
+    return [Key(MODELS, training.metadata.namespace, name) for name in names]
+
+
+def is_idle(training: Resource[TrainingModelSpec]) -> bool:
+    """Whether a training has a loop that is not in a round now: then nodes hold nothing of it."""
+    return training.spec.loop is not None and training.spec.loop.run is None
+
+
+def model_edits(
+    training: Resource[TrainingModelSpec], observed: Observed, model: StoredResource, identity: str
+) -> Iterator[Edit]:
+    """Yield the edit that gives the Model what it must have in the loop's state; nothing if it has that.
+
+    ``identity``: uid of the training and its run, by which reports of its workers are recognized.
+    """
+    loop, settings = state_of(observed.status), training.spec.loop or LoopSettings()
+    facts, file_facts = observe(training, observed, model, identity, None), model.status.model if model.status else None
+    candidate, spec = facts.candidate(training.metadata.name), model.resource.spec
+    desired_spec = desired_model(loop, spec, settings, candidate, file_facts, as_pods=observed.as_pods)
+    if desired_spec is not None:
+        before, after = msgspec.to_builtins(spec), msgspec.to_builtins(desired_spec)
+        names = sorted(before.keys() | after.keys())
+        yield Edit(model, {name: after.get(name) for name in names if before.get(name) != after.get(name)})
+
+
+def with_withdrawn_candidate(observed: Observed, model: StoredResource | None) -> Observed:
+    """Return what is observed, with the loop's state at its end: a candidate that nothing has proven is withdrawn."""
+    loop, status = state_of(observed.status), observed.status or Status()
+    there = model is not None and bool(digest_of(loop.version, model.resource.spec))
+    state: State = "Withdrawn" if loop.state in UNPROVEN and there else "Collecting"
+    loop_fields = msgspec.to_builtins(msgspec.structs.replace(loop, state=state))
+    return replace(observed, status=msgspec.structs.replace(status, loop=loop_fields))
+
+
+def edits_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> list[Edit]:
+    """Return the edits of the Model that a loop leaves: they remove a candidate that nothing has proven."""
+    model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
+    return list(model_edits(training, with_withdrawn_candidate(observed, model), model, identity)) if model else []
+
+
+def state_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> LoopState:
+    """Return the state of a loop that leaves a Model: it withdraws, or collects for the next one; rounds count on."""
+    if edits_on_leaving(training, observed, identity):
+        model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
+        return state_of(with_withdrawn_candidate(observed, model).status)
+    return msgspec.structs.replace(
+        state_of(observed.status),
+        state="Collecting", reason="", message="", model="", base="", version="", restore=None,
+    )  # fmt: skip
+
+
+def observe(
+    training: Resource[TrainingModelSpec],
+    observed: Observed,
+    model: StoredResource | None,
+    identity: str,
+    trouble: Readiness | None,
+) -> ObservedLoop:
+    """Return all that the loop depends on.
+
+    ``model``: the Model that it edits, if it exists. ``identity``: uid and run of the training. ``trouble``: the phase
+    of the training by its workers; None: it is not of interest.
+    """
+    service = service_of(training) if training.spec.loop else None
+    aggregator, trainers, offline = _progress(observed, identity)
+    error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
+    if len(trainers) + len(offline) == len(training.spec.trainers):
+        reasons = [progress.reason for progress in (*trainers, *offline)]
+        if all(reason.startswith(UNABLE) for reason in reasons):
+            error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer can train"
+    digest = aggregator.model.digest if aggregator and aggregator.model else ""
+    if (why := observed.pulled.get(digest, "")).startswith(FULL):
+        error = error or f"ModelNotFetched: the trained model is not in GM's store of files: {why}"
+    status = model.status if model else None
+    fails = status if status and status.phase == FAILED and is_status_current(model) else None
+    return ObservedLoop(
+        reports=_service_reports(training, observed),
+        is_online=observed.is_online,
+        aggregator=aggregator,
+        trainers=trainers,
+        offline=offline,
+        training_error=error,
+        pulled=observed.pulled.get(digest) == "",
+        model=model.resource.spec if model else None,
+        model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
+        command=training.spec.loop.command if training.spec.loop else 0,
+        as_pods=observed.as_pods,
+        pods_error=_pod_failure(observed.statuses.get(service)) if service and observed.as_pods else "",
+    )
+
+
+def _service_reports(training: Resource[TrainingModelSpec], observed: Observed) -> Collection[NodeReport]:
+    """Return the nodes' reports on the service of a loop; none without a loop, or if the service does not exist."""
+    return ((observed.watched.get(service_of(training)) if training.spec.loop else None) or {}).values()
+
+
+def _progress(
+    observed: Observed, run: str
+) -> tuple[TrainingProgress | None, list[TrainingProgress], list[TrainingProgress]]:
+    """Return the progress in a run: of the aggregator (or None), of trainers on online nodes, and of other trainers."""
+    aggregator, trainers, offline = None, list[TrainingProgress](), list[TrainingProgress]()
+    for node, worker in placed_workers(observed):
+        progress = worker.training
+        if progress is None or progress.run != run:
+            continue
+        if part_of(worker) == AGGREGATOR:
+            aggregator = progress
+        else:
+            (trainers if observed.is_online(node) else offline).append(progress)
+    return aggregator, trainers, offline
+
+
+def _pod_failure(service: Status | None) -> str:
+    """Return why a pod of a service has failed; empty: none has."""
+    if service is None or not service.failed or not service.conditions:
+        return ""
+    return f"{service.conditions[-1].reason}: {service.conditions[-1].message}"
+
+
+def rival(training: Resource[TrainingModelSpec], observed: Observed) -> Key | None:
+    """Return the key of another loop that has this loop's Model or service; None: this loop may have both.
+
+    Of several loops the oldest has them; of equally old ones, the first by name.
+    """
+    rivals = [job for job in observed.related.values() if isinstance(job.spec, TrainingModelSpec) and job.spec.loop]
+    first = min([training, *rivals], key=lambda job: (job.metadata.creation_timestamp or "", job.metadata.name))
+    return first.key if first.key != training.key else None
+
+
+def loop_problems(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
+    """Return the problems that prevent the loop's next round."""
+    key, loop = service_of(training), state_of(observed.status)
+    if observed.watched.get(key) is None:
+        return [Problem("ServiceNotFound", f"spec.loop.service: {key} does not exist: apply it")]
+    if first := rival(training, observed):
+        return [Problem("LoopConflict", f"{first} has a loop of the same Model or service: delete one of the two")]
+    service, name = observed.related.get(key), training.spec.model.name
+    used = service.spec.edge_worker.model.name if service else ""
+    if used and used != name:
+        return [Problem("ModelNotUsed", f"the edge worker of {key} uses Model {used}, and spec.model is {name}")]
+    return [*_no_round(training, observed, loop)]
+
+
+def _no_round(training: Resource[TrainingModelSpec], observed: Observed, loop: LoopState) -> Iterator[Problem]:
+    """Yield why a candidate could not become a version, or why none is trained."""
+    key = models_of(training, LoopState())[0]
+    model = observed.edited.get(key)
+    there = model is not None and digest_of(loop.version, model.resource.spec)
+    if model and not there and is_full(loop, model.resource.spec, training.metadata.name):
+        yield Problem("TooManyVersions", f"{key} has no room for a candidate: remove one from spec.versions")
+    versions = ObservedLoop(_service_reports(training, observed), observed.is_online).versions
+    if loop.state == "Collecting" and len(versions) > 1:
+        text = f"edge workers use versions {', '.join(sorted(versions))}: a round begins once all use one"
+        yield Problem("VersionsDiffer", text)
+
+
+def is_status_current(model: StoredResource | None) -> bool:
+    """Whether the status of a Model is about its present spec."""
+    return (
+        model is not None
+        and model.status is not None
+        and model.status.observed_generation >= model.resource.metadata.generation
+    )
+
+
+def step(
+    training: Resource[TrainingModelSpec],
+    observed: Observed,
+    model: StoredResource | None,
+    identity: str,
+    trouble: Readiness,
+) -> LoopState:
+    """Return the next state of the loop: ``loop_facts.step``, unless it leaves its Model or cannot begin a round.
+
+    ``model``: the Model that it edits, if it exists. ``identity``: uid and run of the training. ``trouble``: the phase
+    of the training by its workers.
+    """
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    loop = state_of(observed.status)
+    if is_leaving(training, loop) or rival(training, observed):
+        return state_on_leaving(training, observed, identity)
+    loop = with_service(loop, training.spec.loop.service.name)
+    facts = observe(training, observed, model, identity, trouble if is_training(loop) else None)
+    if loop.state == "Collecting" and loop.restore is None and loop_problems(training, observed):
+        return loop
+    loop = loop_facts.step(loop, facts, training.metadata.name, training.spec.loop, observed.now)
+    return msgspec.structs.replace(loop, model=training.spec.model.name)
+
+
+def verdict(loop: LoopState, training: Readiness, absent: list[Problem], shown: list[WorkerSummary]) -> Readiness:
+    """Return the phase of a training with a loop: the loop's state, unless something that it needs is missing.
+
+    ``training``: the phase by its workers. ``absent``: what is missing. ``shown``: the workers in the status.
+    """
+    if absent:
+        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(problem.message for problem in absent)))
+    if loop.state == "Training" and shown:
+        return Readiness(loop.state, training.reason, training.message)
+    return Readiness(loop.state, loop.reason or WAITING, loop.message)

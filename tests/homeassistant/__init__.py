@@ -1,0 +1,1 @@
+"""``make test-homeassistant``: the bridge with a real core of Home Assistant."""
