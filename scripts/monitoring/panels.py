@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scripts.reference.markdown import IncompleteError
-from scripts.reference.metrics import MetricRow, every
+from scripts.reference.metrics import MetricRow, declared
 
 #: the time of Grafana over which a rate is computed: four scrapes at least
 RATE = "$__rate_interval"
@@ -18,8 +18,6 @@ QUANTILES = (0.5, 0.95, 0.99)
 STATES = re.compile(r"_(state|ratio|seconds|index|hardness|connected|complete|epoch|running|fps|metric)$")
 #: units of Grafana by the ending of a metric's name, for values and for their change a second
 UNITS = {"seconds": ("s", "s"), "bytes": ("bytes", "Bps"), "ratio": ("percentunit", "percentunit")}
-#: the names of all declared metrics, with what is declared
-METRICS = {row.name: row for row in every()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,10 @@ class Scope:
 
 def panels_of(scope: Scope, names: Iterable[str] = ()) -> list[Panel]:
     """Return a panel for each metric of a scope, or for those with ``names`` alone. Raises IncompleteError."""
-    chosen = list(names) or sorted(name for name in METRICS if name.startswith(scope.prefix))
-    if unknown := [name for name in chosen if name not in METRICS]:
+    chosen = list(names) or sorted(name for name in declared() if name.startswith(scope.prefix))
+    if unknown := [name for name in chosen if name not in declared()]:
         raise IncompleteError(f"no metric is named {unknown[0]}: correct scripts/monitoring/dashboards.py")
-    return [_panel(METRICS[name], scope) for name in chosen]
+    return [_panel(declared()[name], scope) for name in chosen]
 
 
 def _panel(row: MetricRow, scope: Scope) -> Panel:

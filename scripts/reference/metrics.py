@@ -6,6 +6,7 @@ A metric that cannot be read from the code, or whose exporter is not known, is a
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,12 +72,21 @@ class MetricRow:
 
 def pages() -> dict[str, str]:
     """Return the page."""
-    rows = {row.full: [code(row.full), row.kind, _of(row), ", ".join(row.labels), prose(row.text)] for row in every()}
+    rows = {
+        row.full: [code(row.full), row.kind, _of(row), ", ".join(row.labels), prose(row.text)]
+        for row in declared().values()
+    }
     columns = ["name", "type", "of", "labels", "meaning"]
     return {"metrics": document("Metrics", SOURCE, ABOUT, table(columns, (rows[name] for name in sorted(rows))))}
 
 
-def every() -> Iterator[MetricRow]:
+@functools.cache
+def declared() -> dict[str, MetricRow]:
+    """Return all metrics by their name without ``halimede_`` and ``_total``. The whole source is read once."""
+    return {row.name: row for row in _rows()}
+
+
+def _rows() -> Iterator[MetricRow]:
     """Yield all metrics; one that several roles export comes several times."""
     yield MetricRow("build_info", "gauge", "This process.", ("role", "version"))
     for path, tree in trees().items():

@@ -15,8 +15,8 @@ from halimede.cli.app import load
 from halimede.cli.options import named_target
 from scripts.monitoring import __main__ as monitoring
 from scripts.monitoring.alerts import GROUPS, REFUSED, WAITING
-from scripts.monitoring.panels import METRICS
 from scripts.monitoring.rules import runbook
+from scripts.reference.metrics import declared
 from tests.prometheus import promtool
 from tests.unit.monitoring.alert_faults import CALM, FAULTS, FAULTY, HEALTHY, STEP_S
 
@@ -84,7 +84,7 @@ def test_in_a_calm_hour_no_alert_fires(tmp_path: Path) -> None:
 
 
 def test_each_alert_uses_declared_metrics_and_says_what_to_do() -> None:
-    names = {row.full for row in METRICS.values()}
+    names = {row.full for row in declared().values()}
     for alert in ALERTS.values():
         assert metrics_of(alert.expression) <= names, alert.name
         assert re.search(r"\b(halimede [a-z]+|df -h|curl)\b", alert.command), alert.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,12 +24,27 @@ CAMERAS = ["cam0", "cam1", "cam2", "cam3"]
 BURST = {"cam0": 8, "cam1": 2, "cam2": 2, "cam3": 2}
 #: answers before the cameras have filled all places of the worker, and answers that are counted then
 FIRST, COUNTED = EdgeLimits().inside + 24, 200
+#: frames that the model takes in the time of one burst, and the longest time that it waits for the next burst, in s
+TAKEN, WAIT_S = 4, 60.0
+
+
+class PacedModel:
+    """Takes as many frames as the test permits, however fast the machine is, and is sure."""
+
+    def __init__(self) -> None:
+        self.permits = threading.Semaphore(0)
+        self.taken = 0
+
+    def predict(self, _: Any) -> dict[str, Any]:
+        assert self.permits.acquire(timeout=WAIT_S)
+        self.taken += 1
+        return {"label": "one", "probabilities": [0.9, 0.1]}
 
 
 class SlowModel:
     """Takes some time for a frame, and is sure."""
 
-    def __init__(self, seconds: float = 0.004) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def predict(self, _: Any) -> dict[str, Any]:
@@ -38,14 +54,18 @@ class SlowModel:
 
 async def test_cameras_get_equal_shares_and_each_dropped_frame_is_counted(w: World) -> None:
     sent: Counter[str] = Counter()
-    source = FrameSourceSpec(cameras=CAMERAS)
-    async with w.worker("edge", "e", SlowModel, source=source):
+    source, model, permitted = FrameSourceSpec(cameras=CAMERAS), PacedModel(), 0
+    async with w.worker("edge", "e", model, source=source):
         while len(w.results) < FIRST + COUNTED:
             for camera, count in BURST.items():
                 for _ in range(count):
                     await w.show(new_frame(np.zeros((4, 4), np.uint8), camera=camera), camera, qos=0)
                     sent[camera] += 1
-            await asyncio.sleep(0.002)
+            permitted += TAKEN
+            model.permits.release(TAKEN)
+            while model.taken < permitted:
+                await asyncio.sleep(0.001)
+        model.permits.release(sent.total())
     shares = Counter(result.camera for result in list(w.results.values())[FIRST : FIRST + COUNTED])
     fair = COUNTED / len(CAMERAS)
     assert all(abs(shares[camera] - fair) <= 0.1 * fair for camera in CAMERAS), shares
