@@ -25,7 +25,7 @@ BURST = {"cam0": 8, "cam1": 2, "cam2": 2, "cam3": 2}
 #: answers before the cameras have filled all places of the worker, and answers that are counted then
 FIRST, COUNTED = EdgeLimits().inside + 24, 200
 #: frames that the model takes in the time of one burst, and the longest time that it waits for the next burst, in s
-TAKEN, WAIT_S = 4, 60.0
+PERMITS, WAIT_S = 4, 60.0
 
 
 class PacedModel:
@@ -33,11 +33,11 @@ class PacedModel:
 
     def __init__(self) -> None:
         self.permits = threading.Semaphore(0)
-        self.taken = 0
+        self.calls = 0
 
     def predict(self, _: Any) -> dict[str, Any]:
         assert self.permits.acquire(timeout=WAIT_S)
-        self.taken += 1
+        self.calls += 1
         return {"label": "one", "probabilities": [0.9, 0.1]}
 
 
@@ -54,16 +54,16 @@ class SlowModel:
 
 async def test_cameras_get_equal_shares_and_each_dropped_frame_is_counted(w: World) -> None:
     sent: Counter[str] = Counter()
-    source, model, permitted = FrameSourceSpec(cameras=CAMERAS), PacedModel(), 0
+    source, model, permit_count = FrameSourceSpec(cameras=CAMERAS), PacedModel(), 0
     async with w.worker("edge", "e", model, source=source):
         while len(w.results) < FIRST + COUNTED:
             for camera, count in BURST.items():
                 for _ in range(count):
                     await w.show(new_frame(np.zeros((4, 4), np.uint8), camera=camera), camera, qos=0)
                     sent[camera] += 1
-            permitted += TAKEN
-            model.permits.release(TAKEN)
-            while model.taken < permitted:
+            permit_count += PERMITS
+            model.permits.release(PERMITS)
+            while model.calls < permit_count:
                 await asyncio.sleep(0.001)
         model.permits.release(sent.total())
     shares = Counter(result.camera for result in list(w.results.values())[FIRST : FIRST + COUNTED])
