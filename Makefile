@@ -100,6 +100,7 @@ fuzz: setup ## Look for bytes that the MQTT parser or the decoding of pictures d
 
 mutations: setup $(MODELS) ## See that tests fail when the code is wrong; ends with a table (ARGS="-k lease")
 	@$(BIN)/python -m tests.mutations $(ARGS)
+	@$(if $(ARGS),,echo '==> each type without one of its fields' && $(BIN)/python -m tests.seeds.removal)
 
 mutations-random: setup $(MODELS) ## Try one-token mutations drawn at random (ARGS="--seed 1a2b3c4d --count 40 halimede/training")
 	@nice -n 10 $(BIN)/python -m tests.mutations.random_draw $(ARGS)

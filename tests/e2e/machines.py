@@ -65,7 +65,7 @@ chown mosquitto: /run/mosquitto /var/log/mosquitto /var/lib/mosquitto
 chmod 755 /etc/mosquitto; mkdir /etc/mosquitto/conf.d; cp "$T/mosquitto.conf" /etc/mosquitto/
 until_() {
   local end=$((SECONDS + UNTIL_S))
-  while [ $SECONDS -lt $end ]; do if eval "$1"; then return; fi; sleep 0.1; done
+  while [ $SECONDS -lt $end ]; do if eval "$1"; then return; fi; sleep 0.5; done
   echo "never: $1"; tail -n 50 "$T"/*.log; exit 1
 }
 """.replace("UNTIL_S", f"{patience(UNTIL_S):.0f}")

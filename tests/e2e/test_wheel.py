@@ -92,10 +92,10 @@ def test_a_system_of_ones_own_runs_from_the_wheel(stranger: Stranger, lines: lis
         assert "halimede demo --files digits" in log.read_text()
         for line in typed:
             if line.startswith("halimede publish"):
-                stranger.types("timeout 60 bash -c 'until halimede get ji | grep -q Running; do sleep 0.2; done'")
+                stranger.types("timeout 60 bash -c 'until halimede get ji | grep -q Running; do sleep 1; done'")
             shown = stranger.types(line, seconds=120)
         assert "digits" in shown
-        counted = "until halimede get ji -o json | grep -A1 cloudInferenceNumber | grep -q '[1-9]'; do sleep 0.2; done"
+        counted = "until halimede get ji -o json | grep -A1 cloudInferenceNumber | grep -q '[1-9]'; do sleep 1; done"
         stranger.types(f'timeout 60 bash -c "{counted}"')
         second = run_program(program, "up", env=stranger.environment)
         assert second.returncode == 1

@@ -3,7 +3,8 @@
     python -m tests.seeds.removal MODULE:CLASS:FIELD ...
 
 imports the product without that field, as if nobody had written it, and checks the facts of one machine. It prints the
-first that does not hold, and ends with 0 if each field has one, else with 1.
+first that does not hold, and ends with 0 if each field has one, else with 1. Without arguments it does so with every
+field that a fact is about, as ``make mutations`` does; ``--list`` prints them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -164,10 +166,16 @@ def without(field: FieldOf) -> int:
 
 def main() -> int:
     """Check the facts without each field of the command line, each in a process of its own."""
+    if sys.argv[1:] == ["--list"]:
+        print(*fields(), sep="\n")
+        return 0
+    # this process does not import the product, which each child imports without its field
+    listed = [sys.executable, "-m", "tests.seeds.removal", "--list"]
+    texts = sys.argv[1:] or subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
     for package in PACKAGES:
         importlib.import_module(package)
     codes = []
-    for text in sys.argv[1:]:
+    for text in texts:
         child = os.fork()
         if child == 0:
             os._exit(without(FieldOf(*text.split(":"))))
