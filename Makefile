@@ -9,7 +9,7 @@ SCENES := $(addprefix examples/detection/models/,small.onnx big.onnx)
 ARGS ?=
 #: of the stateful model; 500 take about ten minutes
 EXAMPLES ?= 500
-#: test processes at a time
+#: test processes at a time: those of slow tests wait for other processes most of the time
 PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
@@ -67,6 +67,8 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 # several test processes share the cores: linear algebra in as many threads each would only wait for itself
 test test-all test-kubernetes faults: export OMP_NUM_THREADS = 1
 test: QUICK = -m "not slow" --hypothesis-profile=quick
+# the quick tests seldom wait, and each process takes 15 s to find all tests
+test: PROCESSES = 4
 test: test-all ## Run the quick tests, with real Mosquitto and Chromium, in some minutes (ARGS="-k name")
 test-all: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, the slow ones as well: what .ci/run runs (ARGS="-k name")
 	@scripts/setup.sh browser
