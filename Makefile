@@ -64,6 +64,8 @@ demo-text: ## A small and a big reader of text of others, on 400 words; ends wit
 # hundreds of processes start: none compiles again what it imports, or reads the authorities of the internet, where no
 # test goes
 test test-all: export PYTHONDONTWRITEBYTECODE :=
+# a test that the machine has stopped runs once more; a change that breaks more than 20 is reported at once
+test test-all: REPEAT_STALLED = -p tests.stalls --max-suite-reruns=20 --rerun-show-tracebacks
 # several test processes share the cores: linear algebra in as many threads each would only wait for itself
 test test-all test-kubernetes faults: export OMP_NUM_THREADS = 1
 test: QUICK = -m "not slow" --hypothesis-profile=quick
@@ -76,7 +78,8 @@ test-all: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, the slow ones as 
 	@$(if $(QUICK),,scripts/setup.sh node)
 	@$(if $(ARGS),,scripts/compile_tests.sh)
 	@echo '==> pytest $(QUICK)'
-	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(QUICK) $(ARGS)
+	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+	  $(REPEAT_STALLED) $(QUICK) $(ARGS)
 
 test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
 	@echo '==> pytest tests/kubernetes'
@@ -101,8 +104,8 @@ fuzz: setup ## Look for bytes that the MQTT parser or the decoding of pictures d
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 mutations: setup $(MODELS) ## See that tests fail when the code is wrong; ends with a table (ARGS="-k lease")
-	@$(BIN)/python -m tests.mutations $(ARGS)
 	@$(if $(ARGS),,echo '==> each type without one of its fields' && $(BIN)/python -m tests.seeds.removal)
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 mutations-random: setup $(MODELS) ## Try one-token mutations drawn at random (ARGS="--seed 1a2b3c4d --count 40 halimede/training")
 	@nice -n 10 $(BIN)/python -m tests.mutations.random_draw $(ARGS)

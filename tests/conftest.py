@@ -41,7 +41,6 @@ LONGEST = (
     "test_demo_multi_edge",
     "test_demo_real_pairs",
     "test_tiers",
-    "test_removal",
     "test_fault_02_broker_stopped",
     "test_fault_05_a_narrow_way",
     "test_monitoring",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scripts.reference.markdown import IncompleteError
-from scripts.reference.metrics import MetricRow, declared
+from scripts.reference.metrics import MetricRow, declared_metrics
 
 #: the time of Grafana over which a rate is computed: four scrapes at least
 RATE = "$__rate_interval"
@@ -54,10 +54,10 @@ class Scope:
 
 def panels_of(scope: Scope, names: Iterable[str] = ()) -> list[Panel]:
     """Return a panel for each metric of a scope, or for those with ``names`` alone. Raises IncompleteError."""
-    chosen = list(names) or sorted(name for name in declared() if name.startswith(scope.prefix))
-    if unknown := [name for name in chosen if name not in declared()]:
+    chosen = list(names) or sorted(name for name in declared_metrics() if name.startswith(scope.prefix))
+    if unknown := [name for name in chosen if name not in declared_metrics()]:
         raise IncompleteError(f"no metric is named {unknown[0]}: correct scripts/monitoring/dashboards.py")
-    return [_panel(declared()[name], scope) for name in chosen]
+    return [_panel(declared_metrics()[name], scope) for name in chosen]
 
 
 def _panel(row: MetricRow, scope: Scope) -> Panel:

@@ -74,14 +74,14 @@ def pages() -> dict[str, str]:
     """Return the page."""
     rows = {
         row.full: [code(row.full), row.kind, _of(row), ", ".join(row.labels), prose(row.text)]
-        for row in declared().values()
+        for row in declared_metrics().values()
     }
     columns = ["name", "type", "of", "labels", "meaning"]
     return {"metrics": document("Metrics", SOURCE, ABOUT, table(columns, (rows[name] for name in sorted(rows))))}
 
 
 @functools.cache
-def declared() -> dict[str, MetricRow]:
+def declared_metrics() -> dict[str, MetricRow]:
     """Return all metrics by their name without ``halimede_`` and ``_total``. The whole source is read once."""
     return {row.name: row for row in _rows()}
 

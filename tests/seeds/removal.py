@@ -15,6 +15,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,9 +28,12 @@ from typing import Any, get_args
 import msgspec
 
 from tests.seeds.facts import MANIFESTS, facts, holds, parts
+from tests.waiting import patience
 
 #: what the product needs, imported once for all fields
 PACKAGES = ("aiohttp", "msgspec", "numpy", "prometheus_client", "pytest", "ruamel.yaml", "structlog")
+#: seconds for the facts of one machine
+FACTS_S = 60.0
 #: documents that are a worker's report, a node's report, or a resource with its status
 INFO = {"info", "last-info", "failed-info"}
 REPORTS = {"report", "first-report", "several-report"}
@@ -170,14 +174,15 @@ def main() -> int:
         print(*fields(), sep="\n")
         return 0
     # this process does not import the product, which each child imports without its field
-    listed = [sys.executable, "-m", "tests.seeds.removal", "--list"]
-    texts = sys.argv[1:] or subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    command = [sys.executable, "-m", "tests.seeds.removal", "--list"]
+    texts = sys.argv[1:] or subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     for package in PACKAGES:
         importlib.import_module(package)
     codes = []
     for text in texts:
         child = os.fork()
         if child == 0:
+            signal.alarm(round(patience(FACTS_S)))  # it ends this process: no fact has noticed
             os._exit(without(FieldOf(*text.split(":"))))
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     return max(codes, key=abs)

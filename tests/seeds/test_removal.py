@@ -16,7 +16,7 @@ OWNERS = ("Condition", "TaskInfo", "DatasetSpec")
 @pytest.mark.slow
 def test_a_type_without_a_field_fails_a_fact() -> None:
     removed = [str(next(field for field in fields() if field.owner == owner)) for owner in OWNERS]
-    done = run_python("-m", "tests.seeds.removal", *removed, cwd=ROOT, timeout_s=120)
+    done = run_python("-m", "tests.seeds.removal", *removed, cwd=ROOT, timeout_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("\n") == len(removed)
 

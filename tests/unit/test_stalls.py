@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 from tests.programs import run_python
@@ -25,7 +27,6 @@ def test_stopped():
     if count("stopped") == 1:
         subprocess.Popen(["sh", "-c", f"sleep 0.6; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(0.1)
         raise AssertionError
 
 def test_wrong():
@@ -35,27 +36,54 @@ def test_wrong():
 def test_right():
     count("right")
 """
+#: the second run does not end
+ENDLESS = """
+import os, signal, subprocess, time
+from pathlib import Path
+
+RUNS = Path("{runs}")
+
+def test_endless():
+    if RUNS.exists():
+        time.sleep(1000)
+    RUNS.write_text("endless")
+    subprocess.Popen(["sh", "-c", f"sleep 0.6; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    raise AssertionError
+"""
 #: a machine on which nothing counts as a stop
-PATIENT = "import tests.stalls; tests.stalls.STALL_S = float('inf')"
+WITHOUT_STALLS = "import tests.stalls; tests.stalls.STALL_S = float('inf')"
 
 
-def run_tests(folder: Path, plugin: str = "") -> tuple[int, Counter[str]]:
-    """Run the tests above; return the exit code, and how often each test ran."""
-    runs = folder / "runs"
-    (folder / "test_stopped.py").write_text(TESTS.replace("{runs}", str(runs)))
-    (folder / "conftest.py").write_text(plugin)
-    done = run_python(
-        "-m", "pytest", "-c", "/dev/null", "--rootdir", folder, "-p", "pytest_rerunfailures", "-p", "tests.stalls",
-        "-p", "no:cacheprovider", folder, cwd=ROOT, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+def run_tests(folder: Path, tests: str, conftest: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "test_stopped.py").write_text(tests.replace("{runs}", str(folder / "runs")))
+    (folder / "conftest.py").write_text(conftest)
+    plugins = ("pytest_rerunfailures", "pytest_timeout", "tests.stalls", "no:cacheprovider")
+    return run_python(
+        "-m", "pytest", "-c", "/dev/null", "--rootdir", folder, *chain.from_iterable(("-p", name) for name in plugins),
+        "--timeout", "5", "--rerun-show-tracebacks", folder,
+        cwd=ROOT, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
-    assert done.returncode in {0, 1}, done.stdout + done.stderr
-    return done.returncode, Counter(runs.read_text().split())
+
+
+def runs_of(folder: Path) -> Counter[str]:
+    """Return how often each test ran."""
+    return Counter((folder / "runs").read_text().split())
 
 
 def test_a_test_that_fails_while_the_machine_stops_it_runs_once_more(tmp_path: Path) -> None:
-    exit_code, runs = run_tests(tmp_path)
-    assert (exit_code, runs["stopped"], runs["right"]) == (1, 2, 1)
+    done = run_tests(tmp_path, TESTS)
+    assert done.returncode == 1, done.stderr
+    assert (runs_of(tmp_path)["stopped"], runs_of(tmp_path)["right"]) == (2, 1)
+    assert "os.kill(os.getpid(), signal.SIGSTOP)" in done.stdout, "the first failure is shown"
 
 
 def test_a_test_that_fails_without_a_stop_has_failed(tmp_path: Path) -> None:
-    assert run_tests(tmp_path, PATIENT) == (1, Counter(stopped=1, wrong=1, right=1))
+    assert run_tests(tmp_path, TESTS, WITHOUT_STALLS).returncode == 1
+    assert runs_of(tmp_path) == Counter(stopped=1, wrong=1, right=1)
+
+
+def test_the_second_run_of_a_test_has_its_time_limit(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, ENDLESS)
+    assert "Timeout (>5.0s)" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1

@@ -15,12 +15,16 @@ FAULTY = 360
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, in which series, the seconds until the alert fires, and whether it fires as long as the fault."""
+    """What happens, in which series, the seconds until the alert fires, and whether it fires as long as the fault.
+
+    ``watched_s``: for how many seconds after it fires; more than the ranges in its expression.
+    """
 
     text: str
     series: dict[str, str]
     seconds: int
     lasts: bool = True
+    watched_s: int = 600
 
 
 def turns(before: str, after: str) -> str:
@@ -122,7 +126,10 @@ FAULTS = {
         "access rules are too narrow", {f"halimede_lc_refused_reports_total{{{EDGE0}}}": grows(0, 1)}, 300
     ),
     "WorkerRestarts": Fault(
-        "a worker ends every 15 s", {f"halimede_lc_worker_restarts_total{{{EDGE0}}}": grows(0, 1)}, 30
+        "a worker ends every 15 s",
+        {f"halimede_lc_worker_restarts_total{{{EDGE0}}}": grows(0, 1)},
+        30,
+        watched_s=1800,
     ),
     "CameraSilent": Fault(
         "a camera is unplugged", fails('halimede_camera_running{camera="cam0",instance="127.0.0.1:9"}'), 120
@@ -152,6 +159,7 @@ FAULTS = {
             f"halimede_service_queued_frames{{{SERVICE}}}": turns("0", "0"),
         },
         585,
+        watched_s=STEP_S * FAULTY,
     ),
     "FramesLost": happens("a worker is killed", f"halimede_service_lost_frames_total{{{SERVICE}}}", 4),
     "SessionLost": happens("a broker restarts empty", f"halimede_worker_lost_sessions_total{{{WORKER}}}", 1),

@@ -16,7 +16,7 @@ from halimede.cli.options import named_target
 from scripts.monitoring import __main__ as monitoring
 from scripts.monitoring.alerts import GROUPS, REFUSED, WAITING
 from scripts.monitoring.rules import runbook
-from scripts.reference.metrics import declared
+from scripts.reference.metrics import declared_metrics
 from tests.prometheus import promtool
 from tests.unit.monitoring.alert_faults import CALM, FAULTS, FAULTY, HEALTHY, STEP_S
 
@@ -25,8 +25,6 @@ FOLDER = ROOT / "deploy" / "monitoring"
 ALERTS = {alert.name: alert for alert in chain.from_iterable(GROUPS.values())}
 #: a metric of Prometheus itself
 UP = "up"
-#: an alert that lasts still fires so many seconds later
-LASTING_S = 600
 #: values of labels for which not every name will do
 SAMPLES = {"plural": "jointinferenceservices"}
 
@@ -63,7 +61,7 @@ def test_each_alert_fires_at_the_second_that_is_listed_for_its_fault(tmp_path: P
     for name, fault in FAULTS.items():
         firing = f'ALERTS{{alertname="Halimede{name}",alertstate="firing"}}'
         at_s = STEP_S * HEALTHY + fault.seconds
-        end_s = min(at_s + LASTING_S, STEP_S * (HEALTHY + FAULTY - 1))
+        end_s = min(at_s + fault.watched_s, STEP_S * (HEALTHY + FAULTY - 1))
         checks = [
             check(f"count({firing})", at_s, 1),
             check(f"count_over_time({firing}[2h])", at_s - STEP_S),
@@ -86,7 +84,7 @@ def test_in_a_calm_hour_no_alert_fires(tmp_path: Path) -> None:
 
 
 def test_each_alert_uses_declared_metrics_and_says_what_to_do() -> None:
-    names = {row.full for row in declared().values()}
+    names = {row.full for row in declared_metrics().values()}
     for alert in ALERTS.values():
         assert metrics_of(alert.expression) <= names, alert.name
         assert re.search(r"\b(halimede [a-z]+|df -h|curl)\b", alert.command), alert.name

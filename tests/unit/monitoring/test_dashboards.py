@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from scripts.monitoring.panels import Scope, panels_of
 from scripts.reference.markdown import IncompleteError
-from scripts.reference.metrics import declared
+from scripts.reference.metrics import declared_metrics
 from tests.dashboards import FOLDER, NAMES, all_panels, body_of, shown_panels
 from tests.prometheus import promtool
 
@@ -77,7 +77,7 @@ def test_every_declared_metric_has_a_panel_and_every_query_declared_metrics() ->
     expressions = " ".join(chain.from_iterable(panel.queries for panel in shown_panels()))
     labels = {"halimede_role", "halimede_node", "halimede_worker", "halimede_service", "halimede_namespace"}
     queried = {re.sub(r"_(bucket|sum)$", "", name) for name in re.findall(r"halimede_\w+", expressions)} - labels
-    assert queried == {row.full for row in declared().values()}
+    assert queried == {row.full for row in declared_metrics().values()}
 
 
 def test_metrics_of_processes_are_those_of_our_own_alone() -> None:

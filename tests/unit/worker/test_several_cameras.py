@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from halimede.pipeline.intake import EdgeLimits
 from halimede.worker import frame_backlog
 from tests.simulated import eventually
 from tests.unit.worker.world import World, world
+from tests.waiting import patience
 
 CAMERAS = ["cam0", "cam1", "cam2", "cam3"]
 #: frames of each camera in one burst: the first one sends four times as many as the others
@@ -25,7 +27,7 @@ BURST = {"cam0": 8, "cam1": 2, "cam2": 2, "cam3": 2}
 #: answers before the cameras have filled all places of the worker, and answers that are counted then
 FIRST, COUNTED = EdgeLimits().inside + 24, 200
 #: frames that the model takes in the time of one burst, and the longest time that it waits for the next burst, in s
-PERMITS, WAIT_S = 4, 60.0
+PERMITS, WAIT_S = 4, 20.0
 
 
 class PacedModel:
@@ -36,9 +38,12 @@ class PacedModel:
         self.calls = 0
 
     def predict(self, _: Any) -> dict[str, Any]:
-        assert self.permits.acquire(timeout=WAIT_S)
+        assert self.permits.acquire(timeout=patience(WAIT_S))
         self.calls += 1
         return {"label": "one", "probabilities": [0.9, 0.1]}
+
+    def has_calls(self, count: int) -> bool:
+        return self.calls >= count
 
 
 class SlowModel:
@@ -63,8 +68,7 @@ async def test_cameras_get_equal_shares_and_each_dropped_frame_is_counted(w: Wor
                     sent[camera] += 1
             permit_count += PERMITS
             model.permits.release(PERMITS)
-            while model.calls < permit_count:
-                await asyncio.sleep(0.001)
+            await eventually(partial(model.has_calls, permit_count), every_s=0.001)
         model.permits.release(sent.total())
     shares = Counter(result.camera for result in list(w.results.values())[FIRST : FIRST + COUNTED])
     fair = COUNTED / len(CAMERAS)
