@@ -1,4 +1,7 @@
-"""The whole system on one machine (``System``): a broker, GM and one LC for each node, as child processes.
+"""The whole system on one machine: a broker, GM and one LC for each node, as child processes.
+
+``run`` runs a ``System``, which starts, restarts and stops the processes of a ``SystemLayout``. ``ReadinessWaiter``
+waits until all are online, and a ``RunFile`` says to the CLI where the broker is.
 
 A process that dies is restarted after a short pause. The stop has an order: LCs first, because they let their workers
 finish; then GM; then the broker, which the others need until they end.
@@ -34,14 +37,24 @@ from services.site import LocalSite, Security
 
 #: seconds until GM and all nodes must be up after the start
 UP_TIMEOUT = 120.0
-#: seconds until SIGKILL at the stop: of LCs (each gives its workers the grace that their users set), of GM, of workers
-LC_STOP, GM_STOP, ORPHAN_STOP = 120.0, 10.0, 15.0
-#: seconds between two reports of whom the stop waits for, and between two checks of the logs' sizes
-REMAINING_REPORT_S, LOG_CHECK_S = 5.0, 5.0
+#: seconds until SIGKILL at the stop of LCs: each gives its workers the grace that their users set
+LC_STOP = 120.0
+#: seconds until SIGKILL at the stop of GM
+GM_STOP = 10.0
+#: seconds until SIGKILL at the stop of workers without an LC
+ORPHAN_STOP = 15.0
+#: seconds between two reports of whom the stop waits for
+REMAINING_REPORT_S = 5.0
+#: seconds between two checks of the logs' sizes
+LOG_CHECK_S = 5.0
 #: deaths of a service while the system starts, after which the system gives up
 START_ATTEMPTS = 3
-#: seconds: pause before the broker's first restart, the longest pause, and the run time after which pauses begin anew
-BROKER_PAUSE, BROKER_LONGEST_PAUSE, BROKER_GOOD_RUN = 0.2, 10.0, 30.0
+#: seconds before the broker's first restart
+BROKER_PAUSE = 0.2
+#: seconds of the longest pause before a restart of the broker
+BROKER_LONGEST_PAUSE = 10.0
+#: seconds that the broker has to run until its pauses begin anew
+BROKER_GOOD_RUN = 30.0
 #: the label of a node whose name begins with a word
 ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
 #: port of GM's page if the broker has port 1883; of another broker port the same number of ports above or below
@@ -151,7 +164,7 @@ def parse_nodes(text: str) -> list[str]:
     return names
 
 
-def labels(node: str) -> dict[str, str]:
+def labels_of(node: str) -> dict[str, str]:
     """Return a node's labels by its name: ``edge0`` has that of edge nodes, with an empty value."""
     return {label: "" for role, label in ROLE_LABELS.items() if node.startswith(role)}
 
@@ -196,13 +209,14 @@ class System:
         self._gm: Child | None = None
         self._lcs: list[Child] = []
         self._page = ""
-        self._gave_up: asyncio.Future[None] | None = None
+        #: gets the error if a child cannot start; None except while the system starts
+        self._start_failure: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Start all processes, report their addresses, wait for ``stop``, and stop all; ``hurry`` ends the waits.
 
-        Raises HalimedeError if a process cannot start, or if not all are up within 120 s.
+        Raises HalimedeError if a process cannot start, or if not all are up within ``UP_TIMEOUT``.
         """
         with usable(self._site.folder):
             await asyncio.to_thread(self._site.make)
@@ -216,19 +230,22 @@ class System:
                     self._make_children()
                     for child in self._all():
                         group.create_task(child.run(), name=child.name)
-                    group.create_task(self._live(stop, hurry), name="live")
+                    group.create_task(self._run_until_stop(stop, hurry), name="live")
                     group.create_task(self._rotate_logs(), name="logs")
         finally:
             self._stopping.set()
             await self._broker.stop()
-            self._site.forget_clients()
+            self._site.forget_clients()  # options files of Mosquitto's tools
 
     def reap(self) -> None:
         """Reap workers that have ended without an LC. Called at each SIGCHLD."""
         processes.reap_orphans(self._own_pids())
 
-    async def _live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Wait until all are up, publish the addresses, and stop all once ``stop`` is set or the start has failed."""
+    async def _run_until_stop(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Wait until all are up, publish the addresses, and stop all once ``stop`` is set or the start has failed.
+
+        The addresses go to the run file, to the options of Mosquitto's tools, and to the user.
+        """
         try:
             came_up = asyncio.ensure_future(self._wait_up())
             stopped = asyncio.ensure_future(stop.wait())
@@ -241,14 +258,14 @@ class System:
                 with usable(self._site.clients):
                     self._site.write_clients(HOST, self._broker.port)
                 self._run_file.write(self._broker.url, list(self._layout.nodes), self._site.operator)
-                self._report(self._where())
+                self._report(self._summary_text())
             await stopped
         finally:
             stopped.cancel()
             await self._stop(hurry)
 
     async def _stop(self, hurry: asyncio.Event) -> None:
-        """Stop LCs with their workers, then GM, then the broker."""
+        """Stop LCs with their workers, then workers without an LC, then GM, then the broker."""
         self._stopping.set()
         self._report("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again: at once)")
         reporter = asyncio.create_task(self._report_remaining(), name="waiting")
@@ -256,6 +273,7 @@ class System:
             await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
         finally:
             reporter.cancel()
+        # orphans: children that an ended LC left to this process; strays: other workers of this home
         await processes.end_orphans(self._own_pids, ORPHAN_STOP, hurry)
         await processes.end_strays(self._layout.home, (), ORPHAN_STOP, hurry)
         if self._gm:
@@ -288,22 +306,22 @@ class System:
         page = (PAGE_PORT + self._broker.port - DEFAULT_PORT) % 65_536
         arguments = ["--store", str(home / "gm"), "--broker", url, *_credentials(self._site.gm)]
         arguments += ["--http", f"{HOST}:{page}", "--http-or-any"]
-        self._gm = Child("gm", programs.command("gm", *arguments), logs / "gm.log", self._died)
+        self._gm = Child("gm", programs.command("gm", *arguments), logs / "gm.log", self._report_end)
         for node in self._layout.nodes:
             arguments = ["--node", node, "--home", str(home), "--broker", url, *_credentials(self._site.node(node))]
             arguments += ["--http", f"{HOST}:0", "--fetch-allow", self._layout.fetch_allow]
-            for key, value in labels(node).items():
+            for key, value in labels_of(node).items():
                 arguments += ["--label", f"{key}={value}"]
             command = programs.command("lc", *arguments)
-            self._lcs.append(Child(f"lc {node}", command, logs / f"lc-{node}.log", self._died))
+            self._lcs.append(Child(f"lc {node}", command, logs / f"lc-{node}.log", self._report_end))
 
-    def _died(self, child: Child, exit_: Exit) -> None:
+    def _report_end(self, child: Child, exit_: Exit) -> None:
         """Report the end of a child. While the system starts, give up if a restart cannot help."""
         self._report(str(exit_))
         is_hopeless = exit_.code == USER_ERROR or child.restarts >= START_ATTEMPTS
-        if is_hopeless and self._gave_up and not self._gave_up.done():
+        if is_hopeless and self._start_failure and not self._start_failure.done():
             reason = child.log_tail() or "its log is empty"
-            self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {reason} (see {child.log})"))
+            self._start_failure.set_exception(HalimedeError(f"{child.name} does not start: {reason} (see {child.log})"))
 
     async def _keep_broker(self) -> None:
         """Restart the broker on its port when it dies, and repeat that until it starts; returns at the stop.
@@ -337,22 +355,22 @@ class System:
         return self._stopping.is_set()
 
     async def _wait_up(self) -> None:
-        """Wait until GM and all nodes are online. Raises HalimedeError with the missing ones after 120 s."""
-        self._gave_up = asyncio.get_running_loop().create_future()
+        """Wait until GM and all nodes are online. Raises HalimedeError with the missing ones after ``UP_TIMEOUT``."""
+        self._start_failure = asyncio.get_running_loop().create_future()
         waiter = ReadinessWaiter(self._layout.nodes)
         settings = MqttSettings.from_url(self._broker.url, credentials=self._site.operator)
         async with MqttBus(f"system-{os.getpid()}", settings) as bus:
             await bus.subscribe(topics.GM_PRESENCE.filter(), waiter.gm)
             await bus.subscribe(topics.PRESENCE.filter(), waiter.node)
             complete = asyncio.ensure_future(waiter.complete.wait())
-            either: list[asyncio.Future[Any]] = [complete, self._gave_up]
+            either: list[asyncio.Future[Any]] = [complete, self._start_failure]
             try:
                 await asyncio.wait(either, timeout=UP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-                if self._gave_up.done():
-                    self._gave_up.result()
+                if self._start_failure.done():
+                    self._start_failure.result()
             finally:
                 complete.cancel()
-                self._gave_up = None
+                self._start_failure = None
         self._page = waiter.page
         if waiter.missing:
             logs = self._layout.home / "logs"
@@ -366,33 +384,33 @@ class System:
         """Return the pids that are no orphans: broker, GM, LCs, and what ran before (None: one does not run)."""
         return {self._broker.pid, *(child.pid for child in self._all()), *self._before}
 
-    def _where(self) -> str:
+    def _summary_text(self) -> str:
         """Return the text for the user when the system is up: addresses, files and next commands, one a line."""
         home = self._layout.home
         rows = [
             ("broker", f"{self._broker.url} ({self._site.security.description})"),
             ("page", f"{self._page} (also health, metrics and Prometheus' /targets)"),
             ("nodes", ", ".join(self._layout.nodes)),
-            *earlier(home, self._layout.nodes),
+            *rows_of_earlier_nodes(home, self._layout.nodes),
             (
                 "status",
                 f"XDG_CONFIG_HOME={shlex.quote(str(self._site.clients))} mosquitto_sub -t '+/sedna/status/#' -v",
             ),
             ("run file", str(self._run_file.path)),
             ("logs", str(home / "logs")),
-            *example(home),
+            *rows_of_example(home),
             ("stop", "Ctrl-C"),
         ]
         return "halimede is up\n" + "\n".join(f"  {name:<9} {value}" for name, value in rows)
 
 
-def earlier(home: Path, nodes: Collection[str]) -> list[tuple[str, str]]:
+def rows_of_earlier_nodes(home: Path, nodes: Collection[str]) -> list[tuple[str, str]]:
     """Return a row (name, text) for each node of an earlier run in this folder: how to make GM forget it."""
     names = sorted(path.name for path in (home / "nodes").glob("*/") if path.name not in nodes)
     return [("earlier", f"{name} does not run now; to forget it: halimede delete node {name}") for name in names]
 
 
-def example(home: Path) -> list[tuple[str, str]]:
+def rows_of_example(home: Path) -> list[tuple[str, str]]:
     """Return rows (name, command) to run the example in another terminal. Only the default home is known there.
 
     In a checkout the example's files are there; an installed wheel writes them first.

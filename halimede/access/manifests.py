@@ -26,7 +26,7 @@ MAX_SECRET_BYTES = 1024 * 1024
 GM, LC, BROKER, BRIDGE_BROKER = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
 #: files of one user, by whether the site has passwords
 FILES_BY_PASSWORDS = {True: files.LOGIN_FILES, False: files.TLS_FILES}
-#: names of the Secrets of workers
+#: names of the Secrets of workers, by role; all pods of a role share one user (a pool), on any node
 WORKERS = {role: f"halimede-{role_name(role)}" for role in POOLS}
 
 #: a resource of Kubernetes as plain data
@@ -39,7 +39,7 @@ def secrets_of(
     """Yield the Secrets of a site, from the files in its folder, with the rules for Mosquitto, or for EMQX (``emqx``).
 
     ``namespace``: that of GM, LC and broker; ``workers_in``: namespaces with workers. Raises InvalidFieldError for
-    these, HalimedeError for a missing file or too many bytes, OSError.
+    these, and for workers of a site without ``pools``; HalimedeError for a missing file or too many bytes; OSError.
     """
     check_label("--namespace", namespace)
     if workers_in and not site.pools:
@@ -82,7 +82,7 @@ def _broker_files(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
 def _bridge_files(site: Site, folder: Path) -> dict[str, bytes]:
     """Return the files of a place's broker as ``broker.<file>``, and of its bridge as ``link.<file>``."""
     names = ("mosquitto.conf", "acl", *(("passwords",) if site.passwords else files.TLS_FILES))
-    # with passwords, mosquitto.conf contains the bridge's own
+    # with passwords, mosquitto.conf already contains the bridge's user and password
     login_files = {} if site.passwords else _login_files(site, folder / "link")
     link = {f"link.{name}": data for name, data in login_files.items()}
     return {**link, **{f"broker.{name}": _read(folder / "broker" / name) for name in names}}

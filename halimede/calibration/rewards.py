@@ -1,10 +1,10 @@
-"""Fits learned deferral of boxes and of texts: a ridge regression of the reward of an upload. Pure.
+"""Fits a rule that estimates, from a prediction of boxes or texts, what an upload of its sample would gain. Pure.
 
-The reward is what the upload of a sample adds to the accuracy of all. A few hundred frames are few, and their rewards
-vary much more than any description of boxes can predict. On such data a linear function was better than
-gradient-boosted trees, with as little as with fifty times more frames. Of several strengths of regularization, the one
-is used whose out-of-fold order of the samples uploads the most reward. The hardness of the fitted samples is out of
-fold, too: from regressions that were fitted without them.
+That gain is its reward: what the upload adds to the accuracy of all samples. The fit is a ridge regression. A few
+hundred frames are few, and their rewards vary much more than any description of boxes can predict. On such data a
+linear function was better than gradient-boosted trees, both with these few frames and with fifty times more. Of several
+strengths of the ridge penalty, the one is used whose out-of-fold order of the samples uploads the most reward. The
+hardness of the fitted samples is out of fold, too: from regressions that were fitted without them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from halimede.messages import Prediction
 from halimede.mining.calibration_file import MAX_CLASS_NAME, MAX_REWARD_CLASSES, RewardRule
 from halimede.mining.reward import expected_reward, reward_features
 
-#: strengths of the pull of weights to 0 to try
-PULLS = np.logspace(0, 5, 16)
-#: random divisions into folds by which the pulls are compared
+#: strengths of the ridge penalty to try
+PENALTIES = np.logspace(0, 5, 16)
+#: random divisions into folds by which the penalties are compared
 REPEATS = 8
 #: features with a smaller deviation are ignored
 MIN_SPREAD = 1e-9
@@ -59,7 +59,8 @@ def fit_reward(
     classes = _frequent_classes(predictions)
     features = np.array([reward_features(answers, classes, prediction) for prediction in predictions])
     estimates = [_out_of_fold(features, rewards, gains, seed) for seed in range(REPEATS)]
-    best = int(np.sum([[uploaded_reward(row, rewards) for row in rows] for rows in estimates], axis=0).argmax())
+    uploaded_by_penalty = np.sum([[uploaded_reward(row, rewards) for row in rows] for rows in estimates], axis=0)
+    best = int(uploaded_by_penalty.argmax())
     biases, weights = _fit_ridges(features, rewards)
     rule = RewardRule(
         answers=answers,
@@ -71,7 +72,7 @@ def fit_reward(
         cut=0.0,
     )
     unseen = estimates[0][best]
-    return FittedReward(rule, unseen / (1 + np.abs(unseen)))
+    return FittedReward(rule, unseen / (1 + np.abs(unseen)))  # bounded as ``expected_reward`` bounds it
 
 
 def uploaded_reward(hardness: Vector, rewards: Vector) -> float:
@@ -96,8 +97,8 @@ def _frequent_classes(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def _out_of_fold(features: Vector, rewards: Vector, gains: Hits, seed: int) -> Vector:
-    """Return the rewards of each fold by regressions of the other samples: ``[pulls, samples]``."""
-    estimates = np.zeros((len(PULLS), len(rewards)))
+    """Return the estimated rewards of samples by regressions fitted without their fold: ``[penalties, samples]``."""
+    estimates = np.zeros((len(PENALTIES), len(rewards)))
     for fold in folds(gains, seed):
         fitted = features[~fold]
         biases, weights = _fit_ridges(fitted, rewards[~fold])
@@ -107,10 +108,13 @@ def _out_of_fold(features: Vector, rewards: Vector, gains: Hits, seed: int) -> V
 
 
 def _fit_ridges(features: Vector, rewards: Vector) -> tuple[Vector, Vector]:
-    """Return a bias and weights for each pull: least squares + pull * |weights of standardised features|^2."""
+    """Return the biases, and the rows of weights, one for each penalty.
+
+    They minimize the squared errors + penalty * |weights of standardised features|^2.
+    """
     middle, spread = features.mean(axis=0), features.std(axis=0)
     scale = np.where(spread > MIN_SPREAD, 1 / np.maximum(spread, MIN_SPREAD), 0.0)
     samples_basis, singular, features_basis = np.linalg.svd((features - middle) * scale, full_matrices=False)
-    shrunk = singular / (singular**2 + PULLS[:, np.newaxis])
+    shrunk = singular / (singular**2 + PENALTIES[:, np.newaxis])
     weights = (shrunk * (samples_basis.T @ (rewards - rewards.mean()))) @ features_basis * scale
     return rewards.mean() - weights @ middle, weights

@@ -60,7 +60,10 @@ class CameraAddress:
         return hide_secrets(text)
 
     def _secrets(self) -> list[str]:
-        """Return the login in the target, plain and percent-encoded, the longest first."""
+        """Return the secrets in the target, plain and percent-encoded, the longest first.
+
+        They are the password, or the user if there is no password.
+        """
         if self.kind is SourceKind.FILE or "@" not in self.target:
             return []
         user, _, password = self.target.partition("://")[2].rpartition("@")[0].partition(":")
@@ -76,26 +79,26 @@ def parse(
     ``prefix`` is put before the absolute path of a file. Raises InvalidFieldError, which names the field ``field_`` and
     contains no secret.
     """
-    problem = InvalidFieldError(field_, hide_secrets(text), FIX)
+    error = InvalidFieldError(field_, hide_secrets(text), FIX)
     if not text or len(text) > MAX_LENGTH or re.search(r"[\x00-\x1f\x7f]", text):
-        raise problem
+        raise error
     if "://" not in text:
         return _local(text, prefix)
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise problem from None  # its text would contain the address
+        raise error from None  # its text would contain the address
     kind = SCHEMES.get(parts.scheme.lower())
     if kind is None or re.search(r"\s", text):
-        raise problem
+        raise error
     name = check_label(f"{field_} (what stands behind #)", parts.fragment) if parts.fragment else ""
     if kind in {"device", "file"}:
         if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
-            raise problem
+            raise error
         return _local(unquote(parts.path), prefix, name)
     if not host:
-        raise problem
+        raise error
     url = parts._replace(fragment="")
     if "@" not in parts.netloc and username:
         user = quote(username, safe="") + (f":{quote(password, safe='')}" if password else "")

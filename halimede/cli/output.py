@@ -50,7 +50,7 @@ def warn(text: str) -> None:
 
 
 def fail(text: str) -> None:
-    """Show one red line on standard error."""
+    """Show an error as one red line on standard error; the caller continues."""
     line = clean(f"Error: {' '.join(text.split())}")
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(line, style="red"))
 
@@ -133,9 +133,10 @@ def clean_cell(text: str) -> str:
 
 
 def age(stamp: Any, now: datetime | None = None) -> str:
-    """Return how long ago an ISO time was, in its largest unit: ``12s``, ``5m``, ``3h``, ``2d``; ``-`` without a time.
+    """Return how long ago an ISO time was: ``12s``, ``100m``, ``3h``, ``1d``; ``-`` without a time.
 
-    ``now`` None: the present time.
+    It is in the largest unit of which it has at least two (days: at least one), else in seconds. ``now`` None: the
+    present time.
     """
     then = time_of(stamp)
     if then is None:

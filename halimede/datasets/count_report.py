@@ -12,9 +12,9 @@ from halimede.messages import DatasetFacts
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a count so far: files, bytes (``done``) and samples.
+    """The progress of a count so far: files, bytes and samples.
 
-    ``total``: bytes of a single file, else 0.
+    ``done``: the bytes read; ``total``: the bytes of a single file, else 0.
     """
 
     files: int = 0
@@ -32,7 +32,7 @@ class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
         watch: with ``facts``: the states of files and folders, by path; a change of one makes the result invalid.
         whole: with ``facts``: whether ``watch`` shows every change. False: files of a folder may be overwritten
             unnoticed.
-        repeated: with ``facts``: which files list the same samples, and what to do; empty: none do.
+        repeated: with ``facts``: a text that says which files list the same samples, and what to do; empty: none do.
         reason: of the error, in one word; empty: there is no error.
         message: the error in a sentence; empty: there is no error.
 

@@ -1,6 +1,6 @@
 """The page of a report (``render``), and the parts that reports have in common. All functions return HTML.
 
-Pure. Given text is escaped, except for the arguments of which a docstring says that they are HTML.
+Pure. Given text is escaped. HTML, CSS and formats of pictures, which the docstrings name, are put in as they are.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def table(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
 
 
 def keys(colours: Mapping[str, str]) -> str:
-    """Return the legend of a chart: CSS colours by name."""
+    """Return the legend of a chart (its key): ``colours``, which are CSS, by name."""
     items = "".join(
         f'<span class="key" style="background:{colour}"></span>{html.escape(name)}' for name, colour in colours.items()
     )
@@ -64,5 +64,5 @@ def keys(colours: Mapping[str, str]) -> str:
 
 
 def picture(data: bytes, alt: str, *, kind: str = "jpeg") -> str:
-    """Return a picture that is part of the page. ``kind`` is the format of ``data``, ``alt`` its description."""
+    """Return a picture that is part of the page. ``kind``: the format of ``data``; ``alt``: its description."""
     return f'<img alt="{html.escape(alt)}" src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'

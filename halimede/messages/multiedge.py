@@ -18,9 +18,9 @@ from halimede.messages.samples import Box, Load
 class Peer(Message, kw_only=True):
     """One worker of a service, as it publishes itself to the service's other workers."""
 
-    #: one more than the highest rank when the worker connected; without a cloud worker the lowest one runs the joint
+    #: one more than the highest rank when it connected; without a cloud worker the lowest rank runs the joint
     rank: NonNegative
-    #: differs between two processes of one name
+    #: tells its process from others of its name
     life: Short
     node: Short = ""
     #: client id of its connection for frames: a worker that takes its place continues that session
@@ -42,7 +42,7 @@ class Sighting(Message, kw_only=True):
     #: seconds since 1970 by the clock of the frame's creator
     time: Finite
     box: Box
-    #: the frame with the object
+    #: id of its frame
     frame: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     #: cosine similarity to the known features of the object, in -1..1; 1 for a new one
     similarity: Finite = 1.0
@@ -139,7 +139,7 @@ class CameraStatus(Message, kw_only=True):
     reconnects: NonNegative = 0
     # bytes of the published frames
     bytes: NonNegative = 0
-    #: when the last frame was taken
+    #: when the last frame was taken (RFC 3339)
     last_frame: Short = ""
     #: to read and publish the last frame
     latency_ms: Millis = 0.0

@@ -1,6 +1,6 @@
 """MaxProbability: hard when the probability of the best class is too low.
 
-The optimal rule for correct probabilities (Chow, "On optimum recognition error and reject tradeoff", 1970), and the
+The optimal rule for calibrated probabilities (Chow, "On optimum recognition error and reject tradeoff", 1970), and the
 usual baseline otherwise (Hendrycks and Gimpel, ICLR 2017, arXiv 1610.02136).
 """
 

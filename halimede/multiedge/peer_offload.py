@@ -160,7 +160,7 @@ class PeerOffload(OffloadClient):
         choice = self.balance.faster_peer(self._local_load(), loop.time())
         if choice is None:
             return None
-        self.balance.sent(choice.worker)
+        self.balance.record_sent(choice.worker)
         loop.call_soon(self._prefer, choice)
         return choice.worker
 
@@ -184,7 +184,7 @@ class PeerOffload(OffloadClient):
 
     def _prefer(self, choice: PeerChoice) -> None:
         """Let the next request go to this peer. From now on the client counts that request as in flight."""
-        self.balance.answered(choice.worker)
+        self.balance.record_answer(choice.worker)
         self.balance.prefer(choice.worker)
         self._expected_ms = choice.ms
 
@@ -225,7 +225,7 @@ class Balance(LoadBalancer):
     def pick(self, now: float) -> str | None:
         """Return the preferred peer, or another one that would finish before this worker; None if there is none."""
         preferred, self._preferred = self._preferred, ""
-        if preferred in self.free(now):
+        if preferred in self.free_workers(now):
             return preferred
         best = self._best(now)
         return best.worker if best else None
@@ -247,7 +247,7 @@ class Balance(LoadBalancer):
 
     def _best(self, now: float) -> PeerChoice | None:
         """Return the peer that would finish first, if it would finish before this worker; otherwise None."""
-        free = self.free(now)
+        free = self.free_workers(now)
         candidates = free if len(free) <= MAX_COMPARED else self._choose(free, SAMPLE_SIZE)
         choices = (PeerChoice(name, self._expected_ms(self._workers[name])) for name in candidates)
         best = min(choices, key=lambda choice: choice.ms, default=None)

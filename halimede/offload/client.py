@@ -277,7 +277,7 @@ class OffloadClient:
         request.in_flight = request.unacknowledged = True
         request.sent_to.add(worker)
         request.attempt_began = time.monotonic()
-        self._credits.sent(worker)
+        self._credits.record_sent(worker)
         self._in_flight += 1
         left_s = max(request.until - now, 0.001)
         frame = request.frame
@@ -382,12 +382,12 @@ class OffloadClient:
 
     def _end_attempt(self, request: PendingRequest) -> None:
         """Free the slot and the credit of an attempt without a reply."""
-        self._credits.answered(request.worker)
+        self._credits.record_answer(request.worker)
         self._leave_window(request, answered=False)
 
     def _give_up(self, request: PendingRequest) -> None:
         """Free the slot of an attempt without a reply. Its worker may still compute it, so its credit stays taken."""
-        self._credits.silent(request.worker, request.began)
+        self._credits.record_silence(request.worker, request.began)
         if request.unacknowledged and asyncio.get_running_loop().time() >= request.until:
             self._congestion.late(len(request.frame.data), self._bus.owed)
         self._leave_window(request, answered=False)
@@ -507,11 +507,11 @@ class OffloadClient:
         worker = request.worker
         if request.in_flight:
             request.sent = True
-            self._credits.answered(worker, now)
+            self._credits.record_answer(worker, now)
             if not worker and not self._credits.is_up(now):
                 self._needs_advertisement = False  # this worker never advertises
             if reply.error == BUSY:
-                self._credits.exhausted(worker)  # before its slot is given to another sample
+                self._credits.record_refusal(worker)  # before its slot is given to another sample
             self._leave_window(request, answered=True)
         self.circuit.succeeded(now)
         if reply.error != BUSY:

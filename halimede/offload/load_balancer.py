@@ -1,4 +1,4 @@
-"""Selects a cloud worker for a hard sample: the better of two random ones, by advertised load.
+"""Picks a worker for a request: the better of two random ones, by advertised load.
 
 Two random choices come close to the best one, without all requesters choosing the same worker at a time (Mitzenmacher
 2001, "The Power of Two Choices in Randomized Load Balancing"). Credits are the requests that a worker takes now. Pure:
@@ -37,7 +37,8 @@ class WorkerLoad:
         capacity: the most samples that it queues; infinite: not known.
         confirmed_ms: the lower of its last two advertised service times, because the first call of a model may be much
             slower; 0: it has advertised less than two.
-        network_ms: milliseconds of a round trip without the worker's queue and compute time; None: not measured.
+        network_ms: milliseconds of a round trip without the worker's queue and compute time; None: not measured. Only
+            ``peer_offload`` sets and reads it.
         last_answer: when it answered this client last; minus infinity: never.
 
     """
@@ -65,7 +66,7 @@ class WorkerLoad:
 
 
 class LoadBalancer:
-    """The known loads of the workers of the next tier.
+    """The known loads of the workers that may get requests: those of the next tier, or peers of a multi-edge service.
 
     ``stale_s``: seconds without an advertisement after which a worker counts as offline. ``choose``: the random choice.
     """
@@ -76,10 +77,13 @@ class LoadBalancer:
         self._workers: dict[str, WorkerLoad] = {}
 
     def update(self, worker: str, load: Load, now: float) -> bool:
-        """Record the advertised load of a worker; return whether the worker is new or was offline before."""
+        """Record the advertised load of a worker; return whether the worker is new or was offline before.
+
+        A new worker is not recorded, and the answer is False, if MAX_WORKERS others are online.
+        """
         entry = self._workers.get(worker)
         if entry is None:
-            if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
+            if len(self._workers) >= MAX_WORKERS and not self._remove_stale(now):
                 return False
             self._workers[worker] = WorkerLoad(
                 load.credits, load.service_ms, load.queued, now, capacity=load.places or math.inf
@@ -88,24 +92,24 @@ class LoadBalancer:
         was_stale = self._is_stale(entry, now)
         if was_stale:
             entry.in_flight = 0
-        coming = max(0, entry.in_flight - load.queued)  # in flight: the worker has not counted them
+        not_counted = max(0, entry.in_flight - load.queued)  # sent, but not yet in the worker's advertised queue
         entry.confirmed_ms = min(entry.service_ms, load.service_ms)
-        entry.credits, entry.queued = max(0, load.credits - coming), load.queued + coming
+        entry.credits, entry.queued = max(0, load.credits - not_counted), load.queued + not_counted
         entry.service_ms, entry.advertised, entry.capacity = load.service_ms, now, load.places or math.inf
         return was_stale
 
     def remove(self, worker: str) -> None:
-        """Forget a worker, if it is known."""
+        """Remove a worker, if it is known."""
         self._workers.pop(worker, None)
 
     def pick(self, now: float) -> str | None:
         """Return the better of two random online workers that have credits (``WorkerLoad.rank``); None: none has."""
-        free = self.free(now)
-        if len(free) < 2:
-            return free[0] if free else None
-        return min(self._choose(free, 2), key=lambda name: self._workers[name].rank)
+        workers = self.free_workers(now)
+        if len(workers) < 2:
+            return workers[0] if workers else None
+        return min(self._choose(workers, 2), key=lambda name: self._workers[name].rank)
 
-    def free(self, now: float) -> list[str]:
+    def free_workers(self, now: float) -> list[str]:
         """Return the online workers that have credits."""
         since = now - self._stale_s
         return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.advertised >= since]
@@ -115,7 +119,7 @@ class LoadBalancer:
         return {name: entry.credits for name, entry in self._workers.items() if not self._is_stale(entry, now)}
 
     def is_up(self, now: float) -> bool:
-        """Whether the next tier is up: a worker is online, with or without credits."""
+        """Whether a worker is online, with or without credits."""
         return any(not self._is_stale(entry, now) for entry in self._workers.values())
 
     def forecast(self, now: float) -> SlotForecast | None:
@@ -135,28 +139,28 @@ class LoadBalancer:
             answer_s = min(answer_s, entry.confirmed_ms / 1000)
         return SlotForecast(1 / slots_per_s, answer_s) if slots_per_s else None
 
-    def sent(self, worker: str) -> None:
-        """Take one credit of a worker for a sample that is sent, until the worker advertises again."""
+    def record_sent(self, worker: str) -> None:
+        """Record a sample that is sent to a worker: it takes one credit, until the worker advertises again."""
         if entry := self._workers.get(worker):
             entry.credits = max(0, entry.credits - 1)
             entry.queued, entry.in_flight = entry.queued + 1, entry.in_flight + 1
 
-    def answered(self, worker: str, now: float = -math.inf) -> None:
-        """Give one credit back to a worker, unless its queue is still full. ``now``: when it answered.
+    def record_answer(self, worker: str, now: float = -math.inf) -> None:
+        """Record that a worker's sample has ended: give one credit back, unless the worker's queue is still full.
 
-        Without ``now`` the sample ended without an answer.
+        ``now``: when the worker answered; without it, the sample ended without an answer.
         """
         if entry := self._workers.get(worker):
             entry.queued, entry.in_flight = max(0, entry.queued - 1), max(0, entry.in_flight - 1)
             entry.credits += entry.queued < entry.capacity
             entry.last_answer = max(entry.last_answer, now)
 
-    def exhausted(self, worker: str) -> None:
-        """Set the credits of a worker to 0 until it advertises again, because it refused a sample."""
+    def record_refusal(self, worker: str) -> None:
+        """Record that a worker refused a sample: its credits are 0 until it advertises again."""
         if entry := self._workers.get(worker):
             entry.credits = 0
 
-    def silent(self, worker: str, since: float = math.inf) -> None:
+    def record_silence(self, worker: str, since: float = math.inf) -> None:
         """Record a sample that is no longer awaited. Its credit stays taken: the worker may still compute it.
 
         If the worker has answered nothing since ``since``, its credits are 0 until it advertises again.
@@ -170,7 +174,7 @@ class LoadBalancer:
         """Whether a worker counts as offline."""
         return now - entry.advertised > self._stale_s
 
-    def _forget_stale(self, now: float) -> int:
+    def _remove_stale(self, now: float) -> int:
         """Remove stale workers; return their number."""
         stale = [name for name, entry in self._workers.items() if self._is_stale(entry, now)]
         for name in stale:

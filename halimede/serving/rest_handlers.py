@@ -1,4 +1,4 @@
-"""The REST addresses of the Open Inference Protocol (``RestHandlers``), and limits for requests (``accepts``).
+"""The REST addresses of the Open Inference Protocol (``RestHandlers``), and request limits (``accepted_requests``).
 
 | address | |
 |---|---|
@@ -20,7 +20,7 @@ from halimede.observe import Accepts
 from halimede.serving import rest_codec
 from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
 from halimede.serving.errors import ServeError
-from halimede.serving.loaded_model import Loaded
+from halimede.serving.loaded_model import Loaded, Served
 from halimede.serving.model_repository import Repository
 from halimede.serving.request_budget import Charge, RequestBudget
 from halimede.serving.server_access import OPEN_ACCESS, ServerAccess
@@ -34,23 +34,24 @@ EXTENSIONS = ("binary_tensor_data", "model_repository")
 MAX_REQUEST = 64 * 1024 * 1024
 #: most open connections
 CONNECTIONS = 1024
-#: addresses that need no token
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+#: paths that need no token
+PATHS_WITHOUT_TOKEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
-def accepts(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCESS) -> Accepts:
+def accepted_requests(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCESS) -> Accepts:
     """Return what the HTTP server accepts: methods, bodies of up to ``max_request`` bytes, clients with the token.
 
     ``closing_s``: seconds that connections have at the server's end.
     """
-    methods = frozenset({"GET", "HEAD", "POST"})
     return Accepts(
-        methods,
+        methods=frozenset({"GET", "HEAD", "POST"}),
         max_body=max_request,
         connections=CONNECTIONS,
         refuse=refuse,
         closing_s=closing_s,
-        admits=lambda request: request.path in OPEN or access.is_admitted(request.headers.get("Authorization", "")),
+        admits=lambda request: (
+            request.path in PATHS_WITHOUT_TOKEN or access.is_admitted(request.headers.get("Authorization", ""))
+        ),
         tls=access.tls,
     )
 
@@ -76,28 +77,32 @@ class RestHandlers(BoundedRequests):
         get("/v2/health/ready", self._ready)
         post("/v2/repository/index", self._index)
         # the most frequent addresses first: aiohttp matches in this order
-        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            post(f"{model}/infer", self._infer)
-        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            get(model, self._model)
-            get(f"{model}/ready", self._model_ready)
+        for model_path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            post(f"{model_path}/infer", self._handle_infer)
+        for model_path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            get(model_path, self._model)
+            get(f"{model_path}/ready", self._model_ready)
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    async def _infer(self, request: web.Request) -> web.StreamResponse:
+    async def _handle_infer(self, request: web.Request) -> web.StreamResponse:
         """Answer an inference request, within the limits of ``BoundedRequests``."""
-        return await self.answer(request, self._answer)
+        return await self.answer(request, self._infer)
 
-    async def _answer(self, request: web.Request, body: bytes, charge: Charge) -> web.Response:
+    async def _infer(self, request: web.Request, body: bytes, charge: Charge) -> web.Response:
         """Return the answer to an inference request with this body. Raises ServeError."""
-        end = rest_codec.json_length(body, request.headers.get(rest_codec.HEADER_LENGTH))
-        query = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
+        json_size = rest_codec.json_length(body, request.headers.get(rest_codec.HEADER_LENGTH))
+        query = await charge.convert(
+            size=json_size, needs=rest_codec.COPIES * json_size, call=lambda: rest_codec.parse(body, json_size)
+        )
         charge.take_tensors(query.tensors, len(body))
         model, version = _model_of(request)
-        until = time.monotonic() + query.timeout_s
-        used, answers = await self._repository.infer(model, version, query.tensors, query.outputs, until)
+        deadline = time.monotonic() + query.timeout_s
+        used, answers = await self._repository.infer(model, version, query.tensors, query.outputs, deadline)
         size = charge.take_tensors(answers)
-        answer = await charge.convert(size, size, lambda: rest_codec.write(query, model, used.version, answers))
+        answer = await charge.convert(
+            size=size, needs=size, call=lambda: rest_codec.write(query, model, used.version, answers)
+        )
         return tensor_response(*answer)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
@@ -111,17 +116,8 @@ class RestHandlers(BoundedRequests):
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
         """Answer with a row for each version in use, and one for each model that waits or was refused."""
-        rows = []
-        for name, served in self._repository.models().items():
-            rollout = served.rollout
-            rows += [
-                {"name": name, "version": version, "state": "READY", "reason": ""}
-                for version in (served.versions() or [""] if rollout.current else [])
-            ]
-            if rollout.reason or not rollout.current:
-                row = {"name": name, "version": rollout.refused.version if rollout.refused else ""}
-                rows.append({**row, "state": "UNAVAILABLE", "reason": rollout.message or "loading"})
-        return json_response(rows)
+        models = self._repository.models()
+        return json_response([row for name, served in models.items() for row in index_rows(name, served)])
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         """Answer with a model's metadata, or with an error's status."""
@@ -138,6 +134,18 @@ class RestHandlers(BoundedRequests):
         except ServeError as error:
             return refuse(error.status, str(error))
         return json_response({"name": name, "ready": True})
+
+
+def index_rows(name: str, served: Served) -> list[dict[str, str]]:
+    """Return a model's rows in the index: one for each version in use, and one if it waits or was refused."""
+    rollout = served.rollout
+    # a model without versions has one row with an empty version
+    versions = (served.versions() or [""]) if rollout.current else []
+    rows = [{"name": name, "version": version, "state": "READY", "reason": ""} for version in versions]
+    if rollout.reason or not rollout.current:
+        version = rollout.refused.version if rollout.refused else ""
+        rows.append({"name": name, "version": version, "state": "UNAVAILABLE", "reason": rollout.message or "loading"})
+    return rows
 
 
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from halimede.observe.metrics import registry
 from halimede.pipeline.executor import LoopWatchdog
 from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.request_budget import RequestBudget
-from halimede.serving.rest_handlers import RestHandlers, accepts
+from halimede.serving.rest_handlers import RestHandlers, accepted_requests
 from halimede.serving.settings import ServerSettings, reachable, read_settings
 from halimede.system.runtime import stop_on_signal
 from halimede.worker.status_reporter import StatusReporter
@@ -146,7 +146,7 @@ async def _http(
     health.ready("models", models.not_ready)
     health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
     metrics = registry("serve", models.metrics)
-    lets_in = accepts(settings.max_request, settings.grace_s, settings.access)
+    lets_in = accepted_requests(settings.max_request, settings.grace_s, settings.access)
     async with HttpServer(settings.http, health=health, registry=metrics, routes=api.add_to, accepts=lets_in) as shown:
         yield shown
 

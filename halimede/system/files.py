@@ -1,4 +1,7 @@
-"""Replaces files atomically: a reader sees the old content or the new one, never a part of either."""
+"""Replaces files atomically: a reader sees the old content or the new one, never a part of either.
+
+``sync_folder`` makes names of files durable.
+"""
 
 from __future__ import annotations
 

@@ -50,74 +50,78 @@ SCOPE = InstrumentationScope("halimede", __version__)
 class OtelSink:
     """A ``Sink`` (export) that sends spans with OpenTelemetry's SDK, sampled by OTEL_TRACES_SAMPLER.
 
-    ``kind``: ``otlp`` or ``console``, if no ``exporter`` is given. ``role``: a key of ROOTS. ``names``: namespace,
+    ``target``: ``otlp`` or ``console``, if no ``exporter`` is given. ``role``: a key of ROOTS. ``names``: namespace,
     service, worker and node of this process. Making one raises what the SDK raises for wrong settings.
     """
 
-    def __init__(self, kind: str, role: str, names: Mapping[str, str], exporter: SpanExporter | None = None) -> None:
+    def __init__(self, target: str, role: str, names: Mapping[str, str], exporter: SpanExporter | None = None) -> None:
         for noisy in ("opentelemetry", "urllib3"):  # this project logs an unreachable collector itself, once
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
         provider = TracerProvider(resource=_resource(role, names), shutdown_on_exit=False)
         self._sampler = provider.sampler
-        self._span = partial(ReadableSpan, resource=provider.resource, instrumentation_scope=SCOPE)
+        self._make_span = partial(ReadableSpan, resource=provider.resource, instrumentation_scope=SCOPE)
         self._root = ROOTS[role]
-        self._exporter = exporter or (ConsoleSpanExporter() if kind == "console" else OTLPSpanExporter())
+        self._exporter = exporter or (ConsoleSpanExporter() if target == "console" else OTLPSpanExporter())
 
     def must_sample(self, trace_id: int, parent: TraceContext | None) -> bool:
-        """Whether the SDK's sampler exports a trace. ``parent``: the context that came with the frame, if one did."""
+        """Whether the SDK's sampler selects a trace for export. ``parent``: the context of its message, or None."""
         ambient = set_span_in_context(NonRecordingSpan(_context_of(parent, remote=True)), Ambient()) if parent else None
-        name, kind = self._root
-        return self._sampler.should_sample(ambient, trace_id, name, kind).decision is Decision.RECORD_AND_SAMPLE
+        return self._sampler.should_sample(ambient, trace_id, *self._root).decision is Decision.RECORD_AND_SAMPLE
 
     def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
         """Send frames and model calls; return whether the exporter accepted them. Blocks as long as the SDK does."""
         offset_ns = wall_clock_offset_ns()
-        spans = [span for item in items for span in self._spans(item, offset_ns)]
+        spans = [span for item in items for span in self._spans_of(item, offset_ns)]
         return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
         """Cancel a running export; later ones fail."""
         self._exporter.shutdown()
 
-    def _spans(self, item: FrameRecord | Batch, offset_ns: int) -> Iterator[ReadableSpan]:
+    def _spans_of(self, item: FrameRecord | Batch, offset_ns: int) -> Iterator[ReadableSpan]:
         """Yield the spans of a frame or a model call. ``offset_ns``: the wall clock minus the monotonic clock."""
         if isinstance(item, Batch):
             links = [Link(_context_of(member)) for member in item.members]
             attributes = {"halimede.batch": item.size}
             start, end = _times_ns(item.began, item.ended, offset_ns)
             context = _context_of(item.context)
-            yield self._span("batch", context, attributes=attributes, links=links, start_time=start, end_time=end)
+            yield self._make_span("batch", context, attributes=attributes, links=links, start_time=start, end_time=end)
         elif item.steps:
-            yield from self._frame(item, offset_ns)
+            yield from self._frame_spans(item, offset_ns)
 
-    def _frame(self, record: FrameRecord, offset_ns: int) -> Iterator[ReadableSpan]:
+    def _frame_spans(self, record: FrameRecord, offset_ns: int) -> Iterator[ReadableSpan]:
         """Yield the span of a frame, which has steps, and the spans of its steps."""
-        frame_context = _context_of(record.context)
+        context = _context_of(record.context)
         parent = _context_of(record.parent, remote=True) if record.parent else None
         name, kind = self._root
         began, ended = min(step[1] for step in record.steps), max(step[2] for step in record.steps)
         start, end = _times_ns(began, ended, offset_ns)
         attributes = {"halimede.frame": record.id.hex()}
-        yield self._span(name, frame_context, parent, attributes=attributes, kind=kind, start_time=start, end_time=end)
+        yield self._make_span(name, context, parent, attributes=attributes, kind=kind, start_time=start, end_time=end)
         request = _context_of(record.request or record.context._replace(span=new_span()))
         for step in record.steps:
-            yield self._step(record, step, frame_context, request, offset_ns)
+            yield self._step_span(record, step, context, request, offset_ns)
 
-    def _step(
+    def _step_span(
         self, record: FrameRecord, step: Step, frame_context: SpanContext, request: SpanContext, offset_ns: int
     ) -> ReadableSpan:
-        """Return the span of a step. ``request``: the context of the frame's request to the next tier."""
+        """Return the span of a step. ``request``: the context of the frame's request to the next tier.
+
+        The step ``offload`` has that context; steps named ``offload....`` are children of its span, all others are
+        children of the frame's span. ``record.batch`` is the context of the frame's model call.
+        """
         step_kind, began, ended, *values = step
+        is_offload, is_part_of_offload = step_kind is OFFLOAD, step_kind[0].startswith(f"{OFFLOAD[0]}.")
         attributes = values_by_name(step_kind, values)
         reason = next((str(attributes[key]) for key in REASONS if key in attributes), "")
         links = [Link(_context_of(record.batch))] if record.batch and step_kind in {MODEL, COMPUTE} else []
         start, end = _times_ns(began, ended, offset_ns)
-        return self._span(
+        return self._make_span(
             step_kind[0],
-            request if step_kind is OFFLOAD else _context_of(record.context._replace(span=new_span())),
-            request if step_kind[0].startswith(f"{OFFLOAD[0]}.") else frame_context,
+            request if is_offload else _context_of(record.context._replace(span=new_span())),
+            request if is_part_of_offload else frame_context,
             attributes={f"halimede.{key}": value for key, value in attributes.items()},
-            kind=SpanKind.CLIENT if step_kind is OFFLOAD else SpanKind.INTERNAL,
+            kind=SpanKind.CLIENT if is_offload else SpanKind.INTERNAL,
             links=links,
             status=Status(StatusCode.ERROR, reason) if reason else Status(),
             start_time=start,

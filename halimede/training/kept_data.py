@@ -26,7 +26,7 @@ from halimede.inference.decoding import Decoding, decoding_of
 from halimede.inference.geometry import scale_of
 from halimede.learning_loop.comparison import HeldOut
 from halimede.learning_loop.labels import LabelSettings, SettledLabel, settle, sure_label, why_contested
-from halimede.learning_loop.sampling import LabelledSample, Strata, StratumName, is_held_out, split
+from halimede.learning_loop.sampling import LabelledSample, SampleSets, Strata, StratumName, is_held_out, split
 from halimede.messages import KeptSample, Prediction
 from halimede.training.data import LEAST_SAMPLES, NodeData, TrainingDataError
 from halimede.training.trainer import TrainingData
@@ -35,7 +35,8 @@ from halimede.training.trainer import TrainingData
 HELD_OUT = 0.3
 #: share of a training set that comes from the first data set
 REPLAY = 0.3
-#: least and most samples of a training set: within them it has twice the labelled samples, as it repeats some by weight
+#: least and most samples of a training set: it has twice as many samples as are labelled, within these bounds, because
+#: it repeats some by weight
 LEAST_SIZE, MOST_SIZE = 2000, 20_000
 #: bytes of the samples that are read, and as many of the training set made of them
 MOST_SAMPLE_BYTES = 256 * 1024**2
@@ -63,7 +64,7 @@ class KeptData:
     """The kept samples since a time.
 
     Attributes:
-        node: the training set, which repeats samples by weight, and the held-out samples with a label.
+        node: what a trainer gets: the training set, which repeats samples by weight, and the labelled held-out samples.
         judged: the same held-out samples, for the comparison of models.
         unseen: held-out samples with an answer of the next tier, with or without a label, for the calibration.
         stream: the number of samples of the stream in each stratum and period.
@@ -83,15 +84,15 @@ class _ReadSample:
     """One kept sample.
 
     Attributes:
-        sample: its id, label, stratum, period and group.
+        facts: its id, label, stratum, period and group.
         settled: its label with its origin; the label is None if there is none.
-        image: the decoded picture of a held-out sample; None for others.
+        image: the decoded picture of a held-out sample; None if it is not held out.
         pixels: the picture after the Model's pre-processing.
         cloud: the next tier's answer; None without one.
 
     """
 
-    sample: LabelledSample
+    facts: LabelledSample
     settled: SettledLabel
     image: Array | None
     pixels: Array
@@ -134,28 +135,37 @@ def read_kept(
     if why := why_contested((sample.settled for sample in samples), LabelSettings()):
         raise TrainingDataError("LabelsContested", why)
     samples = _of_one_shape(samples)
-    labelled = {sample.sample.id: sample for sample in samples if sample.settled.label is not None}
-    labelled_samples = [sample.sample for sample in labelled.values()]
+    labelled = {sample.facts.id: sample for sample in samples if sample.settled.label is not None}
+    division = _training_division(labelled, stream, most_bytes, full=full)
+    index = {label: number for number, label in enumerate(spec.labels)}
+    train = _arrays([labelled[id_] for id_ in division.training], index)
+    if len(set(train.labels.tolist())) == 1:
+        raise TrainingDataError("DatasetOneClass", "all kept samples have one class: nothing is learned from it alone")
+    judged = [labelled[sample.id] for sample in division.held_out]
+    unseen = [
+        UnseenSample(sample.facts, sample.image, sample.pixels, sample.cloud)
+        for sample in samples
+        if sample.cloud is not None and sample.image is not None  # with an image it is held out
+    ]
+    data = NodeData(train, _arrays(judged, index, like=train))
+    return KeptData(data, [HeldOut(sample.facts, sample.pixels) for sample in judged], unseen, stream, mining)
+
+
+def _training_division(labelled: dict[str, _ReadSample], stream: Strata, most_bytes: int, *, full: bool) -> SampleSets:
+    """Return which labelled samples, by id, are held out, and which ones are the training set.
+
+    ``full``: older samples did not fit into ``most_bytes``. Raises TrainingDataError for too few samples to train on.
+    """
+    samples = [sample.facts for sample in labelled.values()]
     most_samples = most_bytes // max([1, *(sample.pixels.nbytes for sample in labelled.values())])
-    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(labelled_samples)), most_samples)
-    division = split(labelled_samples, stream, size=size, seed=0, share=HELD_OUT)
+    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(samples)), most_samples)
+    division = split(samples, stream, size=size, seed=0, share=HELD_OUT)
     if division.distinct < LEAST_SAMPLES:
         text = f"{division.distinct} kept samples with a label to train on: {LEAST_SAMPLES} are needed"
         if full or most_samples < LEAST_SAMPLES:
             raise TrainingDataError("OutOfMemory", f"{text}, and no more fit into memory: raise memoryMb")
         raise TrainingDataError("DatasetEmpty", text)
-    index = {label: number for number, label in enumerate(spec.labels)}
-    train = _data([labelled[id_] for id_ in division.training], index)
-    if len(set(train.labels.tolist())) == 1:
-        raise TrainingDataError("DatasetOneClass", "all kept samples have one class: nothing is learned from it alone")
-    judged = [labelled[sample.id] for sample in division.held_out]
-    unseen = [
-        UnseenSample(sample.sample, sample.image, sample.pixels, sample.cloud)
-        for sample in samples
-        if sample.cloud is not None and sample.image is not None
-    ]
-    node = NodeData(train, _data(judged, index, like=train))
-    return KeptData(node, [HeldOut(sample.sample, sample.pixels) for sample in judged], unseen, stream, mining)
+    return division
 
 
 def with_replay(data: NodeData, reference: NodeData | None) -> NodeData:
@@ -191,7 +201,7 @@ def _read(
         try:
             image = _image(picture, stored, decoding)
             pixels = preprocess.apply(spec.preprocess, image)
-            if is_judge and scale_of(image) > 1:
+            if is_judge and scale_of(image) > 1:  # mining sees pictures at full size, and its calibration must, too
                 image = _image(picture, stored)
         except (OSError, DecodeError, SampleError):
             continue  # removed or damaged meanwhile, or of a kind that the model does not read
@@ -199,8 +209,7 @@ def _read(
         settled = settle(sure_label(cloud, settings), [label.label for label in stored.labels])
         if settled.label not in spec.labels:
             settled = SettledLabel(by=settled.by, doubly=settled.doubly, contested=settled.contested)
-        sample = _sample(stored, settled)
-        yield _ReadSample(sample, settled, image if is_judge else None, pixels, cloud)
+        yield _ReadSample(_facts(stored, settled), settled, image if is_judge else None, pixels, cloud)
 
 
 def _newest(newest_first: Iterator[_ReadSample], most_bytes: int) -> tuple[list[_ReadSample], bool]:
@@ -214,7 +223,7 @@ def _newest(newest_first: Iterator[_ReadSample], most_bytes: int) -> tuple[list[
     return samples[::-1], False
 
 
-def _sample(stored: KeptSample, settled: SettledLabel) -> LabelledSample:
+def _facts(stored: KeptSample, settled: SettledLabel) -> LabelledSample:
     """Return what the division into training set and held-out samples needs to know of a kept sample."""
     stratum: StratumName = "easy" if stored.result.audit else "hard"
     return LabelledSample(
@@ -241,7 +250,8 @@ def _strata(folder: Path, since_s: float) -> Strata:
     """Return the number of samples of the stream since a time, by period and stratum. Raises OSError."""
     strata: Counter[tuple[str, StratumName]] = Counter()
     for period_counts in read_stream(folder):
-        # most rounds begin within an interval: its earlier samples belong to the stream before the drift
+        # if ``since_s`` lies within an interval, only the share of its samples after that time counts: earlier ones
+        # belong to the stream before the drift
         share, period = period_counts.share_since(since_s), _period(period_counts.version, period_counts.audit_share)
         strata[period, "hard"] += round(period_counts.hard * share)
         strata[period, "easy"] += round(period_counts.easy * share)
@@ -266,8 +276,8 @@ def _of_one_shape(samples: list[_ReadSample]) -> list[_ReadSample]:
     return [sample for sample in samples if sample.pixels.shape == most]
 
 
-def _data(samples: list[_ReadSample], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
-    """Return samples as arrays. ``index``: that of each class; ``like``: has the shape and types without samples."""
+def _arrays(samples: list[_ReadSample], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
+    """Return samples as arrays. ``index``: that of each class; ``like``: gives shape and types without samples."""
     if not samples and like is not None:
         return TrainingData(like.samples[:0], like.labels[:0], len(index))
     labels = np.array([index[sample.settled.label or ""] for sample in samples], np.int64)

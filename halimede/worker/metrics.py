@@ -168,7 +168,7 @@ class WorkerMetrics:
         if escalation is None:
             return
         self.overload.read(escalation.totals(), time.monotonic())
-        if self.overload.overloaded:
+        if self.overload.is_overloaded:
             info.overloaded = 1
             info.hard_per_s = round(self.overload.hard_per_s, 2)
             info.taken_per_s = round(self.overload.answered_per_s, 2)

@@ -49,7 +49,7 @@ class ObservedLoop:
         trainers: the progress of trainers on nodes that are online.
         offline: the progress of trainers on other nodes, for which nothing waits.
         training_error: why the training cannot end; empty: it can.
-        pulled: whether GM has the file of the trained model.
+        is_pulled: whether GM has the file of the trained model.
         model: the Model that the loop edits; None: it does not exist.
         model_error: why nodes cannot get the version in force; empty: they can.
         command: number of the last command of a user to start a round; 0: there was none.
@@ -65,7 +65,7 @@ class ObservedLoop:
     trainers: Sequence[TrainingProgress] = ()
     offline: Sequence[TrainingProgress] = ()
     training_error: str = ""
-    pulled: bool = False
+    is_pulled: bool = False
     model: ModelSpec | None = None
     model_error: str = ""
     command: int = 0
@@ -191,7 +191,7 @@ def _trial_version(loop: LoopState, observed: ObservedLoop) -> str:
 
 def _training_report(loop: LoopState, observed: ObservedLoop, candidate: str) -> TrainingReport | None:
     """Return how the training has ended: GM has its model, or there is an error; None: it has not ended."""
-    if candidate and observed.pulled:
+    if candidate and observed.is_pulled:
         return TrainingReport(round=loop.round, version=candidate)
     return TrainingReport(round=loop.round, error=observed.training_error) if observed.training_error else None
 

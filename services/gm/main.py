@@ -47,20 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     configure(service="gm")
     try:
-        shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
-        settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
+        credentials = Credentials.at(options.credentials, "--credentials") if options.credentials else None
+        settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=credentials)
         parse_bind(options.http, "--http")
-        manage = ManagerProcess(settings, Path(options.store).expanduser(), options.http, or_any=options.http_or_any)
-        asyncio.run(_run(manage, options))
+        manager = ManagerProcess(settings, Path(options.store).expanduser(), options.http, or_any=options.http_or_any)
+        asyncio.run(_run(manager, options))
     except HalimedeError as error:
         sys.stderr.write(f"halimede gm: {error}\n")
         return USERS_MISTAKE
     return 0
 
 
-async def _run(manage: ManagerProcess, options: argparse.Namespace) -> None:
+async def _run(manager: ManagerProcess, options: argparse.Namespace) -> None:
     """Run GM with its own store or on Kubernetes until a signal cancels it. Raises HalimedeError."""
-    work = asyncio.create_task(_on_kubernetes(manage, options) if options.kubernetes else _alone(manage), name="gm")
+    running = _run_on_kubernetes(manager, options) if options.kubernetes else _run_with_own_store(manager)
+    work = asyncio.create_task(running, name="gm")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
@@ -68,13 +69,13 @@ async def _run(manage: ManagerProcess, options: argparse.Namespace) -> None:
         await work
 
 
-async def _alone(manage: ManagerProcess) -> None:
+async def _run_with_own_store(manager: ManagerProcess) -> None:
     """Run GM with its own store."""
-    async with LocalCluster(manage.home / "store.db") as cluster:
-        await manage(cluster, cluster)
+    async with LocalCluster(manager.home / "store.db") as cluster:
+        await manager(cluster, editor=cluster)
 
 
-async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) -> None:
+async def _run_on_kubernetes(manager: ManagerProcess, options: argparse.Namespace) -> None:
     """Run GM on Kubernetes, whenever it leads. Raises InvalidFieldError if the client's package is missing."""
     pods = read_pod_settings(options.pods_config, os.environ)
     try:
@@ -83,7 +84,7 @@ async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) ->
         fix = f"install it: pip install 'halimede[gm,kubernetes]' ({error.name} is missing)"
         raise InvalidFieldError("--kubernetes", "", fix) from None
     identity = options.identity or f"{socket.gethostname()}-{os.getpid()}"
-    await lead(manage, pods, kubeconfig=options.kubeconfig, namespace=options.namespace, identity=identity)
+    await lead(manager, pods, kubeconfig=options.kubeconfig, namespace=options.namespace, identity=identity)
 
 
 def parser() -> argparse.ArgumentParser:

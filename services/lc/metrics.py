@@ -24,7 +24,11 @@ from services.lc.store import NodeStore
 
 @dataclass(slots=True)
 class LcMetrics:
-    """Reads the metrics of one LC from its parts. ``work``: the tasks that run for its whole life."""
+    """Reads the metrics of one LC from its parts.
+
+    ``transfers``: counts of pieces of files sent to other nodes and operators; ``work``: the tasks that run for the
+    LC's whole life.
+    """
 
     bus: Bus
     store: NodeStore
@@ -33,7 +37,7 @@ class LcMetrics:
     datasets: Datasets
     reporter: NodeStatusReporter
     channel: GmChannel
-    sent: SourceStats
+    transfers: SourceStats
     work: Collection[asyncio.Task[None]] = ()
 
     def health(self) -> Health:
@@ -41,6 +45,7 @@ class LcMetrics:
         health = Health()
         health.live("tasks", self._ended_tasks)
         health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
+        # "granted": the broker grants all subscriptions and births; the check names those that it refuses
         health.ready("granted", lambda: refusal_text(refused_names(self.channel.presence.connections)))
         health.ready("synced", lambda: "" if self.channel.synced else "GM has not answered since this connection")
         health.ready("store", lambda: _usable(self.store))
@@ -49,11 +54,11 @@ class LcMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         yield from buses([self.bus])
-        yield from _of_workers(self.workers)
-        yield from _of_models(self.preparer, self.datasets)
-        yield counter("lc_sent_bytes", "Bytes of files sent to other nodes and operators.", self.sent.bytes)
-        yield from _of_reports(self.reporter, self.channel)
-        yield from _of_store(self.store)
+        yield from _worker_metrics(self.workers)
+        yield from _file_metrics(self.preparer, self.datasets)
+        yield counter("lc_sent_bytes", "Bytes of files sent to other nodes and operators.", self.transfers.bytes)
+        yield from _report_metrics(self.reporter, self.channel)
+        yield from _store_metrics(self.store)
 
     def _ended_tasks(self) -> str:
         """Return which tasks have ended, as text; empty: none has."""
@@ -61,7 +66,7 @@ class LcMetrics:
         return f"ended: {', '.join(ended)}" if ended else ""
 
 
-def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
+def _worker_metrics(workers: WorkerBackend) -> Iterator[Metric]:
     """Yield the metrics of workers."""
     counted = Counter((report.role, report.phase) for report in workers.reports())
     samples = [({"role": role, "phase": phase}, n) for (role, phase), n in sorted(counted.items())]
@@ -69,7 +74,7 @@ def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
     yield counter("lc_worker_restarts", "Worker processes restarted after an unexpected end.", workers.restarts)
 
 
-def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
+def _file_metrics(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
     """Yield the metrics of the files of Models and Datasets."""
     preparations = {**preparer.preparations, **datasets.preparations}
     counted = Counter((key.plural, preparation.phase) for key, preparation in preparations.items())
@@ -86,7 +91,7 @@ def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
     yield counter("lc_preparation_failures", "Failed preparations of models and datasets.", failures)
 
 
-def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:
+def _report_metrics(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:
     """Yield the metrics of reports and syncs."""
     yield counter("lc_reports", "Reports that the broker acknowledged.", reporter.accepted)
     yield counter("lc_refused_reports", "Reports that the broker refused, or that were too large.", reporter.refused)
@@ -98,7 +103,7 @@ def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Me
     )
 
 
-def _of_store(store: NodeStore) -> Iterator[Metric]:
+def _store_metrics(store: NodeStore) -> Iterator[Metric]:
     """Yield the metrics of the store."""
     resources = Counter(key.plural for key in store.resources)
     samples = [({"plural": plural}, n) for plural, n in resources.items()]

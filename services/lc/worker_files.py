@@ -1,5 +1,6 @@
-"""The files of workers on this node: ``Logs`` serves their logs over the bus, ``put_aside`` removes their folders.
+"""The files of workers on this node: ``Logs`` serves their logs over the bus.
 
+``move_worker_folders`` takes the folders of deleted services out of the way, and ``remove_moved_folders`` removes them.
 Workers append to their logs themselves, so a log that is too large is copied and then truncated in place (rotated).
 """
 
@@ -36,7 +37,10 @@ MAX_PART, WORST_GROWTH = 512 * 1024, 6
 
 
 class Logs(RpcServer[LogsRequest, LogsReply]):
-    """An ``RpcServer`` that answers requests for parts of workers' logs, and a task that rotates the logs."""
+    """An ``RpcServer`` that answers requests for parts of workers' logs.
+
+    Its task rotates the logs, and removes the folders that ``move_worker_folders`` has moved.
+    """
 
     def __init__(self, folders: NodePaths, bus: Bus) -> None:
         requests = topics.LOGS_REQUEST.filter(node=folders.node)
@@ -48,10 +52,10 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
         return {"logs": self.run()}
 
     async def run(self) -> None:
-        """Rotate large logs, and remove folders that were put aside, until cancelled."""
+        """Rotate large logs, and remove moved folders, until cancelled."""
         while True:
             try:
-                await asyncio.to_thread(remove, self._folders)
+                await asyncio.to_thread(remove_moved_folders, self._folders)
             except OSError as error:
                 log.warning("leftovers of workers not removed", error=str(error))
             for path in self._folders.root.glob("workers/*/*/worker.log"):
@@ -107,12 +111,12 @@ def read_part(path: Path, offset: int, limit: int) -> LogsReply:
     its end, and after that the log from its beginning. An incomplete character is left for the next part. Raises
     OSError.
     """
-    if offset > path.stat().st_size and _size(aside := rotated_path(path)) > offset:
-        path = aside
+    if offset > path.stat().st_size and _size(rotated := rotated_path(path)) > offset:
+        path = rotated
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        start = max(0, size + offset) if offset < 0 else offset if offset <= size else 0
-        file.seek(start)
+        begin = size + offset if offset < 0 else offset
+        start = file.seek(begin if 0 <= begin <= size else 0)
         data = file.read(limit)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
@@ -127,22 +131,22 @@ def _size(path: Path) -> int:
         return 0
 
 
-def put_aside(folders: NodePaths, service: Key) -> None:
-    """Move the folders of a service's workers (logs, counters, own files) to where ``remove`` removes them.
+def move_worker_folders(folders: NodePaths, service: Key) -> None:
+    """Move the folders of a service's workers (logs, counters, own files), for ``remove_moved_folders`` to remove.
 
     Call it when none of the service's workers runs. A folder is moved at once, so that a new service of that name
     starts with an empty one, and is removed later in a thread: a worker may have written any number of files. A failure
     is only logged.
     """
-    for name in _names(folders, service):
+    for name in _worker_names(folders, service):
         try:
-            move_away(folders, folders.worker(Worker(service.namespace, name)))
+            move_folder(folders, folders.worker(Worker(service.namespace, name)))
         except InvalidFieldError:  # a name too long for a worker never had a folder
             continue
 
 
-def move_away(folders: NodePaths, folder: Path) -> None:
-    """Move a folder, if it exists, to where ``remove`` removes it; remove its parent if that is empty then."""
+def move_folder(folders: NodePaths, folder: Path) -> None:
+    """Move a folder, if it exists, for ``remove_moved_folders`` to remove; remove its parent if that is empty then."""
     try:
         if folder.exists():
             folders.removed.mkdir(exist_ok=True)
@@ -153,15 +157,17 @@ def move_away(folders: NodePaths, folder: Path) -> None:
         log.warning("folder not removed", folder=str(folder), error=str(error))
 
 
-def _names(folders: NodePaths, service: Key) -> list[str]:
+def _worker_names(folders: NodePaths, service: Key) -> list[str]:
     """Return the names of the workers of a service on this node, as their folders have them.
 
-    Names that the service itself defines are found among the folders.
+    A kind with ``names_workers`` lets the user name workers: their names are read from the folders, which begin and end
+    as the service's names do.
     """
     kind = NODE_KINDS.get(service.plural, NodeKind())
     fixed = [worker_name(service.name, role, folders.node) for role in kind.roles]
     if not kind.names_workers:
         return fixed
+    # a line break, which no name has, marks the place of the user's part, which has no dot
     before, after = worker_name(service.name, "\n", folders.node, group=kind.group).split("\n")
     here = folders.root / WORKERS / service.namespace
     folder_names = [path.name for path in here.iterdir()] if here.is_dir() else []
@@ -172,7 +178,7 @@ def _names(folders: NodePaths, service: Key) -> list[str]:
     ]
 
 
-def remove(folders: NodePaths) -> None:
+def remove_moved_folders(folders: NodePaths) -> None:
     """Remove the folders that were moved. Blocks: call it in a thread. Raises OSError."""
     if folders.removed.is_dir():
         for path in folders.removed.iterdir():

@@ -21,7 +21,7 @@ from halimede.cli.doctor.broker_list import examine_list
 from halimede.messages import GmPresence
 from halimede.topic import Role
 from services.site import Security
-from services.system import RunFile, labels
+from services.system import RunFile, labels_of
 from tests.brokers.installation import HOST, KINDS, Installation, make_site, site_of
 from tests.brokers.process import BrokerProcess, of_site
 from tests.e2e.running import System
@@ -46,7 +46,7 @@ class SystemProcesses:
         self._start("gm", gm, "--store", str(self._home / "gm"))
         for node in self._site.nodes:
             words = ["--node", node, "--home", str(self._home)]
-            for key, value in labels(node).items():
+            for key, value in labels_of(node).items():
                 words += ["--label", f"{key}={value}"]
             self._start("lc", self._folder / "nodes" / node, *words)
 

@@ -22,7 +22,15 @@ from services.lc.paths import NodePaths
 from services.lc.supervisor.linux_process import RECORD_VARIABLE
 from services.main import main
 from services.processes import Child, Exit
-from services.system import RunFile, System, SystemLayout, earlier, example, labels, parse_nodes
+from services.system import (
+    RunFile,
+    System,
+    SystemLayout,
+    labels_of,
+    parse_nodes,
+    rows_of_earlier_nodes,
+    rows_of_example,
+)
 from tests.programs import run_python
 from tests.waiting import eventually, patience
 
@@ -32,24 +40,24 @@ NEVER = asyncio.Event
 def test_nodes_of_an_earlier_run_are_named_with_the_command_that_forgets_them(tmp_path: Path) -> None:
     for node in ("edge0", "edge1"):
         (tmp_path / "nodes" / node).mkdir(parents=True)
-    ((_, text),) = earlier(tmp_path, ["edge0", "cloud0"])
+    ((_, text),) = rows_of_earlier_nodes(tmp_path, ["edge0", "cloud0"])
     assert text.endswith("halimede delete node edge1")
-    assert earlier(tmp_path / "new", ["edge0"]) == []
+    assert rows_of_earlier_nodes(tmp_path / "new", ["edge0"]) == []
 
 
 def test_the_first_command_to_try_exports_a_home_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (title, exported), *rows = example(tmp_path / "my system")
+    (title, exported), *rows = rows_of_example(tmp_path / "my system")
     assert (title, exported) == ("try", f"export HALIMEDE_HOME='{tmp_path}/my system'")
     monkeypatch.setenv("HOME", str(tmp_path))
-    of_default = example(tmp_path / ".local" / "state" / "halimede")
+    of_default = rows_of_example(tmp_path / ".local" / "state" / "halimede")
     assert [command for _, command in of_default] == [command for _, command in rows]
     assert [title for title, _ in of_default] == ["try", "", ""]
 
 
 def test_nodes_get_the_label_of_the_role_in_their_name() -> None:
-    assert labels("edge0") == {"node-role.kubernetes.io/edge": ""}
-    assert labels("cloud-a") == {"node-role.kubernetes.io/cloud": ""}
-    assert labels("factory") == {}
+    assert labels_of("edge0") == {"node-role.kubernetes.io/edge": ""}
+    assert labels_of("cloud-a") == {"node-role.kubernetes.io/cloud": ""}
+    assert labels_of("factory") == {}
 
 
 @pytest.mark.parametrize("text", ["", "edge0,", "edge0,edge0", "Edge0", "a/b", "edge 0", "../x", "edge0,#"])

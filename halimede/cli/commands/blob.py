@@ -33,8 +33,14 @@ from halimede.models.cache import in_thread
 from halimede.models.materialize import deliver
 from halimede.names import check_name
 
-#: seconds for a reply, without progress until a transfer is aborted, between two lines of progress, and for a transfer
-ANSWER_S, SILENT_S, PROGRESS_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
+#: seconds for a reply
+REPLY_TIMEOUT_S = 30.0
+#: seconds without progress until a transfer is aborted
+NO_PROGRESS_TIMEOUT_S = 90.0
+#: seconds between two lines of progress
+PROGRESS_INTERVAL_S = 2.0
+#: seconds for a transfer
+TRANSFER_TIMEOUT_S = 86_400.0
 #: an argument of commands
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="SHA-256, sha256:DIGEST or bus URL of the file.")]
 
@@ -116,20 +122,20 @@ def delete(digest: Digest, broker: o.Broker = "", credentials: o.Credentials = "
 
 async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
     """Let ``gm`` or a node store a file; print its URL and digest. Raises HalimedeError."""
-    keeper = _source("--to", to)
+    target_name = _bus_name("--to", to)
     digest, size = await in_thread(_measure, file)
 
     async def find(requested: str) -> Path | None:
         return file if requested == digest else None
 
     async with _connect(broker) as client:
-        source = BlobServer(client.bus, client.name, FileProvider([find]))
-        await source.start(queries=False)
-        serving = asyncio.create_task(source.run(), name="give")
+        server = BlobServer(client.bus, client.name, FileProvider([find]))
+        await server.start(queries=False)
+        serving = asyncio.create_task(server.run(), name="give")
         order = BlobOrder(op="keep", digest=digest, size=size)
-        order_task = asyncio.create_task(client.order(keeper, order, timeout_s=LONGEST_S), name="order")
+        order_task = asyncio.create_task(client.order(target_name, order, timeout_s=TRANSFER_TIMEOUT_S), name="order")
         try:
-            await _watch(order_task, lambda: source.stats.bytes, size, to)
+            await _wait_with_progress(order_task, lambda: server.stats.bytes, size, to)
         finally:
             for task in (serving, order_task):
                 task.cancel()
@@ -139,12 +145,12 @@ async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
 
 async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> None:
     """Print the files of ``gm`` or a node. Raises HalimedeError."""
-    giver = _source("--from", source)
+    source_name = _bus_name("--from", source)
     entries: list[BlobEntry] = []
     async with _connect(broker) as client:
         while True:
             after = entries[-1].digest if entries else ""
-            answer = await client.order(giver, BlobOrder(op="list", after=after), timeout_s=ANSWER_S)
+            answer = await client.order(source_name, BlobOrder(op="list", after=after), timeout_s=REPLY_TIMEOUT_S)
             entries += answer.blobs
             if not (answer.truncated and answer.blobs):
                 break
@@ -161,24 +167,24 @@ async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str)
     """Download a file to ``out`` from ``gm``, a node or ``any`` of them, and verify it. Raises HalimedeError."""
     digest = _digest(digest)
     if source != ANY:
-        _source("--from", source)
+        _bus_name("--from", source)  # checks the name
     if await in_thread(out.is_dir):
         raise InvalidFieldError("OUT", str(out), "it is a folder: give the path of a file")
-    aside = out.parent / f".{out.name}.halimede"
+    partial_folder = out.parent / f".{out.name}.halimede"
     reported_at = asyncio.get_running_loop().time()
 
     def progress(done: int, size: int | None) -> None:
         nonlocal reported_at
         now = asyncio.get_running_loop().time()
-        if size and now - reported_at >= PROGRESS_S:
+        if size and now - reported_at >= PROGRESS_INTERVAL_S:
             reported_at = now
-            warn(_so_far(done, size))
+            warn(_progress_text(done, size))
 
     async with _connect(broker) as client:
-        opener = BusOpener(client)
-        fetched = await with_fallback(fetch, url(source, digest), "", Cache(aside), progress, openers={SCHEME: opener})
+        openers = {SCHEME: BusOpener(client)}  # if GM or the node is unreachable: from any holder of the digest
+        fetched = await with_fallback(fetch, url(source, digest), "", Cache(partial_folder), progress, openers=openers)
     await in_thread(deliver, fetched.path, out)
-    await in_thread(shutil.rmtree, aside, True)  # noqa: FBT003 - a folder that cannot be removed does no harm
+    await in_thread(shutil.rmtree, partial_folder, True)  # noqa: FBT003 - a folder that cannot be removed does no harm
     sys.stdout.write(f"{out} ({fetched.size:,} bytes)\n")
 
 
@@ -186,7 +192,7 @@ async def delete_file(broker: BrokerAddress, digest: str) -> None:
     """Let GM delete a file. Raises HalimedeError."""
     digest = _digest(digest)
     async with _connect(broker) as client:
-        await client.order(GM, BlobOrder(op="remove", digest=digest), timeout_s=ANSWER_S)
+        await client.order(GM, BlobOrder(op="remove", digest=digest), timeout_s=REPLY_TIMEOUT_S)
     sys.stdout.write(f"sha256:{digest} deleted\n")
 
 
@@ -202,15 +208,15 @@ async def _connect(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
             raise NotLetInError(f"{error} at {broker}: use the credentials of an operator") from error
 
 
-async def _watch(order: asyncio.Task[object], bytes_sent: Callable[[], int], size: int, to: str) -> None:
-    """Wait for the order to store a file; print the progress. Raises HalimedeError after ``SILENT_S`` without any."""
+async def _wait_with_progress(order: asyncio.Task[object], bytes_sent: Callable[[], int], size: int, to: str) -> None:
+    """Wait for the order to store a file; print the progress. Raises HalimedeError if there is none for too long."""
     loop = asyncio.get_running_loop()
     sent, since = 0, loop.time()
-    while not (await asyncio.wait([order], timeout=PROGRESS_S))[0]:
+    while not (await asyncio.wait([order], timeout=PROGRESS_INTERVAL_S))[0]:
         if (now := bytes_sent()) != sent:
             sent, since = now, loop.time()
-            warn(_so_far(min(sent, size), size))
-        elif loop.time() - since > SILENT_S:
+            warn(_progress_text(min(sent, size), size))
+        elif loop.time() - since > NO_PROGRESS_TIMEOUT_S:
             raise HalimedeError(f"{to} does not fetch the file: see its log, and run `halimede doctor`")
     await order
 
@@ -230,7 +236,7 @@ def _measure(file: Path) -> tuple[str, int]:
     return digest, size
 
 
-def _source(option: str, name: str) -> str:
+def _bus_name(option: str, name: str) -> str:
     """Return the name on the bus of ``gm`` or a node. Raises InvalidFieldError."""
     if name == ANY:
         raise InvalidFieldError(option, name, "give the name of a node, or gm")
@@ -243,5 +249,6 @@ def _digest(text: str) -> str:
     return check_digest("DIGEST", bare)
 
 
-def _so_far(done: int, size: int) -> str:
+def _progress_text(done: int, size: int) -> str:
+    """Return how much of a transfer is done, for the user; both in bytes."""
     return f"{done / 1e6:.0f} of {size / 1e6:.0f} MB"

@@ -1,4 +1,4 @@
-"""Proposes the pre- and post-processing of a model file from the structure that it shows: ``propose``.
+"""Proposes the pre- and post-processing of a model file from what the file contains: ``propose``.
 
 A file shows shapes, types, its first operators, some metadata and the answer to a trial run. It seldom shows the range
 of pixels and the order of channels of its training: each assumption about them is a note for the user. Outputs of no
@@ -23,13 +23,13 @@ LONGEST, MULTIPLE = 640, 32
 #: ImageNet's mean and standard deviation, as PyTorch's models of pictures are trained with
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 #: a note for the user about the range of pixels
-RANGES = (
+RANGE_NOTE = (
     "normalize makes 0 to 1 of a picture's 0 to 255. If the model was trained on -1 to 1, write"
     " {op: normalize, mean: 0.5, std: 0.5}; on ImageNet with PyTorch, {op: normalize, mean: [0.485, 0.456, 0.406],"
     " std: [0.229, 0.224, 0.225]}; on 0 to 255, {op: scale}"
 )
 #: a note for the user about the order of channels
-ORDER = "pictures are RGB. If the model was trained on BGR, as with OpenCV, put {op: channels, format: bgr} first"
+ORDER_NOTE = "pictures are RGB. If the model was trained on BGR, as with OpenCV, put {op: channels, format: bgr} first"
 #: the preset of classifiers that were trained on ImageNet's mean and standard deviation
 IMAGENET_PRESET = "imagenet"
 #: what users may name in place of recognition
@@ -103,24 +103,28 @@ def _propose_steps(structure: FileStructure, reading: OutputReading, *, imagenet
         notes.append("the model takes four channels, and pictures have three: send raw frames, or add a script step")
     if reading.bgr:
         steps.append({"op": "channels", "format": "bgr"})
-    steps.append(_size(structure, picture, reading, notes))
+    steps.append(_size_step(structure, picture, reading, notes))
     if structure.port.dtype.kind == "f" and (structure.graph is None or structure.graph.floats):
-        steps += _range(structure, reading, notes, imagenet=imagenet)
+        steps += _range_steps(structure, reading, notes, imagenet=imagenet)
     if picture.order in {"chw", "flat"}:
         steps.append({"op": "layout", "order": picture.order})
+    # the notes of CenterFace say that it takes RGB
     if picture.channels == 3 and not reading.bgr and reading.family != "centerface":
-        notes.append(ORDER)
+        notes.append(ORDER_NOTE)
     return Proposal(steps, notes=notes)
 
 
-def _size(structure: FileStructure, picture: PictureShape, reading: OutputReading, notes: list[str]) -> dict[str, Any]:
+def _size_step(
+    structure: FileStructure, picture: PictureShape, reading: OutputReading, notes: list[str]
+) -> dict[str, Any]:
     """Return the step that gives a picture its size, and add what the user has to check about it to ``notes``."""
-    kind, width, height = reading.resize, picture.width or OPEN_SIDES[0], picture.height or OPEN_SIDES[0]
-    if not structure.open_sides:
+    kind = reading.resize
+    width, height = (side or OPEN_SIDES[0] for side in (picture.width, picture.height))  # 0: it is open
+    if not structure.open_sides:  # a fixed size cannot be fitted: the picture is stretched
         step = {"op": "resize" if kind == "fit" else kind, "width": width, "height": height}
         return step if reading.fill is None else {**step, "fill": reading.fill}
     if reading.family == "ctc":
-        if TEXT_SIDES[0] == height:
+        if height == TEXT_SIDES[0]:  # assumed if the file leaves the height open
             notes.append(f"lines of text are scaled to a height of {height} pixels, and their width stays open")
         return {"op": "fit", "height": height}
     if kind == "fit":
@@ -130,7 +134,7 @@ def _size(structure: FileStructure, picture: PictureShape, reading: OutputReadin
     return {"op": kind, "width": width, "height": height}
 
 
-def _range(structure: FileStructure, reading: OutputReading, notes: list[str], *, imagenet: bool) -> Steps:
+def _range_steps(structure: FileStructure, reading: OutputReading, notes: list[str], *, imagenet: bool) -> Steps:
     """Return the step that scales values, or none if the model may do so itself, and add to ``notes``.
 
     The range is that of the file's metadata, of ``imagenet``, of the family, or else as most models are trained.
@@ -140,20 +144,20 @@ def _range(structure: FileStructure, reading: OutputReading, notes: list[str], *
         notes.append(
             f"the range is that of the file's metadata: mean {_list(metadata.mean)}, std {_list(metadata.std)}"
         )
-        return [_normalize(metadata.mean, metadata.std)]
+        return [_normalize_step(metadata.mean, metadata.std)]
     if imagenet:
         return [{"op": "normalize", "mean": IMAGENET[0], "std": IMAGENET[1]}]
     if reading.mean is not None and reading.std is not None:
-        return [_normalize((reading.mean * 255,), (reading.std * 255,))]
+        return [_normalize_step((reading.mean * 255,), (reading.std * 255,))]
     if graph and graph.operators and graph.scales:
         names = ", ".join(sorted(graph.operators))
         notes.append(f"the model computes {names} first, so it may scale its input itself: no scaling is proposed")
         return []
-    notes.append(RANGES)
+    notes.append(RANGE_NOTE)
     return [{"op": "normalize"}]
 
 
-def _normalize(mean: tuple[float, ...], std: tuple[float, ...]) -> dict[str, Any]:
+def _normalize_step(mean: tuple[float, ...], std: tuple[float, ...]) -> dict[str, Any]:
     """Return the step for a mean and a standard deviation of values of 0 to 255."""
     if set(mean) == {0.0} and set(std) == {1.0}:
         return {"op": "scale"}

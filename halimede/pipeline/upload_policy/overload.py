@@ -31,7 +31,7 @@ class HardTotals(Struct, frozen=True, gc=False):
         answered: those that the next tier answered.
         refused: those that the next tier did not take, because it was busy or too slow.
         unanswered: those without an answer in time although the next tier was up, or that were not sent because
-            answers before had not come.
+            earlier samples were not answered.
 
     """
 
@@ -45,14 +45,14 @@ class OverloadDetector:
     """Decides whether the next tier is overloaded: call ``read`` about once a second.
 
     Attributes:
-        overloaded: the next tier takes fewer samples than are hard.
+        is_overloaded: the next tier takes fewer samples than are hard.
         hard_per_s: hard samples a second, over the last WINDOW_S seconds.
         answered_per_s: samples a second that the next tier answered, over the same time.
 
     """
 
     def __init__(self) -> None:
-        self.overloaded = False
+        self.is_overloaded = False
         self.hard_per_s = self.answered_per_s = 0.0
         self._readings: deque[tuple[float, HardTotals]] = deque()
 
@@ -68,8 +68,9 @@ class OverloadDetector:
             return
         hard, refused = totals.hard - before.hard, totals.refused - before.refused
         self.hard_per_s, self.answered_per_s = hard / seconds, (totals.answered - before.answered) / seconds
-        if self.overloaded:
+        if self.is_overloaded:
             not_answered = refused + totals.unanswered - before.unanswered
-            self.overloaded = seconds < WINDOW_S or not_answered >= END_SHARE * hard > 0
+            # without a full window an overload does not end
+            self.is_overloaded = seconds < WINDOW_S or (hard > 0 and not_answered >= END_SHARE * hard)
         else:
-            self.overloaded = refused >= max(LEAST_REFUSED, BEGIN_SHARE * hard)
+            self.is_overloaded = refused >= max(LEAST_REFUSED, BEGIN_SHARE * hard)

@@ -32,7 +32,7 @@ from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.limits import State
 from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
 from halimede.serving.request_budget import Charge
-from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepts
+from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepted_requests
 from halimede.serving.router.backend_client import PASSED, Backend, ResponseReader
 from halimede.serving.router.camera_bridge import CameraBridge, RouterIdentity
 from halimede.serving.router.router import Router, response_of
@@ -192,7 +192,7 @@ async def _http(
         yield gauge("router_circuit_state", text, CIRCUIT[router.circuit.state])
 
     metrics = registry("router", collect)
-    lets_in = accepts(MAX_REQUEST, closing_s)
+    lets_in = accepted_requests(MAX_REQUEST, closing_s)
     async with HttpServer(options.http, health=health, registry=metrics, routes=api.add_to, accepts=lets_in) as shown:
         yield shown
 

@@ -85,7 +85,7 @@ def is_leaving(training: Resource[TrainingModelSpec], loop: LoopState) -> bool:
 
 
 def models_of(training: Resource[TrainingModelSpec], loop: LoopState) -> list[Key]:
-    """Return the keys of the Models that a loop may edit: that in the spec, and last one that it leaves, if any."""
+    """Return the keys of the Models that a loop may edit: that in the spec, then the one that it leaves, if another."""
     names = dict.fromkeys(filter(None, (training.spec.model.name, loop.model)))
     return [Key(MODELS, training.metadata.namespace, name) for name in names]
 
@@ -96,15 +96,16 @@ def is_idle(training: Resource[TrainingModelSpec]) -> bool:
 
 
 def model_edits(
-    training: Resource[TrainingModelSpec], observed: Observed, model: StoredResource, identity: str
+    training: Resource[TrainingModelSpec], observed: Observed, model: StoredResource, run_id: str
 ) -> Iterator[Edit]:
     """Yield the edit that gives the Model what it must have in the loop's state; nothing if it has that.
 
-    ``identity``: uid of the training and its run, by which reports of its workers are recognized.
+    ``run_id``: uid of the training and its run, by which reports of its workers are recognized.
     """
     loop, settings = state_of(observed.status), training.spec.loop or LoopSettings()
-    facts, file_facts = observe(training, observed, model, identity, None), model.status.model if model.status else None
-    candidate, spec = facts.candidate(training.metadata.name), model.resource.spec
+    candidate = observed_loop(training, observed, model, run_id, None).candidate(training.metadata.name)
+    file_facts = model.status.model if model.status else None  # of the present file, if known
+    spec = model.resource.spec
     desired_spec = desired_model(loop, spec, settings, candidate, file_facts, as_pods=observed.as_pods)
     if desired_spec is not None:
         before, after = msgspec.to_builtins(spec), msgspec.to_builtins(desired_spec)
@@ -115,45 +116,52 @@ def model_edits(
 def with_withdrawn_candidate(observed: Observed, model: StoredResource | None) -> Observed:
     """Return what is observed, with the loop's state at its end: a candidate that nothing has proven is withdrawn."""
     loop, status = state_of(observed.status), observed.status or Status()
-    there = model is not None and bool(digest_of(loop.version, model.resource.spec))
-    state: State = "Withdrawn" if loop.state in UNPROVEN and there else "Collecting"
+    has_candidate = model is not None and bool(digest_of(loop.version, model.resource.spec))
+    state: State = "Withdrawn" if loop.state in UNPROVEN and has_candidate else "Collecting"
     loop_fields = msgspec.to_builtins(msgspec.structs.replace(loop, state=state))
     return replace(observed, status=msgspec.structs.replace(status, loop=loop_fields))
 
 
-def edits_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> list[Edit]:
+def _model_to_leave(training: Resource[TrainingModelSpec], observed: Observed) -> StoredResource | None:
+    """Return the Model that a loop leaves, or has if it leaves none; None: it does not exist."""
+    return observed.edited.get(models_of(training, state_of(observed.status))[-1])
+
+
+def edits_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, run_id: str) -> list[Edit]:
     """Return the edits of the Model that a loop leaves: they remove a candidate that nothing has proven."""
-    model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
-    return list(model_edits(training, with_withdrawn_candidate(observed, model), model, identity)) if model else []
+    model = _model_to_leave(training, observed)
+    return list(model_edits(training, with_withdrawn_candidate(observed, model), model, run_id)) if model else []
 
 
-def state_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> LoopState:
-    """Return the state of a loop that leaves a Model: it withdraws, or collects for the next one; rounds count on."""
-    if edits_on_leaving(training, observed, identity):
-        model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
-        return state_of(with_withdrawn_candidate(observed, model).status)
+def state_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, run_id: str) -> LoopState:
+    """Return the state of a loop that leaves a Model: Withdrawn while an unproven candidate is to be removed.
+
+    Then it is Collecting, without a Model. The number of rounds is kept.
+    """
+    if edits_on_leaving(training, observed, run_id):
+        return state_of(with_withdrawn_candidate(observed, _model_to_leave(training, observed)).status)
     return msgspec.structs.replace(
         state_of(observed.status),
         state="Collecting", reason="", message="", model="", base="", version="", restore=None,
     )  # fmt: skip
 
 
-def observe(
+def observed_loop(
     training: Resource[TrainingModelSpec],
     observed: Observed,
     model: StoredResource | None,
-    identity: str,
-    trouble: Readiness | None,
+    run_id: str,
+    readiness: Readiness | None,
 ) -> ObservedLoop:
     """Return all that the loop depends on.
 
-    ``model``: the Model that it edits, if it exists. ``identity``: uid and run of the training. ``trouble``: the phase
+    ``model``: the Model that it edits, if it exists. ``run_id``: uid and run of the training. ``readiness``: the phase
     of the training by its workers; None: it is not of interest.
     """
     service = service_of(training) if training.spec.loop else None
-    aggregator, trainers, offline = _progress(observed, identity)
-    error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
-    if len(trainers) + len(offline) == len(training.spec.trainers):
+    aggregator, trainers, offline = _progress(observed, run_id)
+    error = f"{readiness.reason}: {readiness.message}" if readiness and readiness.phase == FAILED else ""
+    if len(trainers) + len(offline) == len(training.spec.trainers):  # once all trainers have reported
         reasons = [progress.reason for progress in (*trainers, *offline)]
         if all(reason.startswith(UNABLE) for reason in reasons):
             error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer can train"
@@ -169,7 +177,7 @@ def observe(
         trainers=trainers,
         offline=offline,
         training_error=error,
-        pulled=observed.pulled.get(digest) == "",
+        is_pulled=observed.pulled.get(digest) == "",
         model=model.resource.spec if model else None,
         model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
         command=training.spec.loop.command if training.spec.loop else 0,
@@ -184,13 +192,13 @@ def _service_reports(training: Resource[TrainingModelSpec], observed: Observed) 
 
 
 def _progress(
-    observed: Observed, run: str
+    observed: Observed, run_id: str
 ) -> tuple[TrainingProgress | None, list[TrainingProgress], list[TrainingProgress]]:
     """Return the progress in a run: of the aggregator (or None), of trainers on online nodes, and of other trainers."""
     aggregator, trainers, offline = None, list[TrainingProgress](), list[TrainingProgress]()
     for node, worker in placed_workers(observed):
         progress = worker.training
-        if progress is None or progress.run != run:
+        if progress is None or progress.run != run_id:
             continue
         if part_of(worker) == AGGREGATOR:
             aggregator = progress
@@ -206,11 +214,12 @@ def _pod_failure(service: Status | None) -> str:
     return f"{service.conditions[-1].reason}: {service.conditions[-1].message}"
 
 
-def rival(training: Resource[TrainingModelSpec], observed: Observed) -> Key | None:
+def rival_of(training: Resource[TrainingModelSpec], observed: Observed) -> Key | None:
     """Return the key of another loop that has this loop's Model or service; None: this loop may have both.
 
     Of several loops the oldest has them; of equally old ones, the first by name.
     """
+    # related: only loops that watch this loop's Model or service
     rivals = [job for job in observed.related.values() if isinstance(job.spec, TrainingModelSpec) and job.spec.loop]
     first = min([training, *rivals], key=lambda job: (job.metadata.creation_timestamp or "", job.metadata.name))
     return first.key if first.key != training.key else None
@@ -221,21 +230,21 @@ def loop_problems(training: Resource[TrainingModelSpec], observed: Observed) -> 
     key, loop = service_of(training), state_of(observed.status)
     if observed.watched.get(key) is None:
         return [Problem("ServiceNotFound", f"spec.loop.service: {key} does not exist: apply it")]
-    if first := rival(training, observed):
+    if first := rival_of(training, observed):
         return [Problem("LoopConflict", f"{first} has a loop of the same Model or service: delete one of the two")]
     service, name = observed.related.get(key), training.spec.model.name
     used = service.spec.edge_worker.model.name if service else ""
     if used and used != name:
         return [Problem("ModelNotUsed", f"the edge worker of {key} uses Model {used}, and spec.model is {name}")]
-    return [*_no_round(training, observed, loop)]
+    return [*_version_problems(training, observed, loop)]
 
 
-def _no_round(training: Resource[TrainingModelSpec], observed: Observed, loop: LoopState) -> Iterator[Problem]:
-    """Yield why a candidate could not become a version, or why none is trained."""
+def _version_problems(training: Resource[TrainingModelSpec], observed: Observed, loop: LoopState) -> Iterator[Problem]:
+    """Yield problems with versions: no room for a candidate, or edge workers that use different ones."""
     key = models_of(training, LoopState())[0]
     model = observed.edited.get(key)
-    there = model is not None and digest_of(loop.version, model.resource.spec)
-    if model and not there and is_full(loop, model.resource.spec, training.metadata.name):
+    has_candidate = model is not None and digest_of(loop.version, model.resource.spec)
+    if model and not has_candidate and is_full(loop, model.resource.spec, training.metadata.name):
         yield Problem("TooManyVersions", f"{key} has no room for a candidate: remove one from spec.versions")
     versions = ObservedLoop(_service_reports(training, observed), observed.is_online).versions
     if loop.state == "Collecting" and len(versions) > 1:
@@ -252,37 +261,40 @@ def is_status_current(model: StoredResource | None) -> bool:
     )
 
 
-def step(
+def next_state(
     training: Resource[TrainingModelSpec],
     observed: Observed,
     model: StoredResource | None,
-    identity: str,
-    trouble: Readiness,
+    run_id: str,
+    readiness: Readiness,
 ) -> LoopState:
     """Return the next state of the loop: ``loop_facts.step``, unless it leaves its Model or cannot begin a round.
 
-    ``model``: the Model that it edits, if it exists. ``identity``: uid and run of the training. ``trouble``: the phase
+    ``model``: the Model that it edits, if it exists. ``run_id``: uid and run of the training. ``readiness``: the phase
     of the training by its workers.
     """
     assert training.spec.loop is not None  # noqa: S101  # callers check it
     loop = state_of(observed.status)
-    if is_leaving(training, loop) or rival(training, observed):
-        return state_on_leaving(training, observed, identity)
+    if is_leaving(training, loop) or rival_of(training, observed):
+        return state_on_leaving(training, observed, run_id)
     loop = with_service(loop, training.spec.loop.service.name)
-    facts = observe(training, observed, model, identity, trouble if is_training(loop) else None)
+    facts = observed_loop(training, observed, model, run_id, readiness if is_training(loop) else None)
     if loop.state == "Collecting" and loop.restore is None and loop_problems(training, observed):
         return loop
     loop = loop_facts.step(loop, facts, training.metadata.name, training.spec.loop, observed.now)
     return msgspec.structs.replace(loop, model=training.spec.model.name)
 
 
-def verdict(loop: LoopState, training: Readiness, absent: list[Problem], shown: list[WorkerSummary]) -> Readiness:
+def loop_readiness(
+    loop: LoopState, readiness: Readiness, problems: list[Problem], workers_in_status: list[WorkerSummary]
+) -> Readiness:
     """Return the phase of a training with a loop: the loop's state, unless something that it needs is missing.
 
-    ``training``: the phase by its workers. ``absent``: what is missing. ``shown``: the workers in the status.
+    ``readiness``: the phase by its workers. ``problems``: what is missing.
     """
-    if absent:
-        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(problem.message for problem in absent)))
-    if loop.state == "Training" and shown:
-        return Readiness(loop.state, training.reason, training.message)
+    if problems:
+        messages = dict.fromkeys(problem.message for problem in problems)
+        return Readiness("Pending", problems[0].reason, "; ".join(messages))
+    if loop.state == "Training" and workers_in_status:
+        return Readiness(loop.state, readiness.reason, readiness.message)
     return Readiness(loop.state, loop.reason or WAITING, loop.message)

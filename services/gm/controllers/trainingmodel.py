@@ -161,9 +161,9 @@ class TrainingModelController(WorkersController):
             return status
         current, model = status.conditions[-1], observed.edited.get(model_of(desired))
         verdict = Readiness(status.phase, current.reason, current.message)
-        loop = loop_rules.step(desired, observed, model, identity, verdict)
+        loop = loop_rules.next_state(desired, observed, model, identity, verdict)
         absent = [*_absent_resources(desired, observed, built), *loop_rules.loop_problems(desired, observed)]
-        verdict = loop_rules.verdict(loop, verdict, absent, status.workers)
+        verdict = loop_rules.loop_readiness(loop, verdict, absent, status.workers)
         status = msgspec.structs.replace(status, loop=msgspec.to_builtins(loop))
         return conclude(status, verdict, before, status.observed_generation, observed.now)
 
@@ -179,7 +179,7 @@ def _absent_resources(desired: Resource[Any], observed: Observed, built: Built |
 def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
     """Yield the pull of the candidate's file, and edits of the loop's Model; if it ``leaves`` one, edits of that."""
     deleting = desired.metadata.deletion_timestamp is not None
-    if leaves or loop_rules.rival(desired, observed):
+    if leaves or loop_rules.rival_of(desired, observed):
         yield from loop_rules.edits_on_leaving(desired, observed, _identity(desired))
         return
     progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))

@@ -51,7 +51,7 @@ from services.lc.models.lookup import Models, PreparedModel
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.node_kinds import NodeState
 from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, internal_lack
-from services.lc.planning.template_process import Host, RefusalError, grace, to_process
+from services.lc.planning.template_process import Host, RefusalError, grace_s_of, to_process
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import CODE_DIGESTS, SERVER, WORKER, ProcessSpec, Role, Start
 from services.lc.supervisor.worker_rollout import DESIRED_FILE
@@ -248,7 +248,7 @@ class ProcessPlanner:
         Of the node's credentials, a worker gets only the folder of its own role. ``data``: its samples to train on.
         ``reference``: samples of the stream as it was. None: there are none.
         """
-        folder, grace_s = self.folders.worker(worker), grace(placement.worker.template)
+        folder, grace_s = self.folders.worker(worker), grace_s_of(placement.worker.template)
         environment = common(
             service,
             placement,

@@ -30,20 +30,23 @@ from services.lc.supervisor.process import WORKER, NeededPath, ProcessSpec
 #: grace period of a pod without terminationGracePeriodSeconds, equal to a worker's default for GRACE_S
 DEFAULT_GRACE_S = 10.0
 
-#: fields of a pod's spec, and of a container, that are used, or have no effect on a process
-POD_HARMLESS = frozenset({
+#: fields of a pod's spec, and of a container, that are used or checked, or have no effect on a process
+POD_ACCEPTED = frozenset({
     "automountServiceAccountToken", "containers", "dnsPolicy", "enableServiceLinks", "hostIPC", "hostNetwork",
     "hostPID", "imagePullSecrets", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
-    "schedulerName", "serviceAccount", "serviceAccountName", "terminationGracePeriodSeconds", "tolerations", "volumes",
+    "restartPolicy", "schedulerName", "securityContext", "serviceAccount", "serviceAccountName",
+    "terminationGracePeriodSeconds", "tolerations", "volumes",
 })  # fmt: skip
-CONTAINER_HARMLESS = frozenset({
+CONTAINER_ACCEPTED = frozenset({
     "args", "command", "env", "image", "imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe",
-    "resources", "startupProbe", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts", "workingDir",
+    "resources", "securityContext", "startupProbe", "terminationMessagePath", "terminationMessagePolicy",
+    "volumeMounts", "workingDir",
 })  # fmt: skip
 #: commands that become the LC's own Python
 PYTHONS = frozenset({"python", "python3"})
 #: upper limits: bytes of memory by the kernel, and threads by libraries
 MAX_MEMORY, MAX_CPUS = 2**63 - 1, 4096
+#: a reference to a variable, ``$(NAME)``, or ``$$`` for a dollar sign
 _reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
@@ -57,7 +60,7 @@ class RefusalError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The LC's process, against which a template is checked.
+    """The LC's process, against which a template is checked (not the machine, as in ``hostPath``).
 
     Attributes:
         python: path of its Python.
@@ -77,7 +80,7 @@ class Host:
         return os.pathsep.join(filter(None, [first, *own, self.library]))
 
 
-def grace(template: Mapping[str, Any]) -> float:
+def grace_s_of(template: Mapping[str, Any]) -> float:
     """Return the grace period of a pod template in seconds: the time that its worker has to stop."""
     seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if seconds is None else float(seconds)
@@ -91,29 +94,30 @@ def to_process(
     ``program``: what halimede's worker runs as, unless the container has a command. ``base``: the variables that the LC
     gives. ``folder``: of the worker's files. ``at``: path of the worker in the resource, for messages.
     """
-    path = f"{at or f'spec.{program}Worker'}.template"
+    field_path = f"{at or f'spec.{program}Worker'}.template"
     try:
-        pod = convert(template, PodTemplate, path).spec
+        pod = convert(template, PodTemplate, field_path).spec
         raw: dict[str, Any] = template["spec"]
-        _check_pod(raw, f"{path}.spec", host)
-        container, at = pod.containers[0], f"{path}.spec.containers[0]"
-        _check_container(raw["containers"][0], at, host)
-        env = _environment(container.env, base, f"{at}.env")
-        memory, threads = _limits(container.resources, f"{at}.resources")
+        _check_pod(raw, f"{field_path}.spec", host)
+        container, container_path = pod.containers[0], f"{field_path}.spec.containers[0]"
+        _check_container(raw["containers"][0], container_path, host)
+        env = _environment(container.env, base, f"{container_path}.env")
+        memory, threads = _limits(container.resources, f"{container_path}.resources")
     except InvalidFieldError as error:
         raise RefusalError(error.field, f"{error.value} is not accepted: {error.fix}", "InvalidTemplate") from error
     if container.working_dir and not container.working_dir.startswith("/"):
-        raise RefusalError(f"{at}.workingDir", f"{container.working_dir!r} is a relative path: write an absolute one")
-    argv, ours = _command(container, program, env, at, host)
-    if ours:
+        text = f"{container.working_dir!r} is a relative path: write an absolute one"
+        raise RefusalError(f"{container_path}.workingDir", text)
+    argv, is_own_worker = _command(container, program, env, container_path, host)
+    if is_own_worker:
         env["PYTHONPATH"] = host.search_path(env.get("PYTHONPATH", ""))
     return ProcessSpec(
         argv=argv,
         env={**threads, **env},
         cwd=container.working_dir or str(folder),
         memory_bytes=memory,
-        grace_s=grace(template),
-        paths=tuple(_paths(pod.volumes, container, path)),
+        grace_s=grace_s_of(template),
+        paths=tuple(_paths(pod.volumes, container, field_path)),
     )
 
 
@@ -152,13 +156,12 @@ def _environment(variables: list[EnvVar], base: WorkerEnvironment, at: str) -> d
 
 def _limits(resources: Mapping[str, Any], at: str) -> tuple[int | None, dict[str, str]]:
     """Return the limit of memory in bytes (None: there is none), and the variables that limit threads."""
-    _only(resources, {"limits", "requests"}, at)
+    _refuse_other_fields(resources, {"limits", "requests"}, at)
     limits = resources.get("limits") or {}
-    _only(limits, {"cpu", "memory"}, f"{at}.limits")
+    _refuse_other_fields(limits, {"cpu", "memory"}, f"{at}.limits")
     threads = _limit(limits, "cpu", f"{at}.limits", MAX_CPUS)
     memory = _limit(limits, "memory", f"{at}.limits", MAX_MEMORY)
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return memory, {name: str(threads) for name in names} if threads else {}
+    return memory, dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)) if threads else {}
 
 
 def _limit(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | None:
@@ -171,19 +174,19 @@ def _limit(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | No
     return amount
 
 
-def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[NeededPath]:
+def _paths(volumes: list[Volume], container: Container, field_path: str) -> Iterator[NeededPath]:
     """Yield the paths of the node that the container mounts: each must be mounted at its own path."""
     kinds = {"": "any", "Directory": "folder", "DirectoryOrCreate": "folder", "File": "file"}
     host_paths = {volume.name: volume.host_path for volume in volumes}
     for i, volume in enumerate(volumes):
-        at = f"{path}.spec.volumes[{i}]"
+        at = f"{field_path}.spec.volumes[{i}]"
         if volume.host_path is None:
             raise RefusalError(at, f"volume {volume.name!r} needs Kubernetes: only hostPath works without it")
         if volume.host_path.type not in kinds:
             text = f"{volume.host_path.type!r} is not supported here: use Directory, DirectoryOrCreate or File"
             raise RefusalError(f"{at}.hostPath.type", text)
     for i, mount in enumerate(container.volume_mounts):
-        at = f"{path}.spec.containers[0].volumeMounts[{i}]"
+        at = f"{field_path}.spec.containers[0].volumeMounts[{i}]"
         host_path = host_paths.get(mount.name)
         if host_path is None:
             raise RefusalError(f"{at}.name", f"there is no volume {mount.name!r}: add it to volumes")
@@ -191,14 +194,14 @@ def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[N
             text = f"a process cannot mount {host_path.path} at {mount.mount_path}: set mountPath to the same path"
             raise RefusalError(f"{at}.mountPath", text)
         if not host_path.path.startswith("/") or ".." in host_path.path.split("/"):
-            raise RefusalError(f"{path}.spec.volumes", f"{host_path.path!r}: write an absolute path without '..'")
+            raise RefusalError(f"{field_path}.spec.volumes", f"{host_path.path!r}: write an absolute path without '..'")
         create = host_path.type == "DirectoryOrCreate"
         yield NeededPath(host_path.path, kinds[host_path.type], create)  # type: ignore[arg-type]
 
 
 def _check_pod(raw: Mapping[str, Any], at: str, host: Host) -> None:
-    """Refuse fields of a pod's spec that need Kubernetes."""
-    _only(raw, POD_HARMLESS | {"restartPolicy", "securityContext"}, at)
+    """Refuse what a process cannot have: other fields, more than one container, another restart policy or user."""
+    _refuse_other_fields(raw, POD_ACCEPTED, at)
     if len(raw["containers"]) > 1:
         raise RefusalError(f"{at}.containers[1]", "without Kubernetes a worker is one process: remove this")
     if raw.get("restartPolicy") not in {None, "", "Always"}:
@@ -207,16 +210,16 @@ def _check_pod(raw: Mapping[str, Any], at: str, host: Host) -> None:
 
 
 def _check_container(raw: Mapping[str, Any], at: str, host: Host) -> None:
-    """Refuse fields of a container that need Kubernetes."""
-    _only(raw, CONTAINER_HARMLESS | {"securityContext"}, at)
+    """Refuse what a process cannot have: other fields of the container or its mounts, or another user."""
+    _refuse_other_fields(raw, CONTAINER_ACCEPTED, at)
     _check_security(raw.get("securityContext") or {}, f"{at}.securityContext", host)
     for i, mount in enumerate(raw.get("volumeMounts") or []):
-        _only(mount, {"name", "mountPath"}, f"{at}.volumeMounts[{i}]")
+        _refuse_other_fields(mount, {"name", "mountPath"}, f"{at}.volumeMounts[{i}]")
 
 
 def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
-    """Refuse security settings that do not hold anyway for a child process of the LC's user."""
-    holds = {
+    """Refuse security settings that differ from what a child process of the LC has without them."""
+    in_force = {
         "runAsUser": host.uid,
         "runAsGroup": host.gid,
         "runAsNonRoot": host.uid != 0,
@@ -225,13 +228,13 @@ def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
         "allowPrivilegeEscalation": True,
     }
     for name, value in raw.items():
-        if not value and name not in holds:
-            continue
-        if name not in holds or (value != holds[name] and not (name == "runAsNonRoot" and value is False)):
+        differs = value != in_force[name] if name in in_force else bool(value)
+        allows_root = name == "runAsNonRoot" and value is False  # demands nothing
+        if differs and not allows_root:
             raise RefusalError(f"{at}.{name}", f"{value!r} cannot be set for a process of user {host.uid}: remove it")
 
 
-def _only(raw: object, supported: frozenset[str] | set[str], at: str) -> None:
+def _refuse_other_fields(raw: object, supported: frozenset[str] | set[str], at: str) -> None:
     """Refuse fields other than ``supported``, unless they are empty."""
     if not isinstance(raw, Mapping):
         raise RefusalError(at, "write a mapping", "InvalidTemplate")

@@ -36,7 +36,7 @@ from services.lc.status_reporter import WORST_FIRST, add_roles, status_of
 from services.lc.store import NodeResource, NodeStore
 from services.lc.supervisor.process import Role
 from services.lc.supervisor.worker_state import WorkerPhase
-from services.lc.worker_files import move_away
+from services.lc.worker_files import move_folder
 
 log = structlog.get_logger()
 #: seconds between two checks for silent pods, and between two writes of received reports
@@ -176,7 +176,7 @@ class PodWorkers:
     def clear_away(self, service: Key) -> None:
         """Have a service's hard samples removed; a pod's other files end with the pod."""
         if service.plural == jointinference.PLURAL:
-            move_away(self._folders, self._folders.hard_samples(service.namespace, service.name))
+            move_folder(self._folders, self._folders.hard_samples(service.namespace, service.name))
 
     async def stop_all(self) -> None:
         """Store the received reports; pods continue without the LC."""

@@ -48,7 +48,7 @@ from services.lc.supervisor.process import (
 from services.lc.supervisor.rollout_keeper import RolloutKeeper, can_swap, model_report, models_in_use, trouble
 from services.lc.supervisor.silence import SilenceWatch
 from services.lc.supervisor.worker_state import FIRST_DELAY, QUICK_FAILURES, SILENT_S, STABLE_S, WorkerState, phase_of
-from services.lc.worker_files import put_aside
+from services.lc.worker_files import move_worker_folders
 
 log = structlog.get_logger()
 #: most seconds until a restart
@@ -147,7 +147,7 @@ class Supervisor:
 
     def clear_away(self, service: Key) -> None:
         """Have the folders of a service's workers removed."""
-        put_aside(self._folders, service)
+        move_worker_folders(self._folders, service)
 
     def status(self, state: ResourceState) -> NodeStatus:
         """Return the report on a resource, by its state in the last plan and its workers."""

@@ -113,7 +113,7 @@ class World:
             aggregator=TrainingProgress(state="done", model=file) if self.trained else None,
             trainers=[compared] if self.trained else [],
             training_error=self.error if is_training(self.loop) else "",
-            pulled=self.pulled and self.trained,
+            is_pulled=self.pulled and self.trained,
             model=self.model,
             command=self.command,
         )

@@ -9,7 +9,7 @@ import pytest
 
 from halimede.names import Key
 from services.lc.paths import NodePaths, Worker
-from services.lc.worker_files import put_aside, remove
+from services.lc.worker_files import move_worker_folders, remove_moved_folders
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, model, service
 from tests.simulated import eventually
 
@@ -68,7 +68,7 @@ async def test_a_service_that_comes_back_before_its_farewell_keeps_its_workers_f
 async def test_what_a_killed_controller_put_aside_is_removed_by_the_next(tmp_path: Path) -> None:
     node = World(tmp_path)
     leave(node.config.folders)
-    put_aside(node.config.folders, HELMET)
+    move_worker_folders(node.config.folders, HELMET)
     (node.config.folders.removed / "link").symlink_to(tmp_path)
     async with node.gm.running(), node.lc():
         await eventually(lambda: not list(node.config.folders.removed.iterdir()), 20)
@@ -77,12 +77,12 @@ async def test_what_a_killed_controller_put_aside_is_removed_by_the_next(tmp_pat
 
 def test_names_that_never_had_a_folder_and_folders_that_cannot_be_moved_do_no_harm(tmp_path: Path) -> None:
     folders = NodePaths(tmp_path, "edge0")
-    put_aside(folders, Key(HELMET.plural, "default", "h" * 250))
-    remove(folders)
+    move_worker_folders(folders, Key(HELMET.plural, "default", "h" * 250))
+    remove_moved_folders(folders)
     folder = leave(folders)
     folders.removed.write_text("a file where a folder should be")
-    put_aside(folders, HELMET)
-    remove(folders)
+    move_worker_folders(folders, HELMET)
+    remove_moved_folders(folders)
     assert folder.exists()
 
 
@@ -107,8 +107,8 @@ def test_the_folders_of_its_own_workers_go_with(plural: str, name: str, own: str
     folders = NodePaths(tmp_path, "edge0")
     for worker in f"{own} {foreign}".split():
         leave(folders, Worker("default", worker))
-    put_aside(folders, Key(plural, "default", name))
-    remove(folders)
+    move_worker_folders(folders, Key(plural, "default", name))
+    remove_moved_folders(folders)
     namespace = folders.worker(EDGE).parent
     assert {path.name for path in namespace.glob("*")} == set(foreign.split())
     assert (namespace.exists(), list(folders.removed.iterdir())) == (bool(foreign), [])

@@ -343,8 +343,8 @@ def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script(
 
 
 FIELDS = sorted(
-    template_process.POD_HARMLESS | template_process.CONTAINER_HARMLESS
-    | {"securityContext", "restartPolicy", "runAsUser", "limits", "memory", "cpu", "hostPath", "mountPath", "path"}
+    template_process.POD_ACCEPTED | template_process.CONTAINER_ACCEPTED
+    | {"runAsUser", "limits", "memory", "cpu", "hostPath", "mountPath", "path"}
 )  # fmt: skip
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)

@@ -67,7 +67,7 @@ def test_what_was_sent_from_here_counts_until_the_next_advertisement() -> None:
     sent: Counter[str] = Counter()
     for _ in range(9):
         choice = table.faster_peer(load(queued=20), 0)
-        table.sent(choice.worker)
+        table.record_sent(choice.worker)
         sent[choice.worker] += 1
     assert sent == {"a": 3, "b": 3, "c": 3}
 
@@ -75,7 +75,7 @@ def test_what_was_sent_from_here_counts_until_the_next_advertisement() -> None:
 def test_an_advertisement_does_not_hide_what_is_still_under_way_from_here() -> None:
     table = known(a=load(), b=load(queued=2))
     for _ in range(4):
-        table.sent("a")
+        table.record_sent("a")
     table.update("a", load(), 0)  # said before the four were there
     assert chosen(table, load(queued=50)) == "b"
 
@@ -114,14 +114,14 @@ def test_a_preferred_peer_is_picked_once_and_only_while_it_has_room() -> None:
     assert table.pick(0) == "a"
     assert table.pick(0) == "b"
     table.prefer("a")
-    table.exhausted("a")
+    table.record_refusal("a")
     assert table.pick(0) == "b"
 
 
 def test_no_peer_is_picked_for_a_second_try_that_would_be_slower_than_this_worker() -> None:
     table = known(a=load(), b=load(queued=40))
     assert chosen(table, load(queued=5)) == "a"
-    table.exhausted("a")
+    table.record_refusal("a")
     assert table.pick(0) is None
 
 

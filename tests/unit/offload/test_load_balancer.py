@@ -21,7 +21,7 @@ def known(credits_: int, sent: int = 0) -> LoadBalancer:
     table = LoadBalancer()
     table.update("a", load(credits_), 0)
     for _ in range(sent):
-        table.sent("a")
+        table.record_sent("a")
     return table
 
 
@@ -38,13 +38,13 @@ def test_a_worker_without_credits_is_known_but_not_picked() -> None:
     table = known(1, sent=1)
     assert table.pick(0) is None
     assert table.is_up(0)
-    table.answered("a")
+    table.record_answer("a")
     assert table.pick(0) == "a"
 
 
 def test_an_advertisement_replaces_what_was_counted_here() -> None:
     table = known(1)
-    table.exhausted("a")
+    table.record_refusal("a")
     assert table.pick(0) is None
     table.update("a", load(2), 1)
     assert table.pick(1) == "a"
@@ -54,16 +54,16 @@ def test_what_is_on_its_way_there_is_not_advertised_yet() -> None:
     table = known(3, sent=3)
     table.update("a", Load(credits=2, service_ms=1.0, queued=1), 0.1)
     assert table.pick(0.1) is None
-    table.answered("a", 0.2)
+    table.record_answer("a", 0.2)
     assert table.pick(0.2) == "a"
 
 
 def test_a_sample_given_up_stops_a_worker_only_if_it_has_answered_nothing_meanwhile() -> None:
     table = known(3, sent=3)
-    table.answered("a", 1.0)
-    table.silent("a", since=0.5)
+    table.record_answer("a", 1.0)
+    table.record_silence("a", since=0.5)
     assert table.pick(1.0) == "a"
-    table.silent("a", since=1.5)
+    table.record_silence("a", since=1.5)
     assert table.pick(1.0) is None
 
 
@@ -103,7 +103,7 @@ def test_the_fast_worker_gets_most_of_the_work() -> None:
     assert picked["a"] > max(picked[name] for name in "bcd")
 
 
-@given(st.lists(st.tuples(st.sampled_from(["sent", "answered", "exhausted", "remove"]), st.sampled_from("ab"))))
+@given(st.lists(st.tuples(st.sampled_from(["sent", "answered", "record_refusal", "remove"]), st.sampled_from("ab"))))
 def test_credits_never_fall_below_none(steps: list[tuple[str, str]]) -> None:
     table = known(2)
     for step, worker in steps:

@@ -109,11 +109,11 @@ def test_a_worker_that_has_more_samples_than_places_gets_none_for_each_answer() 
     table = LoadBalancer()
     table.update("a", Load(credits=3), 0)
     for _ in range(3):
-        table.sent("a")
+        table.record_sent("a")
     # it is slow, as its first call has shown
     table.update("a", Load(credits=0, service_ms=1300, queued=3, places=1), 1)
-    table.answered("a", 2)
-    table.answered("a", 3)
+    table.record_answer("a", 2)
+    table.record_answer("a", 3)
     assert table.pick(3) is None
-    table.answered("a", 4)
+    table.record_answer("a", 4)
     assert table.pick(4) == "a"

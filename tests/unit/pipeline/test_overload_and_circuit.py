@@ -46,7 +46,7 @@ class HardSamples:
                 self._group.create_task(request)
                 await asyncio.sleep(1 / HARD_PER_S)
             self.detector.read(self._escalation.totals(), asyncio.get_running_loop().time())
-            states.append(self.detector.overloaded)
+            states.append(self.detector.is_overloaded)
         return states
 
 

@@ -211,7 +211,7 @@ def test_samples_that_were_read_are_no_open_files(data: KeptData) -> None:
 def test_pictures_are_kept_of_held_out_samples_alone(kept: Any) -> None:
     found = list(_read(kept[0] / "hard", SPEC, 0.0, MINING))
     assert {each.image is not None for each in found} == {True, False}
-    assert all((each.image is not None) == is_held_out(each.sample.group, HELD_OUT) for each in found)
+    assert all((each.image is not None) == is_held_out(each.facts.group, HELD_OUT) for each in found)
 
 
 def test_the_label_of_a_person_counts_and_a_contested_sample_is_left_out(small: FileModel, tmp_path: Path) -> None:

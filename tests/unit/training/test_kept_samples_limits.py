@@ -126,19 +126,19 @@ def test_a_sample_counts_from_the_very_instant_on(tmp_path: Path) -> None:
 
 def test_samples_of_one_camera_within_ten_seconds_are_one_group(tmp_path: Path) -> None:
     store(tmp_path, 40, step_ns=10**9)
-    groups = [entry.sample.group for entry in entries(tmp_path)]
+    groups = [entry.facts.group for entry in entries(tmp_path)]
     assert len(set(groups)) == 4
     assert {groups.count(group) for group in groups} == {10}
     assert all(group.startswith("cam/") for group in groups)
-    assert all((entry.image is not None) == is_held_out(entry.sample.group, HELD_OUT) for entry in entries(tmp_path))
+    assert all((entry.image is not None) == is_held_out(entry.facts.group, HELD_OUT) for entry in entries(tmp_path))
 
 
 @pytest.mark.parametrize(("audit", "stratum"), [(True, "easy"), (False, "hard")])
 def test_audited_samples_are_the_easy_stratum_of_their_time(tmp_path: Path, audit: bool, stratum: str) -> None:
     store(tmp_path, 10, audit=audit)
-    samples = [entry.sample for entry in entries(tmp_path)]
+    samples = [entry.facts for entry in entries(tmp_path)]
     assert {(sample.stratum, sample.period) for sample in samples} == {(stratum, "v1 0.25")}
-    assert [entry.sample.label for entry in entries(tmp_path)] == [LABELS[1 - i % 2] for i in range(10)]
+    assert [entry.facts.label for entry in entries(tmp_path)] == [LABELS[1 - i % 2] for i in range(10)]
 
 
 def test_counts_of_a_stream_are_kept_by_period_and_stratum(tmp_path: Path) -> None:

@@ -38,12 +38,16 @@ class _FromEnvironment(type):
 
 
 class BaseConfig(metaclass=_FromEnvironment):
-    """The environment as attributes, of the class and of its instances. Others raise AttributeError."""
+    """The environment as attributes, of the class and of its instances.
+
+    Access to another attribute raises AttributeError, except by ``[]`` and ``get``.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(type(self), name)
 
     def __getitem__(self, name: str) -> Any:
+        """Return an attribute; None if it does not exist."""
         return getattr(self, name, None)
 
     def get(self, name: str, default: Any = "") -> Any:

@@ -32,7 +32,7 @@ class Stream:
             total.hard + hard, total.answered + answered, total.refused + refused, total.unanswered + unanswered
         )
         self.detector.read(self.totals, self.now)
-        return self.detector.overloaded
+        return self.detector.is_overloaded
 
     def seconds(self, count: int, *counts: int) -> list[bool]:
         """Go on for several of the same seconds."""
