@@ -1,10 +1,11 @@
-"""Fits a rule that estimates, from a prediction of boxes or texts, what an upload of its sample would gain. Pure.
+"""Fits a rule that estimates, from a prediction of boxes or texts, the reward of uploading its sample. Pure.
 
-That gain is its reward: what the upload adds to the accuracy of all samples. The fit is a ridge regression. A few
-hundred frames are few, and their rewards vary much more than any description of boxes can predict. On such data a
-linear function was better than gradient-boosted trees, both with these few frames and with fifty times more. Of several
-strengths of the ridge penalty, the one is used whose out-of-fold order of the samples uploads the most reward. The
-hardness of the fitted samples is out of fold, too: from regressions that were fitted without them.
+The reward is what the upload adds to the accuracy of all samples. A gain is another thing: that the big model's own
+answer to the sample is better. The fit is a ridge regression. A few hundred frames are few, and their rewards vary much
+more than any description of boxes can predict. On such data a linear function was better than gradient-boosted trees,
+both with these few frames and with fifty times more. Of several strengths of the ridge penalty, the one is used whose
+out-of-fold order of the samples uploads the most reward. The hardness of the fitted samples is out of fold, too: from
+regressions that were fitted without them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PENALTIES = np.logspace(0, 5, 16)
 REPEATS = 8
 #: features with a smaller deviation are ignored
 MIN_SPREAD = 1e-9
-#: least number of samples with a gain
+#: least number of gains
 LEAST_GAINS = 5
 #: text of an error: what to do
 GAINS_FIX = (
@@ -49,8 +50,9 @@ class FittedReward:
 def fit_reward(
     answers: Literal["boxes", "texts"], predictions: Sequence[Prediction], rewards: Vector, gains: Hits
 ) -> FittedReward:
-    """Return the rule fitted on predictions whose uploads have the rewards; the cloud's answer is better for ``gains``.
+    """Return the rule fitted on predictions whose uploads have the rewards.
 
+    ``gains``: whether the big model's answer is better, for each sample.
     Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions of another kind than
     ``answers``.
     """
@@ -76,13 +78,19 @@ def fit_reward(
 
 
 def uploaded_reward(hardness: Vector, rewards: Vector) -> float:
-    """Return the mean reward of the uploads of the hardest samples, over all shares of uploads: a Qini curve."""
+    """Return the area under the Qini curve: the mean, over all shares of uploads, of the reward of the hardest samples.
+
+    The reward of a share is the sum of its rewards, divided by the number of all samples.
+    """
     number = len(rewards)
     return float(rewards[np.argsort(-hardness, kind="stable")] @ np.arange(number, 0, -1)) / number**2
 
 
 def rewards_by(rule: RewardRule, predictions: Sequence[Prediction]) -> Vector:
-    """Return the hardness of each prediction by a rule. Raises MiningError for a prediction of another kind."""
+    """Return the hardness of each prediction by a rule: its bounded reward.
+
+    Raises MiningError for a prediction of another kind.
+    """
     return np.array([expected_reward(rule, prediction) for prediction in predictions])
 
 

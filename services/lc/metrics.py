@@ -88,7 +88,7 @@ def _file_metrics(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
         [({}, downloads.times.histogram, downloads.times.total)],
     )
     failures = [({"reason": reason}, n) for reason, n in sorted(downloads.failures.items())]
-    yield counter("lc_preparation_failures", "Failed preparations of models and datasets.", failures)
+    yield counter("lc_preparation_failures", "Failed preparations of models.", failures)
 
 
 def _report_metrics(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:

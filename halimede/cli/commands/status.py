@@ -161,8 +161,8 @@ def render(out: Console, snapshot: Snapshot, checks: Sequence[Check]) -> None:
     _line(out, "Broker", f"{snapshot.broker}{version}{speed}{state}")
     if snapshot.answers:
         _render_system(out, snapshot, snapshot.answers)
-    elif snapshot.reachable:
-        _line(out, "GM", "not running")
+    elif snapshot.reachable and not snapshot.refused:
+        _line(out, "GM", "no answer")
     failing = [check for check in checks if check.fails]
     if not failing:
         out.print(Text("No problems found.", style="green"))

@@ -104,6 +104,7 @@ def _propose_steps(structure: FileStructure, reading: OutputReading, *, imagenet
     if reading.bgr:
         steps.append({"op": "channels", "format": "bgr"})
     steps.append(_size_step(structure, picture, reading, notes))
+    # whole numbers take pixels as they are, and so does a quantized input, which callers see as floats
     if structure.port.dtype.kind == "f" and (structure.graph is None or structure.graph.floats):
         steps += _range_steps(structure, reading, notes, imagenet=imagenet)
     if picture.order in {"chw", "flat"}:

@@ -59,8 +59,9 @@ def service_of(training: Resource[TrainingModelSpec]) -> Key:
 
 
 def with_present_round(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
-    """Return the training as nodes receive it: with the present round, and a generation that counts the rounds.
+    """Return the training as nodes receive it: with a generation that counts the rounds.
 
+    It has the present round while that trains or compares, else none.
     The generation is the user's own plus the number of rounds so far: nodes refuse one that is lower than before.
     """
     loop, spec = state_of(status), dict(training.body["spec"])
@@ -91,7 +92,10 @@ def models_of(training: Resource[TrainingModelSpec], loop: LoopState) -> list[Ke
 
 
 def is_idle(training: Resource[TrainingModelSpec]) -> bool:
-    """Whether a training has a loop that is not in a round now: then nodes hold nothing of it."""
+    """Whether a training has a loop whose round neither trains nor compares now: then nodes hold nothing of it.
+
+    ``training``: as ``with_present_round`` returns it.
+    """
     return training.spec.loop is not None and training.spec.loop.run is None
 
 
@@ -128,15 +132,18 @@ def _model_to_leave(training: Resource[TrainingModelSpec], observed: Observed) -
 
 
 def edits_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, run_id: str) -> list[Edit]:
-    """Return the edits of the Model that a loop leaves: they remove a candidate that nothing has proven."""
+    """Return the edits of the Model that a loop leaves: they remove an unproven candidate.
+
+    They also give the Model the settings of its roll-out back.
+    """
     model = _model_to_leave(training, observed)
     return list(model_edits(training, with_withdrawn_candidate(observed, model), model, run_id)) if model else []
 
 
 def state_on_leaving(training: Resource[TrainingModelSpec], observed: Observed, run_id: str) -> LoopState:
-    """Return the state of a loop that leaves a Model: Withdrawn while an unproven candidate is to be removed.
+    """Return the state of a loop that leaves a Model: that of ``with_withdrawn_candidate`` while edits are due.
 
-    Then it is Collecting, without a Model. The number of rounds is kept.
+    Afterwards it is Collecting, without a Model. The number of rounds is kept.
     """
     if edits_on_leaving(training, observed, run_id):
         return state_of(with_withdrawn_candidate(observed, _model_to_leave(training, observed)).status)
@@ -241,7 +248,7 @@ def loop_problems(training: Resource[TrainingModelSpec], observed: Observed) -> 
 
 def _version_problems(training: Resource[TrainingModelSpec], observed: Observed, loop: LoopState) -> Iterator[Problem]:
     """Yield problems with versions: no room for a candidate, or edge workers that use different ones."""
-    key = models_of(training, LoopState())[0]
+    key = models_of(training, loop)[0]  # that in the spec
     model = observed.edited.get(key)
     has_candidate = model is not None and digest_of(loop.version, model.resource.spec)
     if model and not has_candidate and is_full(loop, model.resource.spec, training.metadata.name):
