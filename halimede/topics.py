@@ -1,7 +1,8 @@
 """The contract between all programs: every MQTT topic as a ``Topic``, in the order of ``topics.md``.
 
 Each constant has its name, its template, the type of its body, the roles that publish and subscribe, and a text for
-``topics.md``. That file and the broker's access rules are generated from here. There are no other topics.
+``topics.md``. ``Topic`` describes the other attributes, such as ``speaker`` and ``listener``, which bind a name in the
+topic to the client. ``topics.md`` and the broker's access rules are generated from here. There are no other topics.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ REQUEST = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE,),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for any cloud worker. Response topic and correlation data are required.",
+    doc="A sample for any cloud worker: a hard one or an audit. Response topic and correlation data are required.",
     shared=True,
 )
 REQUEST_TO = Topic(
@@ -110,8 +111,8 @@ REQUEST_TO = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for one cloud worker, selected by its advertised load. In a service with tiers, each tier "
-    "sends requests to a worker of the next tier here.",
+    doc="A `request` for one cloud worker, selected by its advertised load. In a service with tiers, each tier "
+    "sends requests to the next tier here.",
 )
 REPLY = Topic(
     "reply",

@@ -44,8 +44,8 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                 client = await connect_to_any(settings, partial(_connect, settings))
                 stack.push_async_exit(client)
                 for filter_ in filters:
-                    # the client's own time is that of one address of several
                     text = settings.prefix + filter_.text
+                    # the client's default timeout is only for one of several addresses
                     await client.subscribe(text, qos=0, timeout=settings.connect_timeout_s)
                 was_connected, is_away = True, False
                 task = asyncio.current_task()

@@ -45,7 +45,7 @@ def console() -> Console:
 
 
 def warn(text: str) -> None:
-    """Show one yellow line on standard error."""
+    """Show a warning in yellow on standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(clean(text), style="yellow"))
 
 

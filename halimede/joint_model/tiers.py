@@ -1,6 +1,8 @@
 """The tiers of a JointModel: models, their order, and the rules by which each requests the next one.
 
-Users give ``Tier`` and ``Rule``, or manifests; ``TierPlan`` is what runs. Pure, except for checks of files.
+Users give ``Tier`` and ``Rule``, or manifests; ``TierPlan`` is what runs. Here edge and cloud are tiers, too. A stage
+is a checked tier (``RunnableTier``). Pure, with two exceptions: checks read files and load the user's mining class, and
+``from_manifests`` reads files and may download.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ class RunnableTier:
     """A checked tier, ready to run. One of ``path``, ``estimator`` and ``opened`` is the model.
 
     Attributes:
-        name: ``edge``, ``cloud``, or the name of a tier between.
+        name: ``edge``, ``cloud``, or the name of a tier between; from ``stage`` that of the ``Tier``.
         spec: the spec of a Model resource for it.
         path: the model's file; empty: none.
         estimator: a user's object or class with ``predict``; None: none.
@@ -168,7 +170,7 @@ class TierPlan:
 def stage(tier: Tier, at: str, *, last: bool) -> RunnableTier:
     """Return a checked tier; ``at`` is the name of its argument, ``last``: it has no next tier.
 
-    Raises InvalidFieldError.
+    Its ``name`` is that in ``tier``, which may be empty; ``chain`` sets it. Raises InvalidFieldError.
     """
     model = tier.model
     path, opened, labels = "", None, list(tier.labels)

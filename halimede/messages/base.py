@@ -15,7 +15,8 @@ Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL, extra={
 #: text of at most 256, and of at most 4096 characters
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
-#: the name of a file without its folder, in at most 255 bytes of UTF-8; empty: the sample is no file
+#: the name of a file without its folder, of at most 255 characters; ``names.file_name`` cuts it to 255 bytes of UTF-8.
+#: Empty: the sample is no file
 FileName = Annotated[str, Meta(max_length=255)]
 #: an RFC 3339 time; empty: none. The API server refuses an empty time, so the field is omitted there
 Time = Annotated[str, Meta(max_length=256, extra={"crd": {"format": "date-time"}})]

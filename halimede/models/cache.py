@@ -1,12 +1,17 @@
 """The content-addressed cache of a node: ``<root>/sha256/<digest>``, with locks, partial files and an index.
 
+The folders in ``<root>``: ``sha256`` has the files; ``unpacked`` the unpacked folders of archives; ``parts`` the
+partial downloads; ``index`` the records and the times of use; ``locks`` the lock files; ``guarded`` the grants (see
+below).
+
 A digest is a SHA-256 in 64 hexadecimal digits. A file appears under its digest only when it is complete, verified and
 on disk, and never changes afterwards. The index stores its size and modification time. A file that differs from this
 record is hashed again, and removed if its digest differs.
 
-A node's pods may belong to several tenants. Content that was downloaded with credentials is guarded: its digest alone
-does not give access to it. ``<root>/guarded/<digest>`` is a folder with one empty file for each requester that has
-downloaded the content from an origin.
+A requester (``source_types.Requester``) is a URL with the credentials for it, not a pod. A node's pods may belong to
+several tenants. Content that was downloaded with credentials is guarded: its digest alone does not give access to it.
+``<root>/guarded/<digest>`` is a folder with one empty file for each requester that has downloaded the content from an
+origin.
 
 When the cache exceeds its limit, it evicts the least recently used content first. It never evicts content in use: what
 the caller names, what a process of the node has pinned (``pin``: a lock on the file itself, which ends with the
@@ -76,7 +81,7 @@ class UrlRecord(Struct):
     """
 
     digest: str
-    validator: str = field(name="mark")
+    validator: str = field(name="mark")  # the name in index files
 
 
 R = TypeVar("R", FileRecord, UrlRecord)
@@ -329,7 +334,7 @@ class Cache:
             yield
 
     def _sweep(self) -> None:
-        """Remove evicted folders, and files of processes that were killed."""
+        """Remove evicted folders, and the half-unpacked folders that killed processes have left."""
         unpacked = self.root / "unpacked"
         for folder in unpacked.glob(".*.gone"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -357,7 +362,7 @@ class Cache:
         return self._index(f"file-{digest}.json")
 
     def _url_record(self, key: str) -> Path:
-        """Return the path of the UrlRecord of a requester."""
+        """Return the path of the UrlRecord of a requester. ``key``: ``Requester.key``."""
         return self._index(f"url-{_key_hash(key)}.json")
 
     def _grants_folder(self, digest: str) -> Path:

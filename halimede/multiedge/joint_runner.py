@@ -26,7 +26,7 @@ from halimede.worker.roles import WorkerContext
 
 #: the joint's folder, inside the worker's own
 FOLDER = "joint"
-#: workers that have received the state, and transfers that run or wait: one runs at a time
+#: most remembered processes of workers with a joint, and most transfers that run or wait: one runs at a time
 MAX_RECEIVERS, MAX_TRANSFERS = 1024, 32
 #: seconds until the state is sent again to a worker that did not receive all of it
 RESEND_S = 5.0
@@ -50,6 +50,7 @@ class JointRunner:
         self._server: JointServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
+        #: workers with a joint, each with its process, whose announcement was handled: also if this one did not decide
         self._receivers: set[tuple[str, str]] = set()
         self._transfers: set[asyncio.Task[None]] = set()
         self._transfer_lock = asyncio.Lock()
@@ -92,7 +93,8 @@ class JointRunner:
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Membership``
         """Send the state to a worker that has just connected and runs a joint, if this worker decides now.
 
-        ``peer``: what the worker announces; None: it has ended.
+        Later announcements of the same process change nothing, also if this worker decides by then, unless a transfer
+        of this worker lost a part. ``peer``: what the worker announces; None: it has ended.
         """
         own = self._settings.worker.worker
         if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._receivers:

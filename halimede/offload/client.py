@@ -303,7 +303,10 @@ class OffloadClient:
             published.add_done_callback(partial(self._acknowledged, request))
 
     async def _send_later(self, request: PendingRequest, left_s: float) -> None:
-        """Publish a request as soon as the connection has a slot for it."""
+        """Publish a request as soon as the connection has a slot for it.
+
+        ``left_s``: the seconds that were left when it began to wait. The message has them as its deadline.
+        """
         trace = request.trace
         body = replace(request.frame, service=self._service, worker=self._worker, deadline_ms=left_s * 1000)
         try:

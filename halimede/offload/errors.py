@@ -18,7 +18,7 @@ class OffloadReason(StrEnum):
     CIRCUIT_OPEN = "circuit-open"
     #: not sent: as many requests are in flight as the worker may have
     WINDOW_FULL = "window-full"
-    #: no worker of the next tier has room in time
+    #: not sent, or refused as busy: no worker of the next tier has a free slot in time
     SHED = "shed"
     #: the request failed: here, at the broker, or at the next tier
     ERROR = "error"
@@ -34,7 +34,7 @@ class OffloadReason(StrEnum):
 
 #: reasons of a next tier that is up, and takes fewer samples than are hard
 OVERLOAD = frozenset({OffloadReason.WINDOW_FULL, OffloadReason.SHED, OffloadReason.TOO_SLOW})
-#: reasons of a next tier that is too slow or down; ``OffloadError.is_up`` tells which
+#: reasons of a next tier that is too slow (``OffloadError.is_up`` is true) or down
 UNANSWERED = frozenset({OffloadReason.DEADLINE, OffloadReason.CIRCUIT_OPEN})
 #: reasons why the next tier did not take a sample that it could answer at another time
 UNTAKEN = OVERLOAD | UNANSWERED | {OffloadReason.NO_CLOUD}

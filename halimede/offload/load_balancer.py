@@ -163,7 +163,8 @@ class LoadBalancer:
     def record_silence(self, worker: str, since: float = math.inf) -> None:
         """Record a sample that is no longer awaited. Its credit stays taken: the worker may still compute it.
 
-        If the worker has answered nothing since ``since``, its credits are 0 until it advertises again.
+        If the worker has answered nothing since ``since``, its credits are 0 until it advertises again. Without
+        ``since`` they are always 0 until then.
         """
         if entry := self._workers.get(worker):
             entry.in_flight = max(0, entry.in_flight - 1)

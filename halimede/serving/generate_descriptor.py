@@ -43,7 +43,7 @@ def main() -> int:
     summary = __doc__.splitlines()[0]
     parser = argparse.ArgumentParser(prog="python -m halimede.serving.generate_descriptor", description=summary)
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write descriptor.py anew")
+    action.add_argument("--write", action="store_true", help="write descriptor.py again")
     action.add_argument("--check", action="store_true", help="exit 1 if it is not current")
     arguments = parser.parse_args()
     text = make()

@@ -85,9 +85,9 @@ def check_count(name: str, count: int) -> None:
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Tensor:
-    """Return the tensor in its binary form: little endian, C order; each element of BYTES after four bytes of length.
+    """Return the tensor that ``data`` holds in binary form: little endian, C order.
 
-    Raises ServeError.
+    In BYTES each element comes after four bytes with its length. Raises ServeError.
     """
     count = count_of(name, shape)
     if datatype == BYTES:
@@ -203,7 +203,7 @@ def bits_of(array: Array) -> Array:
 
 
 def _array(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Return the array in the binary form of numbers, without a copy except of BOOL."""
+    """Return the array that ``data`` holds in the binary form of numbers; only BOOL is copied."""
     array = np.frombuffer(data, dtype) if data else np.zeros(0, dtype)
     if dtype.kind == "b":
         array = array.view(np.uint8) != 0  # any byte but 0 is true; a bool of 2 would be neither true nor false
@@ -253,7 +253,7 @@ def objects(items: list[Any], shape: Sequence[int]) -> Array:
 
 
 def _split(name: str, count: int, data: memoryview) -> list[bytes]:
-    """Return the ``count`` elements in the binary form of BYTES. Raises ServeError."""
+    """Return the ``count`` elements that ``data`` holds in the binary form of BYTES. Raises ServeError."""
     items, at = [], 0
     if count * _length.size > len(data):
         raise ServeError(f"tensor {name}: {len(data)} bytes do not hold {count} elements with their lengths")

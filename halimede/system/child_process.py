@@ -1,4 +1,7 @@
-"""Child processes: their start, waiting for their end without a thread, and the logs that they append to."""
+"""Child processes: their start, waiting for their end without a thread, ending them, and their logs.
+
+``bare_environment`` is the environment of children with untrusted code.
+"""
 
 from __future__ import annotations
 

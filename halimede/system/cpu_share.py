@@ -52,8 +52,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Period:
     """What processes got from one adjustment to the next.
 
-    ``seconds``: of the clock; ``computed_s``: seconds of processor time, of all processes together; ``waits``: they
-    waited for a core and needed more.
+    ``seconds``: of the clock; ``computed_s``: seconds of processor time, of all processes together; ``waits``: they had
+    more to compute: a thread besides the observing one was runnable at the end, or a thread waited for a core for more
+    than WAITS of the period.
     """
 
     seconds: float
@@ -197,7 +198,7 @@ def _observe(waited_s: dict[int, float]) -> CpuUse:
     waited_s.clear()
     for pid in _tree(os.getpid()):
         if fields := stat_fields(pid):
-            computed_s += sum(map(int, fields[11:15])) / TICKS
+            computed_s += sum(map(int, fields[11:15])) / TICKS  # utime, stime, and those of its reaped children
         for thread in _threads(pid):
             with contextlib.suppress(OSError):
                 waited_s[thread] = int(Path(f"/proc/{thread}/schedstat").read_text().split()[1]) / 1e9

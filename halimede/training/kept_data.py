@@ -33,7 +33,7 @@ from halimede.training.trainer import TrainingData
 
 #: share of the groups that is held out
 HELD_OUT = 0.3
-#: share of a training set that comes from the first data set
+#: share of a training set that comes from the data set that the user gave for training
 REPLAY = 0.3
 #: least and most samples of a training set: it has twice as many samples as are labelled, within these bounds, because
 #: it repeats some by weight
@@ -169,9 +169,10 @@ def _training_division(labelled: dict[str, _ReadSample], stream: Strata, most_by
 
 
 def with_replay(data: NodeData, reference: NodeData | None) -> NodeData:
-    """Return kept samples with some of the first data set ``reference``, so that what it taught is not forgotten.
+    """Return kept samples with some of ``reference``, so that the model does not forget what that data set has taught.
 
-    A data set of None, or with samples of another shape, is left out.
+    ``reference``: the data set that the user gave for training. If it is None, or its samples have another shape, the
+    kept samples are returned alone.
     """
     if reference is None or reference.train.samples.shape[1:] != data.train.samples.shape[1:]:
         return data

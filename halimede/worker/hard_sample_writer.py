@@ -52,7 +52,8 @@ class HardSampleWriter:
 
     Attributes:
         store: the folder with the samples.
-        dropped: samples that were not stored, because the disk was too slow (``busy``) or refused them (``disk``).
+        dropped: samples that were not stored, because the disk was too slow (``busy``), or for any other reason
+            (``disk``): the disk refused them, they cannot be decoded or are too large, or by a defect in this program.
         labelled: stored samples with a label.
         labelled_easy: easy ones among them.
         audit_share: returns the share of the easy samples (0..1) that is audited now.

@@ -32,7 +32,8 @@ log = structlog.get_logger()
 
 #: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
-#: prefixes of the names of threads in which a model may hang
+#: prefixes of the names of the executor threads (``ModelThread``) whose calls may hang and would keep Python from
+#: ending. ``upload_`` is not among them: its calls only encode pictures in memory
 THREAD_PREFIXES = ("model_", "decode_", "joint_", "kept_")
 #: seconds that an idle thread has to end
 THREAD_END_S = 1.0
@@ -41,9 +42,10 @@ THREAD_END_S = 1.0
 def run_edge(estimator: object | None = None) -> None:
     """Run an edge worker until SIGTERM or SIGINT.
 
-    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
-    file is ONNX. All other settings come from the environment (docs/reference/environment.md). After a user's mistake
-    it prints one line and exits with code 2.
+    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``. Without one, the
+    environment names the estimator or the model file (ONNX unless MODEL_SPEC has another format). All other settings
+    come from the environment (docs/reference/environment.md). After a user's mistake it prints one line and exits with
+    code 2.
     """
     leave(main("edge", estimator))
 
@@ -51,9 +53,10 @@ def run_edge(estimator: object | None = None) -> None:
 def run_cloud(estimator: object | None = None) -> None:
     """Run a cloud worker until SIGTERM or SIGINT.
 
-    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
-    file is ONNX. All other settings come from the environment (docs/reference/environment.md). After a user's mistake
-    it prints one line and exits with code 2.
+    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``. Without one, the
+    environment names the estimator or the model file (ONNX unless MODEL_SPEC has another format). All other settings
+    come from the environment (docs/reference/environment.md). After a user's mistake it prints one line and exits with
+    code 2.
     """
     leave(main("cloud", estimator))
 

@@ -124,6 +124,8 @@ def source_of(
 ) -> FrameSource:
     """Return the source of a worker's frames. Raises InvalidFieldError if the spec names none.
 
+    Its troubles are added to the worker's reports, its counters to the ledger, and its connection to the metrics.
+
     Args:
         context: the worker's parts.
         connect: makes the source's own connection to the broker.

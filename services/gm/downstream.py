@@ -129,10 +129,11 @@ class NodeState:
 
 
 class Downstream:
-    """What all nodes should hold and hold, and the messages that bring the one to the other; run its ``queue``.
+    """The desired and the reported resources of all nodes, and the messages that close their difference.
 
-    ``epoch``: the number of GM's life, in each message. ``is_online``: whether a node, by its name, is online.
-    ``session_key``: returns the secret of a service's MQTT sessions by its uid; empty: its workers need none.
+    Run its ``queue``. ``epoch``: the number of GM's life, in each message. ``is_online``: whether a node, by its name,
+    is online. ``session_key``: returns the secret of a service's MQTT sessions by its uid; empty: its workers need
+    none.
     """
 
     def __init__(
@@ -238,7 +239,10 @@ class Downstream:
             self._stop_inserting(node, state, key)
 
     def drop(self, key: Key, uid: str) -> None:
-        """Forget a resource that was deleted from the cluster: a node that still holds it learns that by its sync."""
+        """Delete GM's record of a resource that left the cluster; nothing is sent.
+
+        A node that still holds it receives a delete in the answer to its next sync.
+        """
         self.withdraw(key)
         for node in self._holders.pop(key, set()):
             state = self._states[node]
@@ -246,7 +250,7 @@ class Downstream:
             state.deletes.pop((key, uid), None)
 
     def remove(self, node: str) -> set[Key]:
-        """Forget a node that a user removed; return what it held or should hold."""
+        """Delete GM's record of a node that a user removed; return the resources that ``keys`` had for it."""
         keys = self.keys(node)
         for key in keys:
             self._holders.get(key, set()).discard(node)
@@ -338,7 +342,10 @@ class Downstream:
         self.queue.add(node)
 
     def wake(self) -> None:
-        """Send all waiting messages now: the broker is reachable again."""
+        """Queue the nodes with unacknowledged messages or an unanswered sync: the broker is reachable again.
+
+        What became due while the broker was away is sent now, or after ``silent_until``.
+        """
         for node, state in self._states.items():
             if state.inserts or state.deletes or state.sync:
                 self.queue.add(node)

@@ -2,8 +2,11 @@
 
 A report is composed when it is sent, so that intermediate changes cost nothing: changed counts are sent at most once a
 second, a new phase or reason at once, and the last state always. When GM has deleted a resource, and its workers on
-this node have ended, the report is cleared (an empty message), which acknowledges the delete to GM. Until the broker
-has accepted that, the store has it as to be done. The workers' files on the node are then removed as well.
+this node have ended, the report is cleared (an empty message), which acknowledges the delete to GM. Until then the key
+is in ``NodeStore.uncleared``; a refusal by the broker is logged and ends this too. Then the workers' files on the node
+are removed as well.
+
+``compose``, ``status_of`` and ``add_roles`` are for the ``WorkerBackend``s, whose ``status`` the reporter calls.
 """
 
 from __future__ import annotations
@@ -176,7 +179,10 @@ class NodeStatusReporter:
 
     @staticmethod
     def _is_known(status: NodeStatus, sent: NodeStatus, age_s: float) -> bool:
-        """Whether GM has a report by the one ``sent`` ``age_s`` seconds ago; within 10 s, other times do not count."""
+        """Whether ``status`` need not be sent: it equals ``sent``, or only times differ and ``age_s`` < SAME_S.
+
+        ``age_s``: seconds since ``sent`` was sent.
+        """
         return status == sent or (age_s < SAME_S and _timeless(status) == _timeless(sent))
 
     async def _send(self, key: Key, status: NodeStatus) -> None:
@@ -309,6 +315,7 @@ def _counts(state: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo
         for role in get_args(Role)
     }
     edges = sum(role == "edge" for role in state.workers.values())
+    # the role ``serve`` is not added: model servers report no counts
     return None if len(by_role["edge"]) < edges else add_roles(by_role["edge"], by_role["cloud"])
 
 

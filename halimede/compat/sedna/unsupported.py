@@ -1,4 +1,7 @@
-"""Names of Sedna without an implementation: a script may import them, and they raise an error when used."""
+"""Makes stand-ins for names of Sedna that have no implementation, and defines their error (``NotThereError``).
+
+The modules with Sedna's paths use both. A script may import the names; they raise the error when used.
+"""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ def read_probabilities(
 ) -> TextRegions:
     """Return the lines of text in a map of probabilities ``[1, h, w]`` or ``[h, w]``.
 
-    ``geometry``: whose input the map must be as large as; None: not checked. ``threshold``: the probability, 0..1,
-    above which a cell is text. ``unclip``: how much regions grow. Raises SampleError for other shapes and values.
+    ``geometry``: the mapping to the model's input; the map must have the size of that input. None: the size is not
+    checked. ``threshold``: the probability, 0..1, above which a cell is text. ``unclip``: how much regions grow. Raises
+    SampleError for other shapes and values.
     """
     map_ = values[0] if values.ndim == 3 and len(values) == 1 else values
     if map_.ndim != 2 or not map_.size:

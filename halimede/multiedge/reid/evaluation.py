@@ -1,10 +1,12 @@
-"""Measures of re-identification against the truth, as numbers from 0 to 1.
+"""Measures of re-identification against the truth, as shares from 0 to 1, and the best threshold of similarity.
 
 ``rank`` measures features: the share of pictures whose most similar picture of another camera shows the same object,
 among the pictures whose object another camera saw at all (the protocol of Zheng et al., "Scalable Person
 Re-identification: A Benchmark", ICCV 2015). ``idf1`` measures identities: the share of all sightings with the right
 identity, if each true identity is paired with at most one predicted identity over all cameras and the whole time
 (Ristani et al., "Performance Measures and a Data Set for Multi-Target, Multi-Camera Tracking", ECCV workshops 2016).
+``threshold`` returns a cosine similarity, from -1 to 1: the one that best separates pairs of one object from pairs of
+two objects.
 """
 
 from __future__ import annotations

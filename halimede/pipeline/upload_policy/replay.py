@@ -45,7 +45,10 @@ class Replay:
     cut: float | None
 
     def typical(self) -> Decisions:
-        """Return which samples, ``[samples]``, are escalated in the round with the most usual number of escalations."""
+        """Return which samples, ``[samples]``, are escalated in the typical round.
+
+        Its number of escalations is the closest to the mean of all rounds.
+        """
         counts = self.up.sum(axis=1)
         typical: Decisions = self.up[np.abs(counts - counts.mean()).argmin()]
         return typical
@@ -68,6 +71,8 @@ def replay(verdicts: Sequence[Verdict], *, target: float | None, cut: float | No
     up, sent = (np.zeros((settling + rounds, len(verdicts)), bool) for _ in range(2))
     for number in range(settling + rounds):
         for i in chance.permutation(len(verdicts)).tolist():
+            # only drift and adapted thresholds, which this policy does not have, read the prediction; the sample's size
+            # and the times are for the latency estimator, which withholds no sample while the time left is infinite
             decision = policy.decide(verdicts[i], None, 0, np.inf, 0.0)
             policy.ended(decision, 0.0, 0.0, sent=True, answered=True)
             up[number, i], sent[number, i] = decision.up, decision.ask

@@ -1,6 +1,6 @@
 """The parsed resources of this node (``ParsedResources``), and its Models as services see them (``Models``).
 
-For a service a Model is present with a local file, or missing with a reason (``Lack``).
+``Models.find`` returns a Model with its local file, or why it is missing (``Lack``).
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ class Models:
                     yield may_run_own_code(placement.worker.template)
 
     def data(self, placement: Placement, service: Resource[Any]) -> Path | Lack | None:
-        """Return the path of a worker's Dataset, or why the worker must wait for it; None: it is not on this node.
+        """Return the path of a worker's Dataset, or why the worker must wait for it; None: it has no path.
 
-        A worker does not wait for data elsewhere, so that it starts without a network.
+        It has none if the worker names no Dataset, if the node does not hold the Dataset, or if its url is remote and
+        it is not Ready: a worker does not wait for data elsewhere, so that it starts without a network.
         """
         if not placement.dataset:
             return None
@@ -137,7 +138,7 @@ class ParsedResource:
 
 
 class ParsedResources:
-    """A cache of parsed resources that follows the store: each body is parsed once for each uid and generation."""
+    """A cache of parsed resources that follows the store: each stored object is parsed once."""
 
     def __init__(self) -> None:
         self._items: dict[Key, ParsedResource] = {}

@@ -28,7 +28,7 @@ Phase = Literal["Pending", "Running", "Failed", "Ready"]
 class Lack:
     """Why a worker that should run does not: a phase, a reason in one word, and a message for users.
 
-    Also the phase of a resource without workers.
+    Also the phase of a resource without workers, and in a report also the phase of any worker.
     """
 
     phase: Phase
