@@ -103,7 +103,11 @@ def test_the_fast_worker_gets_most_of_the_work() -> None:
     assert picked["a"] > max(picked[name] for name in "bcd")
 
 
-@given(st.lists(st.tuples(st.sampled_from(["sent", "answered", "record_refusal", "remove"]), st.sampled_from("ab"))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["record_sent", "record_answer", "record_refusal", "remove"]), st.sampled_from("ab"))
+    )
+)
 def test_credits_never_fall_below_none(steps: list[tuple[str, str]]) -> None:
     table = known(2)
     for step, worker in steps:
