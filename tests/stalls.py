@@ -58,10 +58,11 @@ class Stalls:
             return 0.0
 
     def _stop_s(self) -> float:
-        """Return by how many seconds the last sleep is too long, without those in which the process computed."""
-        if self._slept < self._began:
-            return 0.0
-        return monotonic() - self._slept - TICK_S - (process_time() - self._computed_s)
+        """Return by how many seconds the last sleep is too long, without those in which the process computed.
+
+        Of a sleep that began before the test, only the time of the test counts.
+        """
+        return monotonic() - max(self._slept, self._began) - TICK_S - (process_time() - self._computed_s)
 
     def _watch_clock(self) -> None:
         """Sleep again and again, without end, and keep by how much the longest sleep was too long."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
-#: the first test is stopped as a virtual machine is, and passes when it runs again
+#: the second test is stopped as a virtual machine is, and passes when it runs again
 TESTS = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -23,6 +23,9 @@ def count(name):
         file.write(name + "\\n")
     return RUNS.read_text().split().count(name)
 
+def test_right():
+    count("right")
+
 def test_stopped():
     if count("stopped") == 1:
         subprocess.Popen(["sh", "-c", f"sleep 0.6; kill -CONT {os.getpid()}"])
@@ -32,9 +35,6 @@ def test_stopped():
 def test_wrong():
     count("wrong")
     raise AssertionError
-
-def test_right():
-    count("right")
 """
 #: the second run does not end
 ENDLESS = """
