@@ -1,7 +1,8 @@
 """Runs the joint of an application in a worker: its thread, its server, and the transfer of its state.
 
-Of the workers that run a joint, the eldest one decides. The others follow its decisions and can take over; each of them
-gets the state when it connects.
+Of the workers that run a joint, the eldest one decides. The others follow its decisions and can take over. The eldest
+sends its state to each of them once: when that worker connects, or when this worker becomes the eldest, because the
+eldest before may have ended in the middle of a transfer.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from halimede.worker.roles import WorkerContext
 
 #: the joint's folder, inside the worker's own
 FOLDER = "joint"
-#: most remembered processes of workers with a joint, and most transfers that run or wait: one runs at a time
-MAX_RECEIVERS, MAX_TRANSFERS = 1024, 32
-#: seconds until the state is sent again to a worker that did not receive all of it
+#: seconds until the state is sent again to workers that did not receive all of it
 RESEND_S = 5.0
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,10 +49,10 @@ class JointRunner:
         self._server: JointServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
-        #: workers with a joint, each with its process, whose announcement was handled: also if this one did not decide
+        #: workers that have received the whole state from this worker, each with the life (process) that received it
         self._receivers: set[tuple[str, str]] = set()
-        self._transfers: set[asyncio.Task[None]] = set()
-        self._transfer_lock = asyncio.Lock()
+        #: sends the state to the new workers; None: none has needed it yet
+        self._transfers: asyncio.Task[None] | None = None
 
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Make the joint and run it in a task of ``group``. Raises InvalidFieldError for invalid parameters."""
@@ -91,24 +90,10 @@ class JointRunner:
         return self._server.load() if self._server else Load(credits=0)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Membership``
-        """Send the state to a worker that has just connected and runs a joint, if this worker decides now.
-
-        Later announcements of the same process change nothing, also if this worker decides by then, unless a transfer
-        of this worker lost a part. ``peer``: what the worker announces; None: it has ended.
-        """
-        own = self._settings.worker.worker
-        if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._receivers:
-            return
-        if len(self._transfers) >= MAX_TRANSFERS:
-            return  # the worker announces itself again
-        if len(self._receivers) >= MAX_RECEIVERS:
-            self._receivers.clear()
-        self._receivers.add((worker, peer.life))
-        if self._server and self._group and self._peers.eldest() == own:
-            transfer = self._send_state(self._server, worker, peer.life)
-            task = self._group.create_task(transfer, name=f"state for {worker}")
-            self._transfers.add(task)
-            task.add_done_callback(self._transfers.discard)
+        """Send the state to all workers that need it from this one, as after a new worker or the end of the eldest."""
+        is_running = self._transfers is not None and not self._transfers.done()
+        if self._server and self._group and not is_running and self._new_workers():
+            self._transfers = self._group.create_task(self._send_states(self._server), name="joint state")
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer the pending findings; return whether that was done within ``timeout_s`` seconds."""
@@ -116,18 +101,26 @@ class JointRunner:
 
     def cancel(self) -> None:
         """Cancel all tasks; the joint stores its state as they end."""
-        for task in self._transfers:
+        for task in filter(None, (self._transfers, self._task)):
             task.cancel()
-        if self._task:
-            self._task.cancel()
 
-    async def _send_state(self, server: JointServer, worker: str, life: str) -> None:
-        """Send the state to a worker's process ``life``. If a part is lost, let it be sent again later."""
-        async with self._transfer_lock:
-            is_complete = await server.send_state(worker)
-        if not is_complete:  # the state is sent again when the worker announces itself again
-            await asyncio.sleep(RESEND_S)
-            self._receivers.discard((worker, life))
+    def _new_workers(self) -> set[tuple[str, str]]:
+        """Return the workers, with their lives, that need the state from this one; none unless this one decides now."""
+        if self._peers.eldest() != self._settings.worker.worker:
+            return set()
+        peers = self._peers.others.items()
+        workers = {(name, peer.life) for name, peer in peers if peer.join is not None and not peer.leaving}
+        self._receivers &= workers
+        return workers - self._receivers
+
+    async def _send_states(self, server: JointServer) -> None:
+        """Send the state to one new worker after the other, and again to those that lost a part, until all have it."""
+        while workers := self._new_workers():
+            for worker, life in workers:
+                if await server.send_state(worker):
+                    self._receivers.add((worker, life))
+            if not workers <= self._receivers:
+                await asyncio.sleep(RESEND_S)
 
     def _node_of(self, worker: str) -> str:
         """Return the node of a worker; this worker's own node if it is not connected."""

@@ -214,7 +214,7 @@ class Joint(ABC):
         return None
 
     def follow(self, tracks: Sequence[Track]) -> None:  # noqa: B027  # most have nothing to do here
-        """Apply decisions of another worker, or the state that it sent."""
+        """Apply decisions of another worker, or the state that it sent: a track may come again."""
 
     def ask(self, query: IdentityQuery) -> IdentityAnswer | None:  # noqa: ARG002
         """Answer an operator's query about an identity; None: this application has no identities."""

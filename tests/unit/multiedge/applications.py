@@ -9,6 +9,8 @@ from halimede.multiedge import Application, Finding, Item, Joint, Outcome, Stage
 
 #: a pixel value in which there is nothing to be seen, one that the joint waits for another with, one that breaks it
 EMPTY, WAITS, BREAKS = 0, 77, 78
+#: tracks of the joint that knows a lot
+ELEPHANT_TRACKS = 2000
 
 
 class Look(Stage):
@@ -82,7 +84,7 @@ class Elephant(Tally):
 
     def snapshot(self) -> Iterator[Track]:
         sighting = Sighting(camera="cam0", time=0.0, box=Box(0, 0, 1, 1, 1.0), frame="0" * 32)
-        for number in range(2000):
+        for number in range(ELEPHANT_TRACKS):
             yield Track(identity=f"{number}", sighting=sighting)
 
 

@@ -10,9 +10,11 @@ import pytest
 
 from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
+from halimede.bus import Delivery
 from halimede.bus.rpc import RpcClient
-from halimede.messages import IdentityQuery
+from halimede.messages import IdentityQuery, Track
 from tests.simulated import eventually
+from tests.unit.multiedge.applications import ELEPHANT_TRACKS
 from tests.unit.multiedge.world import NS, SERVICE, Pixel, Slow, members
 
 pytestmark = pytest.mark.simulated
@@ -82,6 +84,21 @@ async def test_one_that_has_no_time_to_finish_leaves_its_frames_to_the_others(tm
         await asyncio.sleep(0.5)
         await a.end()
         await eventually(lambda: set(world.results) >= set(ids))
+
+
+async def test_a_worker_gets_the_whole_state_although_the_eldest_dies_while_it_sends_it(tmp_path: Path) -> None:
+    async with members(tmp_path) as world:
+        world.broker.faults.delay_s = (0.01, 0.01)
+        identities: dict[str, set[str]] = {"b": set(), "c": set()}
+
+        async def on_track(delivery: Delivery[Track]) -> None:
+            identities[delivery.names["worker"]].add(delivery.body.identity)
+
+        await world.camera.subscribe(topics.GALLERY.filter(), on_track)
+        a, _, _ = [await world.start(name, "elephant") for name in "abc"]
+        await eventually(lambda: 0 < sum(map(len, identities.values())) < ELEPHANT_TRACKS)
+        await a.kill()
+        await eventually(lambda: len(identities["c"]) == ELEPHANT_TRACKS, 300)
 
 
 async def test_one_that_stops_does_not_stay_to_tell_another_all_that_it_knows(tmp_path: Path) -> None:
