@@ -3,8 +3,9 @@
 Every sample has one request, and one caller that waits for its reply in ``ask``. A request waits for a slot (one of
 ``window`` requests in flight) and for a worker with credits (requests that a worker advertises to take now). Then it is
 in flight, then it is done. It is sent at once if possible, else when a slot becomes free, a worker advertises credits,
-or the connection is back. All these are callbacks on the event loop: a request has no task of its own. The newest
-waiting request is sent first.
+or the connection is back. All these are callbacks on the event loop. Only a request for which the connection has no
+slot (the broker has not acknowledged earlier messages) gets a task, which waits for one. The newest waiting request is
+sent first.
 
 A request may be sent several times, always with the same id and correlation: to another worker if the chosen one ends,
 and again after the connection broke. The first good reply ends it; later replies are counted and dropped. Its deadline
@@ -72,7 +73,7 @@ class PendingRequest:
         answer: the reply, or an OffloadError.
         correlation: the random bytes by which its reply is recognised.
         deadline: the timer that expires it.
-        worker: the worker that has it while it is in flight; empty: any worker, by the shared topic.
+        worker: the worker that has it while it is in flight; empty: not in flight, or any worker, by the shared topic.
         sent_to: all workers that it was sent to; empty text for the shared topic.
         deaths: how many of these workers ended while they had it.
         sent: some worker has had it.
@@ -303,9 +304,10 @@ class OffloadClient:
             published.add_done_callback(partial(self._acknowledged, request))
 
     async def _send_later(self, request: PendingRequest, left_s: float) -> None:
-        """Publish a request as soon as the connection has a slot for it.
+        """Publish a request as soon as the connection has a slot for it; the request's deadline ends the wait.
 
-        ``left_s``: the seconds that were left when it began to wait. The message has them as its deadline.
+        ``left_s``: the seconds that were left when the wait began. The message has them as its deadline, so the worker
+        may answer later than the deadline by the time of the wait.
         """
         trace = request.trace
         body = replace(request.frame, service=self._service, worker=self._worker, deadline_ms=left_s * 1000)
