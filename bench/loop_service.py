@@ -289,8 +289,8 @@ class Service:
 
     def _nodes(self) -> None:
         wanted = states.desired_loop(self.loop, self.settings)
-        if wanted.train and (self.training is None or self.training.round != wanted.train):
-            self._train(wanted.train, wanted.begins_s)
+        if wanted.round and (self.training is None or self.training.round != wanted.round):
+            self._train(wanted.round, wanted.begins_s)
         if wanted.judge and (self.evidence is None or self.evidence.version != wanted.judge):
             held = [HeldOut(each.sample, each.pixels) for each in self.held_out]
             candidate = self.known[wanted.judge]

@@ -125,13 +125,13 @@ class LoopWorld:
     def _nodes(self) -> None:
         """Do what should run now."""
         wanted = states.desired_loop(self.loop, self.settings)
-        if wanted.train and (self.training is None or self.training.round != wanted.train):
-            model = self.train(wanted.train, self.kinds)
+        if wanted.round and (self.training is None or self.training.round != wanted.round):
+            model = self.train(wanted.round, self.kinds)
             if isinstance(model, str):
-                self.training = TrainingReport(round=wanted.train, error=model)
+                self.training = TrainingReport(round=wanted.round, error=model)
             else:
                 self.known[model.version] = model
-                self.training = TrainingReport(round=wanted.train, version=model.version)
+                self.training = TrainingReport(round=wanted.round, version=model.version)
         if wanted.judge and (self.evidence is None or self.evidence.version != wanted.judge):
             self.evidence = EvidenceReport(version=wanted.judge, evidence=self._compared(self.known[wanted.judge]))
         if wanted.percent == 100:

@@ -7,9 +7,9 @@
 Nothing runs here and nothing waits: a state is a wait. Collecting waits for a trigger, Labelling for enough labels,
 Training for the aggregator's model, Judging for the trainers' comparison, Canary for audits of the live stream,
 RolledOut and Withdrawn for the nodes to follow. Whenever GM reconciles the resource, it calls ``step`` with the state
-that its status has and with what nodes have reported, and writes the new state to the status. ``desired_loop`` gives
-what should run in a state: a training of this round, a comparison, or a canary. There is one round at a time. Each
-state but Collecting has a deadline, after which the round ends with a reason; after a refusal the next round waits
+that its status has and with what nodes have reported, and writes the new state to the status. ``desired_loop``
+alone decides what runs in a state: the training of this round, a comparison, or a canary. There is one round at a time.
+Each state but Collecting has a deadline, after which the round ends with a reason; after a refusal the next round waits
 longer.
 
 Both functions are level-triggered. If GM, a node or a worker restarts, nothing is lost and nothing is done twice: each
@@ -225,21 +225,24 @@ class DesiredLoop(Struct, kw_only=True, frozen=True):
     """What should run for a loop in its present state.
 
     Attributes:
-        train: number of the round for which a model is trained; 0: none is.
+        round: number of the round for which the workers of the training run: they train a model, then compare it; 0:
+            they do not run.
         begins_s: the training and the comparison use the samples since then, in seconds since 1970.
         audit_share: least share of the easy frames that is audited, 0 to 1; 0: as the service has it.
-        judge: the version to compare with the present one; empty: none.
-        canary: the version to run as a canary; empty: none.
-        percent: share of the frames that the canary answers, 0 to 100.
+        judge: the version to compare with the present one, which the Model must list; empty: none.
+        canary: the version that the Model has in force; empty: none of the loop's.
+        percent: share of the frames that the canary answers, 0 to 100; 100: it is rolled out.
+        withdrawn: the version that is no longer in force, and then no longer in the Model's list; empty: none.
 
     """
 
-    train: Number = 0
+    round: Number = 0
     begins_s: float = 0.0
     audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     judge: Short = ""
     canary: Short = ""
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    withdrawn: Short = ""
 
 
 def desired_loop(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
@@ -248,14 +251,14 @@ def desired_loop(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
     if loop.state == "Labelling":
         return DesiredLoop(audit_share=share)
     if loop.state == "Training":
-        return DesiredLoop(train=loop.round, begins_s=loop.begins_s, audit_share=share)
+        return DesiredLoop(round=loop.round, begins_s=loop.begins_s, audit_share=share)
     if loop.state == "Judging":
-        return DesiredLoop(judge=loop.version, begins_s=loop.begins_s, audit_share=share)
+        return DesiredLoop(round=loop.round, begins_s=loop.begins_s, audit_share=share, judge=loop.version)
     if loop.state == "Canary":
         return DesiredLoop(canary=loop.version, percent=settings.canary.percent, audit_share=share)
     if loop.state == "RolledOut":
         return DesiredLoop(canary=loop.version, percent=100, audit_share=share)
-    return DesiredLoop()
+    return DesiredLoop(withdrawn=loop.version if loop.state == "Withdrawn" else "")
 
 
 def step(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:

@@ -61,16 +61,16 @@ def desired_model(
     ``candidate``: the version of the trained model; None before all trainers have compared it. ``file_facts``: facts of
     the Model's present file, if known. ``as_pods``: workers are pods, which a change of the Model replaces.
     """
-    canary = desired_loop(loop, settings)
-    model, rollout = spec, _rollout(loop, spec, canary.audit_share)
+    desired = desired_loop(loop, settings)
+    model, rollout = spec, _rollout(loop, spec, desired.audit_share)
     if loop.state == "Labelling" and as_pods:  # a later change of its spec would replace the pods that train
         model = _with_base(spec, loop, file_facts) or spec
-    elif loop.state == "Judging":
+    elif desired.judge:
         model = _with_candidate(spec, loop, candidate, file_facts)
-    elif loop.state in {"Canary", "RolledOut"} and not (undone_reason(loop, spec) or foreign_version(loop, spec)):
-        model = msgspec.structs.replace(spec, target_version=loop.version)
-        rollout = msgspec.structs.replace(rollout, canary_percent=canary.percent)
-    elif loop.state == "Withdrawn":
+    elif desired.canary and not (undone_reason(loop, spec) or foreign_version(loop, spec)):
+        model = msgspec.structs.replace(spec, target_version=desired.canary)
+        rollout = msgspec.structs.replace(rollout, canary_percent=desired.percent)
+    elif desired.withdrawn:
         model = _without(spec, loop)
         if model.target_version != spec.target_version:
             rollout = msgspec.structs.replace(rollout, canary_percent=100)

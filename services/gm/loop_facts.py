@@ -29,8 +29,6 @@ from halimede.stats.totals import add_up
 from services.gm.candidate_version import digest_of, foreign_version, undone_reason, version_name
 from services.gm.cluster.port import NodeReport
 
-#: states in which the workers of the training run
-TRAINING_STATES = frozenset({"Training", "Judging"})
 #: role of the workers whose models and counts a loop observes
 EDGE = "edge"
 #: seconds by which the state's times may be ahead of GM's clock
@@ -264,11 +262,6 @@ def _canary_error(loop: LoopState, observed: ObservedLoop) -> str:
     digest = digest_of(loop.version, observed.model)
     refusals = (model for model in observed.models_in_use if digest and model.refused == digest)
     return next((f"{model.reason}: {model.message}" for model in refusals), "")
-
-
-def is_training(loop: LoopState) -> bool:
-    """Whether the workers of the training run in the loop's state."""
-    return loop.state in TRAINING_STATES
 
 
 def unix_seconds(moment: str) -> float:

@@ -20,7 +20,7 @@ from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.learning_loop import LoopSettings
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.trainingmodel import AGGREGATOR, TrainingModelSpec
-from halimede.learning_loop.states import LoopState, State, with_service
+from halimede.learning_loop.states import LoopState, State, desired_loop, with_service
 from halimede.messages import Status, TrainingProgress, WorkerSummary
 from halimede.names import Key
 from services.gm import loop_facts
@@ -28,7 +28,7 @@ from services.gm.candidate_version import desired_model, digest_of, is_full
 from services.gm.cluster.port import NodeReport, StoredResource
 from services.gm.controllers.base import Edit, Observed
 from services.gm.controllers.worker_service import part_of, placed_workers
-from services.gm.loop_facts import ObservedLoop, is_training
+from services.gm.loop_facts import ObservedLoop
 from services.gm.service_status import Problem, Readiness
 from services.gm.worker_file_store import FULL
 
@@ -66,8 +66,9 @@ def with_present_round(training: Resource[TrainingModelSpec], status: Status | N
     """
     loop, spec = state_of(status), dict(training.body["spec"])
     if training.spec.loop:
-        trains = is_training(loop) and not is_leaving(training, loop)
-        run = {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base} if trains else None
+        desired = desired_loop(loop, training.spec.loop)
+        runs = desired.round and not is_leaving(training, loop)
+        run = {"round": desired.round, "sinceS": desired.begins_s, "base": loop.base} if runs else None
         spec["loop"] = {**spec["loop"], "run": run}
     generation = training.metadata.generation + loop.round
     metadata = {**training.body["metadata"], "generation": generation}
@@ -285,7 +286,8 @@ def next_state(
     if is_leaving(training, loop) or rival_of(training, observed):
         return state_on_leaving(training, observed, run_id)
     loop = with_service(loop, training.spec.loop.service.name)
-    facts = observed_loop(training, observed, model, run_id, readiness if is_training(loop) else None)
+    runs = desired_loop(loop, training.spec.loop).round
+    facts = observed_loop(training, observed, model, run_id, readiness if runs else None)
     if loop.state == "Collecting" and loop.restore is None and loop_problems(training, observed):
         return loop
     loop = loop_facts.step(loop, facts, training.metadata.name, training.spec.loop, observed.now)

@@ -16,7 +16,7 @@ import pytest
 from halimede.api.learning_loop import CanarySettings, GateSettings, LoopSettings, TriggerSettings
 from halimede.api.model import ModelSpec, ModelVersion, RolloutSpec, in_force
 from halimede.learning_loop.gate import Evidence, StratumCounts
-from halimede.learning_loop.states import LoopState
+from halimede.learning_loop.states import LoopState, desired_loop
 from halimede.messages import (
     ModelFacts,
     ModelInUse,
@@ -32,7 +32,7 @@ from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
 from services.gm.candidate_version import desired_model
 from services.gm.cluster.port import NodeReport
-from services.gm.loop_facts import ObservedLoop, is_training, step, sum_evidence, unix_seconds
+from services.gm.loop_facts import ObservedLoop, step, sum_evidence, unix_seconds
 
 JOB, STEP_S = "digits", 10.0
 BASE, NEW = "a" * 64, "b" * 64
@@ -91,6 +91,10 @@ class World:
     def now(self) -> str:
         return datetime.fromtimestamp(self.now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
+    @property
+    def trains(self) -> bool:
+        return bool(desired_loop(self.loop, self.settings).round)
+
     def observed(self) -> ObservedLoop:
         counts = [msgspec.structs.replace(info, drifting=int(self.drifting)) for info in self.infos]
         reports = [
@@ -104,7 +108,7 @@ class World:
             )
             for i, (info, model) in enumerate(zip(counts, self.in_use, strict=True))
         ]  # fmt: skip
-        self.trained = self.trained and is_training(self.loop)
+        self.trained = self.trained and self.trains
         file = TensorFile(digest=NEW, size=10)
         compared = TrainingProgress(compared=NEW, evidence=evidence(self.gain), calibration='{"a": 1}', samples=5)
         return ObservedLoop(
@@ -112,7 +116,7 @@ class World:
             lambda _: True,
             aggregator=TrainingProgress(state="done", model=file) if self.trained else None,
             trainers=[compared] if self.trained else [],
-            training_error=self.error if is_training(self.loop) else "",
+            training_error=self.error if self.trains else "",
             is_pulled=self.pulled and self.trained,
             model=self.model,
             command=self.command,
@@ -130,7 +134,7 @@ class World:
             parts += [(used.canary_version, percent)] if used.canary_version else []
             for version, part in parts:
                 self._answer(info, version, part, round(part * share), tried=version == used.canary_version)
-        if is_training(self.loop):
+        if self.trains:
             self.trained = not self.error
 
     def _answer(self, info: TaskInfo, version: str, part: int, audited: int, *, tried: bool = False) -> None:

@@ -144,18 +144,18 @@ def test_a_version_that_is_undone_after_its_roll_out_leaves_the_loop_to_collect(
 
 
 def test_what_runs_in_each_state() -> None:
-    nothing = DesiredLoop(train=0, begins_s=0.0, audit_share=0.0, judge="", canary="", percent=0)
+    nothing = DesiredLoop(round=0, begins_s=0.0, audit_share=0.0, judge="", canary="", percent=0, withdrawn="")
     assert DesiredLoop() == nothing
     loop = LoopState(version="2", round=4, begins_s=7.0)
     settings = LoopSettings(audit_share=0.3)
     assert {state: desired_loop(replace(loop, state=state), settings) for state in states._STEPS} == {
         "Collecting": DesiredLoop(),
         "Labelling": DesiredLoop(audit_share=0.3),
-        "Training": DesiredLoop(train=4, begins_s=7.0, audit_share=0.3),
-        "Judging": DesiredLoop(judge="2", begins_s=7.0, audit_share=0.3),
+        "Training": DesiredLoop(round=4, begins_s=7.0, audit_share=0.3),
+        "Judging": DesiredLoop(round=4, judge="2", begins_s=7.0, audit_share=0.3),
         "Canary": DesiredLoop(canary="2", percent=20, audit_share=0.3),
         "RolledOut": DesiredLoop(canary="2", percent=100, audit_share=0.3),
-        "Withdrawn": DesiredLoop(),
+        "Withdrawn": DesiredLoop(withdrawn="2"),
     }
 
 
