@@ -33,16 +33,20 @@ log = structlog.get_logger()
 FOLDER = "calibrations"
 #: field of the Model that brings a calibration
 FIELD = "spec.versions.calibration"
-#: files that are kept: those of the versions in use, and of some before
+#: newest files that are kept when another one is written, besides that of the current version
 MOST_FILES = 8
 
 
 def pixels_trouble(calibration: Path | None, desired: DesiredModel | None) -> str:
-    """Return for users that a calibration's file was made with other pixels than the model gets; empty: it was not.
+    """Return for users why a calibration in use cannot be checked, or that the model gets other pixels than it.
 
-    None, or a calibration that does not record its pixels: empty.
+    It is empty without a file or a model, and if the file does not record its pixels. A worker has read the file
+    before, so it goes on without it.
     """
-    recorded = read_artefact(calibration).edge_pixels if calibration else ""
+    try:
+        recorded = read_artefact(calibration).edge_pixels if calibration else ""
+    except InvalidFieldError as error:
+        return str(error)
     if not recorded or desired is None:
         return ""
     spec = spec_of(desired, "spec")
@@ -61,7 +65,7 @@ class VersionCalibrations:
 
     Attributes:
         trouble: why the current model does not have its own calibration; empty if it has it, or needs none.
-        current_file: the calibration of the current model; None: it has none.
+        current_file: the file with the calibration of the current model; None: it has no calibration.
 
     """
 
@@ -117,7 +121,8 @@ class VersionCalibrations:
         path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            for old in sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)[:-MOST_FILES]:
+            unused = [file for file in folder.glob("*.json") if file != self.current_file]
+            for old in sorted(unused, key=lambda file: file.stat().st_mtime)[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
             write_atomic(path, text.encode())
         return path

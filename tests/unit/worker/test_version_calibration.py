@@ -10,7 +10,7 @@ from halimede.api.processing import pixels_digest
 from halimede.mining.calibration_file import CalibrationFile, RegionRule, write_artefact
 from halimede.models.desired_state import DesiredModel, spec_of
 from halimede.worker.roles import region_rule
-from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
+from halimede.worker.version_calibration import MOST_FILES, VersionCalibrations, pixels_trouble
 
 RESIZE = {"op": "resize", "width": 32, "height": 32}
 
@@ -50,19 +50,44 @@ def test_a_calibration_without_the_record_is_accepted(tmp_path: Path) -> None:
     assert not pixels_trouble(None, desired(decode="scaled"))
 
 
+def test_a_calibration_that_was_removed_is_reported_and_ends_no_worker(tmp_path: Path) -> None:
+    assert "cannot be read (No such file or directory)" in pixels_trouble(tmp_path / "gone.json", desired())
+
+
+class World:
+    """A worker's calibrations, with what they change."""
+
+    def __init__(self, folder: Path) -> None:
+        settings: Any = SimpleNamespace(
+            calibration=None, upload="regions", state=folder, hem_mode="inference-then-mining", hem_name="CloudOnly",
+            hem_parameters={}, fusion="cloud",
+        )  # fmt: skip
+        self.settings = settings
+        self.encoder, inference, policy = (SimpleNamespace(miners={}) for _ in range(3))
+        self.calibrations = VersionCalibrations(settings, inference, policy, self.encoder)  # type: ignore[arg-type]
+
+    def adopt(self, calibration: CalibrationFile, percent: int) -> None:
+        loaded: Any = SimpleNamespace(model="m", version="2", desired=desired())
+        loaded.desired.calibration = write_artefact(calibration).decode()
+        self.calibrations.adopt(loaded, percent)
+
+
 def test_regions_are_those_of_the_calibration_of_the_version_that_answers(tmp_path: Path) -> None:
-    rule = RegionRule(sure=0.6, padding=1.0)
-    text = write_artefact(CalibrationFile(service="s", rule="CloudOnly", regions=rule)).decode()
-    settings: Any = SimpleNamespace(
-        calibration=None, upload="regions", state=tmp_path, hem_mode="inference-then-mining", hem_name="CloudOnly",
-        hem_parameters={}, fusion="cloud",
-    )  # fmt: skip
-    encoder, inference, policy = (SimpleNamespace(miners={}) for _ in range(3))
-    calibrations = VersionCalibrations(settings, inference, policy, encoder)  # type: ignore[arg-type]
-    loaded: Any = SimpleNamespace(model="m", version="2", desired=desired())
-    loaded.desired.calibration = text
-    calibrations.adopt(loaded, 10)
-    assert not hasattr(encoder, "regions")
-    calibrations.adopt(loaded, 100)
-    assert encoder.regions == rule
-    assert region_rule(settings, None) == RegionRule()
+    world, rule = World(tmp_path), RegionRule(sure=0.6, padding=1.0)
+    calibration = CalibrationFile(service="s", rule="CloudOnly", regions=rule)
+    world.adopt(calibration, 10)
+    assert not hasattr(world.encoder, "regions")
+    world.adopt(calibration, 100)
+    assert world.encoder.regions == rule
+    assert region_rule(world.settings, None) == RegionRule()
+
+
+def test_the_calibrations_of_many_refused_canaries_do_not_remove_the_current_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.adopt(CalibrationFile(service="current", rule="CloudOnly"), 100)
+    for number in range(MOST_FILES + 2):
+        world.adopt(CalibrationFile(service=f"canary {number}", rule="CloudOnly"), 10)
+    current = world.calibrations.current_file
+    assert current is not None
+    assert current.exists()
+    assert len(list(current.parent.iterdir())) == MOST_FILES + 2
