@@ -50,7 +50,8 @@ async def serve(
         settings: those of the worker.
         connect: makes connections to the broker.
         stop: the caller sets it.
-        estimator: a user's class or object that replaces the model; None: the model's file, or ``settings.estimator``.
+        estimator: a user's class or object that replaces the model; None: ``settings.estimator``, or without that the
+            runtime of the model's format.
         job: what the worker does; None: joint inference.
 
     Raises WorkerError for a user's mistake, BusError, and what a defect raises, perhaps in an ExceptionGroup.
@@ -142,7 +143,7 @@ async def _open_model(
 ) -> tuple[ModelOpener, LoadedModel]:
     """Open the first model; return the opener of further models, and the model.
 
-    Raises WorkerError if the model cannot be used, InvalidFieldError for the estimator.
+    Raises WorkerError if the model cannot be used, InvalidFieldError for the estimator, and what a user's code raises.
     """
     if estimator is None and settings.estimator:
         async with ModelThread("model") as thread:

@@ -45,7 +45,10 @@ def _of_detector(error: str) -> str:
 
 
 def crop_task(settings: WorkerSettings) -> Task:
-    """Return what the worker's model gives a crop: a class or text. Raises InvalidFieldError for other models."""
+    """Return the task of the worker's model, which answers the crops; without one in its spec it is classification.
+
+    Raises InvalidFieldError for another task.
+    """
     task = settings.model.postprocess.task if settings.model.postprocess else "classification"
     if task not in {"classification", "text"}:
         fix = "use a model of task classification or text: the detector finds the boxes, and each crop has one label"

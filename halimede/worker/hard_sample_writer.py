@@ -54,8 +54,9 @@ class HardSampleWriter:
         store: the folder with the samples.
         dropped: samples that were not stored, because the disk was too slow (``busy``), or for any other reason
             (``disk``): the disk refused them, they cannot be decoded or are too large, or by a defect in this program.
-        labelled: stored samples with a label.
-        labelled_easy: easy ones among them.
+        labelled: number of stored samples that got a label since the start: a sure answer of the next tier, or a
+            person's label.
+        labelled_easy: number of easy samples among them.
         audit_share: returns the share of the easy samples (0..1) that is audited now.
 
     """
@@ -96,7 +97,10 @@ class HardSampleWriter:
         await asyncio.to_thread(self._thread.join, DRAIN_S)
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Queue an answered sample; drop it if the queue is full. ``edge``: the prediction of this worker's model."""
+        """Queue an answered sample; drop it if the queue is full.
+
+        ``edge``: the prediction of this worker's model; None: it gave none. ``result``: the final answer.
+        """
         size = frame.data.nbytes
         with self._lock:
             is_full = self._queue.qsize() >= MAX_QUEUED or (self._bytes and self._bytes + size > MAX_QUEUED_BYTES)
@@ -131,7 +135,7 @@ class HardSampleWriter:
         yield gauge("worker_store_bytes", "Disk space of the store of hard samples.", self.store.bytes)
 
     def _run(self) -> None:
-        """Store queued samples, and counts of the stream, until the end; the thread runs this."""
+        """Store how the worker mines, then samples and counts of the stream, until the end; runs in the thread."""
         self._save(lambda: write_mining(self.store.folder, self._mining))
         due = 0.0
         while True:
@@ -146,7 +150,7 @@ class HardSampleWriter:
         self._save(self._stream.save)
 
     def _write(self, frame: Frame, sample: KeptSample) -> None:
-        """Store a sample; count and log one that cannot be stored."""
+        """Store a sample, and count its label if it has one; count and log a sample that cannot be stored."""
         try:
             sample.image, data = picture(frame)
             self.store.add(sample, data)

@@ -57,7 +57,7 @@ def _with_committee(settings: WorkerSettings, model: Model) -> Model:
     Raises ModelError, InvalidFieldError.
     """
     for _, spec in settings.committee:
-        confine(spec)
+        confine(spec)  # if the model has scripts, this thread may write no files from now on
     return open_committee(model, settings.committee, threads=settings.threads)
 
 
@@ -67,6 +67,7 @@ async def _edge(context: WorkerContext, ready: Callable[[], None]) -> None:
     Raises InvalidFieldError or WorkerError for a user's mistake, perhaps in an ExceptionGroup.
     """
     settings, ledger = context.settings, context.ledger
+    # what decides: which samples are hard, and which of them go to the next tier
     # hard samples that the next tier did not take stay charged to the budget
     uploaded, samples = max(ledger[Count.UPLOADED], ledger[Count.HARD] - ledger[Count.WITHHELD]), ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
@@ -79,6 +80,7 @@ async def _edge(context: WorkerContext, ready: Callable[[], None]) -> None:
         audits=lambda: context.slot.audit_share,
         thresholds=read_thresholds(settings),
     )
+    # where frames come from, and the next tier
     cameras = settings.source.cameras
     peers = Membership(context.bus, topics.EDGE_PEER, **settings.names(), intake=intake_id(settings) if cameras else "")
     source = FailoverSource(
@@ -104,6 +106,7 @@ async def _edge(context: WorkerContext, ready: Callable[[], None]) -> None:
     ):
         if keeper and policy.audits:
             keeper.audit_share = policy.audits.present
+        # what answers frames, or crops if there is a detector
         previews = PreviewPublisher(context.bus, decoder, settings) if settings.hard_samples else None
         address = topics.RESULT.at(ns=settings.namespace, service=settings.service)
         outbox, crops = result_outbox(context.bus), CropOutbox()
@@ -146,6 +149,7 @@ async def _edge(context: WorkerContext, ready: Callable[[], None]) -> None:
             (CALIBRATION_INVALID, lambda: calibrations.trouble),
             (CALIBRATION_DIFFERS, lambda: pixels_trouble(calibrations.current_file, context.slot.current.desired)),
         ]
+        # run until the stop, then drain
         await offload.start()
         running = [group.create_task(worker.run(), name="edge worker")]
         if previews:

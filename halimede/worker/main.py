@@ -72,15 +72,17 @@ def main(
     environ: Mapping[str, str] = os.environ,
     prepare: Prepare | None = None,
 ) -> int:
-    """Run a worker until SIGTERM or SIGINT; return its exit code: 0, or MISTAKE after it has printed the mistake.
+    """Run a worker until SIGTERM or SIGINT; return its exit code: 0, or MISTAKE after a user's mistake.
+
+    A mistake is printed to stderr, and written to the container's termination message.
 
     Args:
         program: the kind of worker, for messages; without ``prepare``: ``edge`` or ``cloud``.
-        estimator: a user's class or object that replaces the model; None: there is none.
+        estimator: a user's class or object that replaces the model; None: the environment names estimator or model.
         environ: the environment.
         prepare: reads the settings; None: those of joint inference.
 
-    Raises any other error, after it was written to the container's termination message.
+    Raises any other error, after it was written to the termination message.
 
     """
     # OpenCV would resize with a thread for each core, which the model's threads need
@@ -112,7 +114,7 @@ def _joint_inference(program: str, environ: Mapping[str, str], own_estimator: bo
 
 
 def connect_to(broker: MqttSettings, node: str = NO_NODE) -> BusFactory:
-    """Return a function that makes connections to a broker, for clients on ``node``."""
+    """Return a function that makes connections to a broker, for clients on ``node``; NO_NODE: on none."""
 
     def connect(
         client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None, session_s: int = 0
@@ -131,7 +133,10 @@ async def _run(settings: WorkerSettings, connect: BusFactory, estimator: object 
 
 
 def leave(code: int) -> None:
-    """Exit with a code. On 0 return, so that a script may continue, unless a hanging model keeps Python from ending."""
+    """Exit with a code. On 0 return, so that a script may continue, unless a hanging model keeps Python from ending.
+
+    Each thread with one of THREAD_PREFIXES has THREAD_END_S to end; after that the process ends at once.
+    """
     for thread in threading.enumerate():
         if thread.name.startswith(THREAD_PREFIXES):
             thread.join(THREAD_END_S)

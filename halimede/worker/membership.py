@@ -68,7 +68,8 @@ class Membership:
             eldest worker. After a long absence it takes another rank.
         share: returns its capacity for frames of other workers; None: it accepts none.
         join: returns its capacity for findings of other workers; None: it does not run the joint.
-        holds: returns the names of the sessions of dead workers that it has taken over; None: it takes none over.
+        holds: returns the names of the sessions that it has taken over, of dead workers and its own earlier processes;
+            None: it takes none over.
 
     """
 
@@ -145,9 +146,10 @@ class Membership:
         self._publisher.touch()
 
     async def start(self) -> None:
-        """Receive the others' states and take the next rank, which takes RANK_DELAY_S.
+        """Receive the others' states, take the next rank, which takes RANK_DELAY_S, and publish this worker's state.
 
-        Without a connection this returns at once, and ``run`` takes the rank later.
+        Without a connection this only subscribes, and ``run`` does the rest later. Raises RefusedError if the broker
+        does not grant the subscription.
         """
         self._checked_at = self._now()
         self._bus.on_connect(self._on_connected)
@@ -175,7 +177,10 @@ class Membership:
                     await self._states_changed.wait()
 
     async def withdraw(self, *, orderly: bool = True) -> None:
-        """Stop publishing, and clear the published state. ``orderly``: all frames of this worker are answered."""
+        """Publish a last state that says ``orderly``, clear the published state, and stop publishing.
+
+        ``orderly``: whether all frames of this worker are answered.
+        """
         self._orderly, self._has_withdrawn = orderly, True
         await self._publisher.withdraw()
 
@@ -210,7 +215,7 @@ class Membership:
         """Record the state of a worker."""
         worker, peer = delivery.names["worker"], delivery.body
         if worker == self.worker and peer.life != self._life:
-            return  # from an earlier process of this name, or another one: the connection handles that
+            return  # of an earlier life, or of a second process of this name: the connection resolves that conflict
         if worker not in self._entries and len(self._entries) >= MAX_WORKERS:
             return
         self._entries[worker] = _Entry(peer, self._now())
@@ -230,7 +235,7 @@ class Membership:
         if self.rank and disconnected_since is not None and self._now() - disconnected_since > REJOIN_AFTER_S:
             log.info("member joined again", worker=self.worker, rank=self.rank)
             self.rank, self._life, self._must_rejoin = 0, secrets.token_hex(4), True
-        if self._must_rejoin:  # also if this is cancelled half-way because the connection has ended again
+        if self._must_rejoin:  # it stays set if the connection ends again and this is cancelled half-way
             await self._take_rank()
             self._must_rejoin = False
             await self._publisher.publish()

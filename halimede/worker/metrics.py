@@ -1,7 +1,7 @@
 """A worker's metrics for Prometheus, its health, and the counts in its reports (``WorkerMetrics``).
 
-They are read from the worker's parts on each request. Counts come from the ledger, so they continue after a restart;
-times are of this process only.
+They are read from the worker's parts on each request. What comes from the ledger continues after a restart; all other
+numbers begin with this process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WorkerMetrics:
         edge: its pipeline, at the edge.
         cloud: its pipeline, if it answers requests.
         offload: its requests to the next tier.
-        policy: decides which samples go there.
+        policy: decides which samples go to the next tier.
         overload: detects that the next tier takes fewer samples than are hard.
         collectors: return the metrics of further parts.
 
@@ -164,7 +164,10 @@ class WorkerMetrics:
         return info
 
     def _read_overload(self, escalation: Escalation | None, info: TaskInfo) -> None:
-        """Add both rates to the report if the next tier takes fewer samples than are hard."""
+        """Bring ``overload`` up to date, and write it into the report while the next tier is overloaded.
+
+        The report then has the rates of hard samples, and of those that the next tier answered, in samples a second.
+        """
         if escalation is None:
             return
         self.overload.read(escalation.totals(), time.monotonic())
@@ -186,7 +189,7 @@ class WorkerMetrics:
 
 
 def _times(prefix: str, text: str, step_times: EdgeTimes | CloudTimes) -> Iterator[Metric]:
-    """Yield the metrics of a pipeline's times and batches."""
+    """Yield the metrics of a pipeline's times, which ``text`` describes, and batches; ``prefix`` begins their names."""
     steps = {f.name: getattr(step_times, f.name) for f in fields(step_times)}
     batch = steps.pop("batch")
     yield times(f"{prefix}_seconds", text, [({"step": name}, d.histogram, d.total) for name, d in steps.items()])

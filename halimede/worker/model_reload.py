@@ -59,7 +59,7 @@ class ModelOpener:
 
     Attributes:
         estimator: a user's object or class that opens them; None: the runtime of their format.
-        compose: makes the model that the worker uses from the opened one, in the model's thread; None: that is it.
+        compose: makes the worker's model from the opened one, in the model's thread; None: the opened one is used.
         sessions: simultaneous calls of a model without user code.
         threads: threads of each call.
 
@@ -99,7 +99,7 @@ class ModelOpener:
 
     def _open(self, path: str, spec: ModelSpec) -> Model:
         """Return the opened and composed model, in its thread. Raises ModelError, InvalidFieldError."""
-        confine(spec)
+        confine(spec)  # if the model has scripts, this thread may write no files from now on
         model = open_model(path, spec, self.estimator, threads=self.threads)
         if self.estimator is None and (advice := scale_warning(Path(path), spec)):
             log.warning("model input not scaled", advice=advice)
@@ -239,7 +239,7 @@ class ModelReloader:
         self._report()
 
     def _refuse(self, reason: str, text: str, desired: DesiredModel | None = None) -> None:
-        """Record and report why a model was refused; None: the file names no single model."""
+        """Record and report a refusal. ``desired``: the refused model; None: the file itself is refused."""
         self._rollout.refuse(reason, text, desired, desired.digest if desired else "")
         self._report()
 

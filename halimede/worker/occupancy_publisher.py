@@ -59,7 +59,7 @@ class OccupancyPublisher:
     Args:
         bus: the worker's connection.
         settings: those of the worker.
-        rules: those of the service.
+        rules: the service's rules of occupancy events.
         peers: the edge workers of the service; the caller starts and runs it.
 
     Attributes:
@@ -86,6 +86,7 @@ class OccupancyPublisher:
         self._cameras = frozenset(settings.source.cameras)
         #: None: another worker leads
         self._tracker: OccupancyTracker | None = None
+        #: number of objects that earlier trackers have ignored
         self._ignored = 0
         #: whether it receives the service's events
         self._follows = False
@@ -96,6 +97,7 @@ class OccupancyPublisher:
         #: retained events of the present connection come
         self._connections: dict[str, int] = {}
         self._retained_by = 0.0
+        #: events that wait for the broker; ids of results that were tracked, and of events that were made or adopted
         self._waiting: deque[OccupancyEvent] = deque()
         self._result_ids: LruCache[str, None] = LruCache(MAX_IDS)
         self._event_ids: LruCache[str, None] = LruCache(MAX_IDS)
@@ -109,7 +111,10 @@ class OccupancyPublisher:
         return f"no occupancy events: {error}" if error else ""
 
     async def start(self) -> None:
-        """Follow the events of the service. Call it before ``peers.start``: the events come while that waits."""
+        """Follow the events of the service; if the broker refuses them, ``trouble`` says so, and ``run`` tries again.
+
+        Call it before ``peers.start``: the events come while that waits.
+        """
         self._bus.on_connect(self._connected)
         self._peers.on_change(lambda *_: self._changed.set())
         try:
@@ -169,7 +174,7 @@ class OccupancyPublisher:
             self._follows = True
 
     async def _follow_leader(self) -> None:
-        """Begin or end to make events, by who leads; without a connection, or before ranks are known, change nothing.
+        """Begin or stop making events, by who leads; without a connection, or before ranks are known, change nothing.
 
         Raises BusError.
         """
@@ -186,14 +191,14 @@ class OccupancyPublisher:
             await self._bus.unsubscribe(self._results())
 
     def _begin(self) -> None:
-        """Begin to make events, from the objects in the last event of each camera."""
+        """Begin making events, from the objects in the last event of each camera."""
         log.info("occupancy events begin", **self._names, cameras=len(self._latest))
         self._tracker = OccupancyTracker(self._rules)
         for event in self._latest.values():
             self._adopt(self._tracker, event)
 
     def _end(self) -> None:
-        """End to make events; those that wait are obsolete, since the leader makes them."""
+        """Stop making events, and drop the waiting ones: the new leader makes them."""
         log.info("occupancy events end", **self._names, leader=self._peers.leader())
         self._ignored += self._tracker.ignored if self._tracker else 0
         self._tracker = self._publish_error = None
@@ -345,10 +350,10 @@ class OccupancyPublisher:
             await self._has_waiting.wait()
 
     async def _publish(self, event: OccupancyEvent) -> None:
-        """Publish an event, or drop it if the broker refuses it or it is too large. Raises DisconnectedError.
+        """Publish an event, or drop it if the broker refuses it or it is too large.
 
-        After an interruption another worker may have led, or lead: then what waits here is obsolete, and must not take
-        the place of that worker's last event.
+        Raises DisconnectedError, so that the event waits: without a connection, and while another worker may have led,
+        or leads. In the second case the event may be obsolete, and must not replace that worker's last event.
         """
         if self._is_unconfirmed(event.camera) or self._peers.leader() not in {None, self._peers.worker}:
             raise DisconnectedError("another worker may have published events")

@@ -41,7 +41,7 @@ MAX_LABEL, MAX_BOX_LABEL, MAX_BOXES = 1024, 64, 32
 _AnsweredSample = tuple[Frame, Prediction | None, Result]
 #: pixels of the longer side of a preview, and bytes of its file
 MAX_SIDE, MAX_BYTES = 640, 48 * 1024
-#: bytes of a decoded frame from which a preview is made
+#: most bytes of a decoded frame of which a preview is made
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 #: how a JPEG is decoded for a preview
 PREVIEW_DECODING = Decoding(Fit(longest=MAX_SIDE))
@@ -67,12 +67,17 @@ class PreviewPublisher:
         self._decoder = decoder
         self._settings = settings
         self._address = topics.HARD_SAMPLE.at(ns=settings.namespace, service=settings.service)
+        #: the sample whose preview is made, or is to be made; None: there is none
         self._next: _AnsweredSample | None = None
         self._offered = asyncio.Event()
+        #: loop time from which the next sample gets a preview
         self._due = 0.0
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Queue an answered hard sample for a preview, if the next one is due. ``edge``: this worker's prediction."""
+        """Queue an answered hard sample for a preview, if the next preview is due; otherwise the sample gets none.
+
+        ``edge``: the prediction of this worker's model; None: it gave none. ``result``: the final answer.
+        """
         if self._next is None and self._bus.connected and asyncio.get_running_loop().time() >= self._due:
             self._next = (frame, edge, result)
             self._offered.set()
@@ -140,7 +145,7 @@ def shown_text(prediction: Prediction) -> str:
 
 
 def best_boxes(boxes: Sequence[Box], preview: Preview) -> list[Box]:
-    """Return the best boxes, clipped to the frame, with coordinates in fractions (0..1) of its width and height.
+    """Return the MAX_BOXES best boxes, clipped to the frame, with coordinates in fractions of its width and height.
 
     Boxes outside of the frame are left out.
     """

@@ -57,8 +57,8 @@ class BusFactory(Protocol):
         """Return a connection with this client id.
 
         Args:
-            client_id: the client id; it may be replaced by a secret one before the connection is entered.
-            announce: returns the will of the connection; None: it has none.
+            client_id: the connection's name, and its client id unless its ``session_id`` is set before it is entered.
+            announce: returns birth and will of the connection; None: it has neither.
             receive_maximum: most messages in flight to this client; None: the default.
             session_s: seconds for which the broker keeps the session after the connection has ended.
 
@@ -99,7 +99,7 @@ class RoleJob:
 
     Attributes:
         run: runs the job until the worker must stop, and drains; calls its second argument when it receives samples.
-        announce: returns birth and will of the worker's connection; None: it has none.
+        announce: returns birth and will of the worker's connection; None: it has neither.
         compose: makes the worker's model from the opened model, in the model's thread; None: the opened one is it.
         opener: opens the worker's models; None: a ``ModelOpener`` with ``compose``.
         owner_kind: the kind of its service, for reports to the local controller.
@@ -122,7 +122,7 @@ def source_of(
     camera: str = "",
     suspects: PoisonJournal | None = None,
 ) -> FrameSource:
-    """Return the source of a worker's frames. Raises InvalidFieldError if the spec names none.
+    """Return the source of a worker's frames. Raises InvalidFieldError if the spec names none, or an unusable one.
 
     Its troubles are added to the worker's reports, its counters to the ledger, and its connection to the metrics.
 
@@ -179,9 +179,9 @@ def origin(settings: WorkerSettings) -> Origin:
 
 
 def region_rule(settings: WorkerSettings, calibration: Path | None) -> RegionRule | None:
-    """Return how regions of hard frames are uploaded: as the calibration's file says, else by the defaults.
+    """Return how regions of hard frames are uploaded; None if the service uploads whole frames.
 
-    None: the service uploads whole frames.
+    ``calibration``: the file with the rule; without a file, or a rule in it, the defaults apply.
     """
     if settings.upload == "frame":
         return None
@@ -227,7 +227,8 @@ async def serve_requests(context: WorkerContext, worker: RequestWorker, ready: C
 async def drain(grace_s: float, source_task: asyncio.Task[None], answer: Callable[[float], Awaitable[bool]]) -> None:
     """Wait for the end of a source that must stop, then answer all accepted samples, within ``grace_s`` seconds.
 
-    ``answer``: answers them within the seconds that it gets, and returns whether it has answered all.
+    The source has a third of this time. ``answer``: answers the samples within the seconds that are its argument, and
+    returns whether it has answered all; samples without an answer are logged.
     """
     clock = asyncio.get_running_loop()
     deadline = clock.time() + grace_s

@@ -54,7 +54,8 @@ CONNECT_S = 5.0
 FINISH_S = 1.5
 #: seconds to answer the frames of a session that is no longer needed; after that it is tried again
 END_SESSION_S = 30.0
-#: seconds until a session that another worker took is taken again, if this worker is still the heir
+#: least and most seconds (a random number) until a session that another worker took is taken again, if this worker is
+#: still the heir
 RETRY_S = (4.0, 8.0)
 #: seconds in which the broker sends queued frames before the session is ended
 ARRIVAL_S = 0.5
@@ -80,8 +81,8 @@ class _Orphan:
         due: when to take it over, in loop time.
         is_served: this worker has taken it over.
         own: it is of an earlier process of this worker, which ends it whichever worker is the heir.
-        release: is set when another worker takes it over.
-        end: is set when no worker needs it any more.
+        release: is set when this worker must leave it to another one.
+        end: is set when no worker needs it any more; then its frames are answered, and the session is ended.
 
     """
 
@@ -125,6 +126,7 @@ class FailoverSource:
         self._group = group
         self._cameras = cameras
         source = context.settings.source
+        # of each camera a queue of frames, and the one that is offered to the intake
         waiting = 0 if source.max_age_ms is None else (QUEUE + 1) * len(source.cameras)
         self._receive_maximum = receive_maximum + waiting
         self._durable = durable
@@ -173,7 +175,7 @@ class FailoverSource:
         await wait_unless_stopped(context.stop, self._source.ready())
 
     async def leave(self, grace_s: float, answer: Callable[[float], Awaitable[bool]]) -> None:
-        """Wait for the source's end, answer pending frames by ``answer`` within ``grace_s``, and leave the peers."""
+        """Wait for the source's end, answer pending frames, and leave the peers. Arguments are those of ``drain``."""
         await drain(grace_s, self._source_task, answer)
         orderly = self._source_task.done() and not self._source.unfinished
         if orderly:
@@ -239,7 +241,7 @@ class OwnSession:
         self._context = context
         self._peers = peers
         self._lost_at = float("-inf")
-        #: connections of the worker's other bus when the session was last there
+        #: number of connections of the worker's other bus at the last check
         self._connects = 0
 
     async def check(self, bus: Bus) -> None:
@@ -306,10 +308,13 @@ class SessionFailover:
         self._key = key
         self._earlier = earlier
         self._ended = ended
+        #: begins the name of each session for frames in the namespace
         self._prefix = f"intake.{peers.namespace}."
         self._orphans: dict[str, _Orphan] = {}
+        #: the last state of each other worker that is online, without states of leaving workers
         self._last_states: dict[str, Peer] = {}
         self._changed = asyncio.Event()
+        #: frames of sessions that this worker has left again, and the handlers of those that it has taken over now
         self._earlier_frames = 0
         self._handlers: dict[str, FrameHandler] = {}
 
@@ -362,7 +367,11 @@ class SessionFailover:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _add_orphan(self, name: str) -> None:
-        """Record a session without an owner, unless it has one, or its name is not valid: names come from the bus."""
+        """Record that a session has no owner; names come from the bus.
+
+        Nothing is recorded if its owner is online, its name is not valid, this worker has no key for it, or there are
+        MAX_ORPHANS already.
+        """
         is_known = name in self._orphans or name in self._owned_sessions() or (is_keyed(name) and not self._key)
         if is_known or not name.startswith(self._prefix) or len(self._orphans) >= MAX_ORPHANS:
             return
@@ -398,7 +407,10 @@ class SessionFailover:
         return [name for name in self._sessions_to_take() if self._orphans[name].due <= now]
 
     def _sessions_to_take(self) -> list[str]:
-        """Return the names of the sessions that this worker has to take over, now or later."""
+        """Return the names of the sessions that this worker has to take over, now or later.
+
+        It takes those of its own earlier processes unless another worker serves them, and others only as the heir.
+        """
         is_heir = self._is_heir()
         peer_sessions = {name for peer in self._last_states.values() for name in peer.holds}
         return [
@@ -424,7 +436,7 @@ class SessionFailover:
     # --- one session ----------------------------------------------------------------------------------------------
 
     async def _take_over(self, name: str, orphan: _Orphan) -> None:
-        """Answer the frames of a session until another worker takes it over, or the session has ended."""
+        """Answer the frames of a session until ``orphan`` is released, or the session has ended."""
         self._peers.touch()
         handler = self._handlers[name] = FrameHandler(self._intake, later=True, suspects=self._suspects)
         bus = self._connect(name, receive_maximum=self._receive_maximum, session_s=self._session_s)
@@ -488,7 +500,10 @@ def intake_id(settings: WorkerSettings) -> str:
 
 
 def _has_replacement(name: str, owned: set[str]) -> bool:
-    """Whether a session among ``owned`` has the cameras of this session, or is another session of its worker."""
+    """Whether a session among ``owned`` has the cameras of this session, or is another session of its worker.
+
+    The last part of a session's name is a digest of its cameras (``session_name``).
+    """
     worker, _, cameras = name.rpartition(".")
     owners = [session.rpartition(".") for session in owned if session and session != name]
     return any(worker == owner or cameras == owned_cameras for owner, _, owned_cameras in owners)

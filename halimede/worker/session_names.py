@@ -77,7 +77,10 @@ class SessionJournal:
         return self._sessions
 
     def open(self, *, first: str = "") -> None:
-        """Read the file. If there is none, ``first`` is recorded: the name that an earlier version would have used."""
+        """Read the file. ``first``: the only session if there is no readable file; empty: there is none then.
+
+        It is the name of the session, and its client id, that an earlier version would have used.
+        """
         self._sessions = {first: first} if first else {}
         if self._path and self._path.exists():
             try:

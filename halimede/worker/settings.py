@@ -45,7 +45,7 @@ from halimede.system.cpu import cores
 
 T = TypeVar("T")
 
-#: where a worker of joint inference runs
+#: the side of a worker: edge, or cloud, which a tier is as well
 Role = Literal["edge", "cloud"]
 #: when mining judges a sample: by the edge's answer, or by the sample before any inference
 MiningMode = Literal["inference-then-mining", "mining-then-inference"]
@@ -58,9 +58,9 @@ BROKER = "127.0.0.1:1883"
 HOME = "~/.local/state/halimede"
 #: address of health and metrics: any free port on loopback; the worker's reports contain it
 DEFAULT_HTTP = "127.0.0.1:0"
-#: bytes of a service's uid
+#: most bytes of a service's uid
 MAX_UID = 64
-#: threads of a call, and parallel calls
+#: most threads of a call of the model, and most parallel calls
 MOST_THREADS = 256
 
 
@@ -78,8 +78,8 @@ class WorkerSettings:
     """The settings of one worker.
 
     The fields from ``hem_name`` to ``upload``, and ``next_tier``, apply to a worker that requests a next tier: an edge
-    worker or a tier. The fields from ``keep`` to ``deadline_s``, ``data_prefix``, ``loop_source`` and ``hard_samples``
-    apply to edge workers.
+    worker or a tier. ``committee``, the fields from ``keep`` to ``deadline_s``, ``data_prefix``, ``loop_source`` and
+    ``hard_samples`` apply to edge workers.
 
     Attributes:
         role: ``edge`` or ``cloud``; a tier is ``cloud``.
@@ -91,9 +91,9 @@ class WorkerSettings:
         model_path: file or folder of the model; empty: it has none.
         model: the model's spec.
         estimator: a user's own estimator as ``module:class``; empty: none.
-        broker: host:port of the broker.
+        broker: the broker, as host:port or as a URL with mqtt:// or mqtts://.
         state: the worker's own folder, which survives restarts.
-        period_s: seconds between two reports to the local controller.
+        period_s: seconds between two checks for a changed report; each third one sends an unchanged report as well.
         grace_s: seconds to answer accepted samples at the end.
         model_timeout_s: seconds after which one call of the model counts as stuck, and the worker ends.
         hem_name: the mining algorithm, which decides which samples are hard.
@@ -108,8 +108,8 @@ class WorkerSettings:
         upload_encoding: encoding of uploaded samples.
         upload_max_bytes: most bytes of an uploaded sample; None: no limit.
         upload: what is uploaded of a hard frame: all of it, or regions.
-        batch: samples in one model call, of a worker that answers requests.
-        delay_s: seconds that a request may wait for others.
+        batch: most samples in one model call, of a worker that answers requests.
+        delay_s: most seconds that a request waits for others in its batch.
         sessions: parallel calls of the model.
         threads: threads of each call.
         tier: the worker's tier; empty in a service without tiers.
@@ -125,7 +125,7 @@ class WorkerSettings:
         http: host:port of its health and metrics, or ``off``.
         hard_samples: previews of hard samples are published.
         model_file: the desired-state file of a local controller; None: there is none.
-        session_key: the secret part of the client ids of its sessions for frames; empty: it has none.
+        session_key: the secret from which the client ids of its sessions for frames are computed; empty: it has none.
 
     """
 
@@ -181,7 +181,7 @@ class WorkerSettings:
     def client_id(self, connection: str = "worker") -> str:
         """Return the client id of one of its connections, which is unique because the worker's name is.
 
-        Raises InvalidFieldError if it is too long.
+        ``connection``: which one: ``worker``, or ``intake`` for frames. Raises InvalidFieldError if it is too long.
         """
         return check_name("WORKER_NAME", f"{connection}.{self.namespace}.{self.worker}")
 
@@ -244,7 +244,7 @@ def read(
 
 
 def _occupancy(environ: Mapping[str, str], cameras: Sequence[str]) -> Occupancy | None:
-    """Read the rules of occupancy events of a worker with these cameras. Raises InvalidFieldError."""
+    """Return the rules of occupancy events, checked for these cameras; None: no events. Raises InvalidFieldError."""
     rules = read_json(environ, "OCCUPANCY", Occupancy) if environ.get("OCCUPANCY") else None
     check_occupancy("OCCUPANCY", rules, cameras)
     return rules
@@ -283,7 +283,10 @@ def _task(model: ModelSpec) -> str:
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
-    """Return the fields of a worker that answers requests. The default is one call at a time for each core."""
+    """Return the fields of a worker that answers requests. Raises InvalidFieldError.
+
+    By default as many calls run in parallel as the cores allow, with ``threads`` threads for each call.
+    """
     sessions = min(MOST_THREADS, max(1, cores() // threads))
     return {
         "batch": int(number(environ, "MAX_BATCH_SIZE", BATCH, least=1, most=MOST_BATCH)),

@@ -68,7 +68,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
 
     Attributes:
         counts: returns the worker's counts; None until there are any.
-        model: returns the state of the worker's model; None: the worker cannot change its model.
+        model: returns the state of the worker's model; None: the worker does not report it.
         training: returns the progress of the worker's training; None: it does not train.
         http: address of the worker's health and metrics; empty if it is off.
         url: address at which it serves the inference protocol; empty if it does not.
@@ -111,7 +111,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         )
 
     def set(self, status: Status, reason: str = "", message: str = "") -> None:
-        """Set the status, with a reason for conditions and a message for users, and report it at once."""
+        """Set the status, with a reason for conditions and a message for users, and have ``run`` report it at once."""
         text = shorten_middle(message, MAX_MESSAGE)
         self._info = msgspec.structs.replace(self._info, status=status, reason=reason[:MAX_REASON], message=text)
         self.touch()

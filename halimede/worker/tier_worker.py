@@ -36,9 +36,10 @@ EDGE_FIELD = "spec.edgeWorker"
 def run_tier(estimator: object | None = None) -> None:
     """Run the worker of a tier between edge and cloud until SIGTERM or SIGINT.
 
-    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
-    file is ONNX. All other settings come from the environment (docs/reference/environment.md). After a user's mistake
-    it prints one line and exits with code 2.
+    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``. Without one, the
+    environment names the estimator or the model file (ONNX unless MODEL_SPEC has another format). All other settings
+    come from the environment (docs/reference/environment.md). After a user's mistake it prints one line and exits with
+    code 2.
     """
     leave(main("tier", estimator, prepare=_prepare))
 

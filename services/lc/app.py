@@ -77,11 +77,11 @@ class Config:
     Attributes:
         node: the node's name, unique on the broker.
         home: halimede's folder; the node's files are below it.
-        broker: the broker's URL for the node's workers.
+        broker: the broker for the node's workers, as host:port or as a URL.
         labels: the node's labels.
         credentials: the node's folder of credentials; None: the broker requires none, or they are in its URL.
         http: host:port of health and metrics; ``off``: none.
-        pods: whether its workers are pods, which Kubernetes runs; the LC then only receives their reports.
+        pods: whether its workers are pods, which Kubernetes runs; the LC then starts none, and receives their reports.
         host_root: with ``pods``, the folder at which the node's folders with Datasets are mounted into the LC's pod.
         cache_bytes: the limit of the model cache.
         fetch_policy: addresses that models and workers' own cameras may have, besides public ones.

@@ -47,7 +47,7 @@ class CodeFiles:
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
         self.missing: set[str] = set()
-        #: size and time of each required file, as text; empty: it cannot be read
+        #: size, modification time and inode of each required file, as text; empty: it cannot be read
         self._fingerprints: dict[str, str] = {}
         self._recheck = asyncio.Event()
 
@@ -138,7 +138,7 @@ def open_without_waiting(file: str, flags: int) -> int:
 
 
 def _fingerprint(file: str) -> str:
-    """Return size and time of a file as text; empty if it cannot be read, or is no script. Blocks."""
+    """Return size, modification time and inode of a file as text; empty: it cannot be read, or is no script. Blocks."""
     try:
         facts = Path(file).stat()
     except OSError:

@@ -148,7 +148,10 @@ class _Copy:
         return data / listing.files[0].name if listing.single else data
 
     async def _fetch_listing(self) -> Listing:
-        """Return the list of files: that of the present copy if it is the same, else from another node."""
+        """Return the list of files with the required digest: one that is here already, else one from another node.
+
+        A list from an attempt that was interrupted counts as well. Raises FetchError, DatasetError.
+        """
         incoming = self._folder / f".{self._required.sha256[:16]}.listing"
         for path in (self._listing_file, incoming):
             self._raw = await in_thread(_content, path)
@@ -170,6 +173,7 @@ class _Copy:
         missing: dict[str, list[ListedFile]] = {}
         for file in listing.files:
             path = self._new / file.name
+            # a complete copy has the states of its files in its index; in an incomplete one a file counts by its size
             if file.name in unchanged if is_current else _has(path, file.size):
                 self._shared.add(self._required.key, file.digest, path)
                 continue
@@ -184,7 +188,7 @@ class _Copy:
         return missing
 
     def _count(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
-        """Count what is here, and raise FetchError if the missing files do not fit onto the disk."""
+        """Count what is here, and report that; raise FetchError instead if the disk has no space for missing files."""
         missing_files = [file for files in missing.values() for file in files]
         self._files = len(listing.files) - len(missing_files)
         self._bytes = listing.size - sum(file.size for file in missing_files)
@@ -244,7 +248,7 @@ class _Copy:
         link.unlink(missing_ok=True)
         link.symlink_to(self._new.name)
         link.replace(self._folder / DATA)
-        # last of all: without them, the next process does this again
+        # the list and the index last of all: without these two files, the next process does this again
         files = {file.name: (at, file.digest) for file in listing.files if (at := state_of(self._new / file.name))}
         index = FileIndex(listing=self._required.sha256, folder=str(self._new), files=files)
         write_atomic(self._listing_file, self._raw)

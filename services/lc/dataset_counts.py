@@ -118,7 +118,7 @@ class Datasets:
                 self._running[key] = self._tasks.create_task(self._supervise(required), name=f"dataset {key}")
 
     async def _supervise(self, required: RequiredFile) -> None:
-        """Watch a Dataset, until cancelled."""
+        """Watch a Dataset, until cancelled; one with an invalid URL has failed, and is not watched."""
         try:
             path = None if required.source else local_path(required.url)
         except FetchError as error:
@@ -169,7 +169,7 @@ class Datasets:
     def _report_copy(self, required: RequiredFile, files: int, size: int, listing: Listing) -> None:
         """Set the progress of a copy, in coarse steps: each is a write of the status.
 
-        ``files`` and ``size``: number of files that are here, and their bytes.
+        ``files`` and ``size``: number of files that are here, and their bytes. ``listing``: the list of all files.
         """
         share = 100 * size // max(1, listing.size) // COPY_STEP * COPY_STEP
         text = f"{share} % of {len(listing.files):,} files, {listing.size / 1e6:,.1f} MB, from node {required.source}"
@@ -232,7 +232,7 @@ class Datasets:
         self._set(replace(preparation, reason=reason, message=message))
 
     def _ready(self, required: RequiredFile, counted: Counted, path: Path) -> None:
-        """Set that a Dataset is counted."""
+        """Set that a Dataset is counted; facts that a new count has not changed keep the time of the earlier count."""
         facts, before = counted.facts, self.facts.get(required.key)
         if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
             facts = before

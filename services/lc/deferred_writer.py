@@ -44,7 +44,7 @@ class DeferredWriter:
         #: statements that are not on disk yet, with their values
         self.deferred: list[tuple[str, tuple[Any, ...]]] = []
         self._repair = repair
-        self._removal: Callable[[], str] = str
+        self._removal: Callable[[], str] = str  # before ``open``: returns an empty text
 
     def open(self, db: sqlite3.Connection, removal: Callable[[], str]) -> None:
         """Use the store's connection. ``removal``: returns how the store's files were removed; empty: they exist."""
@@ -54,7 +54,8 @@ class DeferredWriter:
     def transaction(self) -> Iterator[Statements]:
         """Collect the statements of the block, and write or defer them when it ends without an error.
 
-        Raises sqlite3.Error if they can be neither written nor deferred, because too many are.
+        A damaged or removed store is replaced first (``repair``). Raises sqlite3.Error if they cannot be written for
+        another reason than a full disk, or if too many are deferred.
         """
         statements = Statements()
         yield statements

@@ -7,7 +7,7 @@ inserts and deletes, and then with ``synced``. So the node does not depend on me
 is due on every connection of the node or of GM, when GM has a new epoch (number of its life), and every few minutes;
 sooner while GM has not answered. Messages with an epoch below the highest one come from an old GM and are ignored.
 
-A body must agree with its topic, but its spec is not validated here: an unreadable body is stored and reported, so that
+A body must agree with its topic, but its spec is not validated here: an unreadable spec is stored and reported, so that
 GM and its author learn of it.
 """
 
@@ -110,7 +110,7 @@ def on_delete(current: ResourceVersion | None, uid: str) -> DeleteDecision:
 class GmChannel:
     """The node's end of the channel: ``start`` subscribes, ``run`` sends syncs, ``watch_store`` checks the store.
 
-    ``labels``: the node's. ``workers``: the node's workers, of whose services a sync tells. ``changed`` is called after
+    ``labels``: the node's. ``workers``: the node's workers, whose services a sync names. ``changed`` is called after
     each change of the stored resources; ``repeated`` with the key of a resource that GM has sent again: a user may have
     applied it because its files have changed.
     """
@@ -140,11 +140,12 @@ class GmChannel:
         self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._sync_due.set)
         #: timer of the next sync while a referenced resource is missing
         self._resync_timer: asyncio.TimerHandle | None = None
+        #: whether GM has not answered the last sync
         self._unanswered = False
         #: whether a resource was dropped since the last sync: GM's answer may be outdated
         self._dropped = False
+        #: number of the last sync, by which GM orders syncs; number of syncs that the broker accepted
         self._number = 0
-        #: number of syncs sent
         self.syncs = 0
         #: whether GM has answered a sync on this connection
         self.synced = False
@@ -184,6 +185,7 @@ class GmChannel:
         unanswered = 1
         while True:
             patience = exponential(unanswered, UNANSWERED_S, PERIOD_S)
+            # GM has not answered, no sync became due within the patience, and GM has not answered meanwhile
             retry = self._unanswered and not await _is_set_within(self._sync_due, patience) and self._unanswered
             if not retry:
                 await _is_set_within(self._sync_due, PERIOD_S)
@@ -306,7 +308,7 @@ class GmChannel:
             self._sync_due.set()
 
     def _current_stamp(self, delivery: Delivery[Any]) -> SequenceNumber | None:
-        """Return the sequence number of a message; None: it is from an outdated GM, and ignored.
+        """Return the sequence number of a message, and store GM's epoch; None: it is from an outdated GM, and ignored.
 
         Raises InvalidFieldError without an epoch, or with one that fits no clock.
         """
@@ -357,7 +359,7 @@ class GmChannel:
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, at most so long; return whether it is set."""
+    """Wait for an event, at most ``seconds``; return whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()

@@ -25,7 +25,7 @@ from services.lc.credentials import NodeCredentials
 
 #: halimede's folder, by default
 HOME = "~/.local/state/halimede"
-#: exit code after a mistake of the caller
+#: exit code after an error, such as a mistake of the caller
 MISTAKE = 2
 #: seconds: the broker reports a hanging LC after 1.5 times this, so that `halimede status` names it within 15 s
 KEEPALIVE_S = 7

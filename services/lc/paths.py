@@ -25,7 +25,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """The paths of the files of one node below halimede's home. A bad node name raises InvalidFieldError."""
+    """The paths of the files of one node below halimede's home. Each raises InvalidFieldError for a bad node name."""
 
     home: Path
     node: str

@@ -92,7 +92,7 @@ class NodeStatusReporter:
         #: number of the present connection, and of the last report: by both GM orders reports
         self.epoch = 0
         self._number = 0
-        #: number of reports that the broker accepted, and of reports that it refused
+        #: number of reports that the broker accepted, and of reports that it refused or that were too large
         self.accepted = self.refused = 0
 
     @property
@@ -257,7 +257,10 @@ def compose(
 def status_of(
     state: ResourceState, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
 ) -> NodeStatus:
-    """Return a report with the worst phase of ``views`` (at least one) and its reason; ``counts``: of all workers."""
+    """Return a report with the worst phase of ``views`` (at least one), its reason and message.
+
+    ``workers``: the reports of the workers. ``counts``: the sum of their counts; None: unknown.
+    """
     worst = min(views, key=lambda view: (WORST_FIRST.index(view.phase), not view.reason))
     return NodeStatus(
         phase=worst.phase,
@@ -306,7 +309,7 @@ def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskIn
 def _counts(state: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
     """Return the sum of the counts of the workers that should run; None: unknown.
 
-    They are unknown, which is not zero, while an edge worker has not reported since its start or adoption.
+    They are unknown, which is not zero, while an edge worker has not reported any counts to this LC.
     """
     by_role = {
         role: [

@@ -286,7 +286,7 @@ class NodeStore:
     def put(self, new: NodeResource, stamp: SequenceNumber = UNKNOWN) -> None:
         """Store a resource in place of an earlier one of its name; an earlier uid gets a tombstone.
 
-        ``stamp``: the sequence number of GM's message.
+        Its report need not be cleared any more. ``stamp``: the sequence number of GM's message.
         """
         old = self._resources.get(new.key)
         with self._writer.transaction() as statements:
@@ -305,7 +305,10 @@ class NodeStore:
         self._uncleared.discard(new.key)
 
     def put_tombstone(self, version: ResourceVersion, key: Key, stamp: SequenceNumber = UNKNOWN) -> None:
-        """Store that GM has deleted a uid up to a generation; ``stamp``: the sequence number of GM's message."""
+        """Store that GM has deleted a uid up to a generation.
+
+        ``key``: the resource that GM's message names. ``stamp``: the sequence number of the message.
+        """
         with self._writer.transaction() as statements:
             self.message_order.record(statements, key, stamp)
             self._put_tombstone(statements, version)

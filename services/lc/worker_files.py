@@ -69,7 +69,7 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
     async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
         """Return a part of a worker's log, or the error."""
         request = delivery.body
-        max_text = (self._bus.max_packet - 4096) // WORST_GROWTH
+        max_text = (self._bus.max_packet - 4096) // WORST_GROWTH  # 4096 bytes for all but the text
         try:
             path = self._folders.log(Worker(request.namespace, request.worker))
             return read_part(path, request.offset, min(request.limit, MAX_PART, max_text))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from halimede import __version__
 
-#: the help about environment variables
+#: the end of the help: environment variables, examples and exit codes
 ENVIRONMENT = """\
 environment (the local controller sets it; the whole table is in docs/reference/environment.md):
   NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    its names
@@ -113,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the worker of a role until it is stopped. Ends the process with the exit codes of its help.
+    """Run the worker of a role until it is stopped. After a mistake it exits with the code that its help names.
 
     ``arguments``: of the command line; None: those of this process.
     """

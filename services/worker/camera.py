@@ -20,7 +20,7 @@ from halimede.system.runtime import stop_on_signal
 #: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
 
-#: the help about sources and environment variables
+#: the end of the help: examples, sources, environment variables and exit codes
 ENVIRONMENT = """\
 Examples:
   halimede camera --camera door=rtsp://10.0.0.7/stream1 --fps 10

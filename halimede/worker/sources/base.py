@@ -36,7 +36,9 @@ class FrameSink(Protocol):
         file: str = "",
         arrived: float = math.inf,
     ) -> None:
-        """Submit a frame; return once it is accepted, or known already. This waits for capacity, without a deadline.
+        """Submit a frame; return once it is accepted, or dropped: it is known already or too old.
+
+        This waits for capacity, without a deadline.
 
         Args:
             payload: a picture's file, or a packed frame.
@@ -45,8 +47,9 @@ class FrameSink(Protocol):
             patient: the source loses nothing by waiting: the frame waits while hard samples wait for the cloud, and is
                 not degraded.
             parent: the trace that came with the frame; None: none came.
-            answered: is called after the frame's result was published. Until then the source may give the frame to
-                another worker, and it does not count as accepted. None: it counts at once.
+            answered: is called after the frame's result was published, or the frame was dropped because of its age.
+                Until then the source may give the frame to another worker, and it does not count as accepted. None: it
+                counts at once.
             file: the name of the picture's file; empty: it has none.
             arrived: loop time from which its age counts; infinity: it is not dropped because of its age.
 
@@ -61,7 +64,7 @@ class SourceContext:
 
     Attributes:
         namespace: that of the service.
-        service: the group whose workers share the frames of a camera.
+        group: name of the group of workers that share the frames of a camera.
         spec: the source's spec.
         connect: makes a new connection to the broker, which the source enters.
         dead_letter: publishes a refused frame, with the reason, to operators.
@@ -77,7 +80,7 @@ class SourceContext:
     """
 
     namespace: str
-    service: str
+    group: str
     spec: FrameSourceSpec
     connect: Callable[[], Bus]
     dead_letter: Callable[[Packet, str], Awaitable[None]]
@@ -142,7 +145,10 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def create(context: SourceContext) -> FrameSource:
-    """Return the source that the spec in a context names. Raises InvalidFieldError if it names none."""
+    """Return the source that the spec in a context names. Raises InvalidFieldError if it names none.
+
+    The source's class may raise InvalidFieldError as well.
+    """
     import_siblings(__name__)
     for name in context.spec.kinds:
         return _sources[name](context)  # type: ignore[call-arg]  # registered classes take a SourceContext

@@ -41,10 +41,11 @@ class CameraSource(FrameSource):
         self._successor = context.successor
         self._suspects = context.suspects
         self._filters = [
-            topics.CAMERA_FRAME.filter(group=context.service, ns=context.namespace, camera=camera)
+            topics.CAMERA_FRAME.filter(group=context.group, ns=context.namespace, camera=camera)
             for camera in context.spec.cameras
         ]
         self._bus: Bus | None = None
+        #: whether all subscriptions were requested: the next connection then has them
         self._listed = False
         self._subscribed = asyncio.Event()
         self._handler: FrameHandler | None = None
@@ -125,7 +126,10 @@ class FrameHandler:
         self._changed = asyncio.Event()
 
     async def __call__(self, delivery: Delivery[bytes]) -> None:
-        """Submit one delivery. Raises DecodeError for an unreadable frame, or one on which workers have crashed."""
+        """Submit one delivery; after ``close`` only wait until cancelled.
+
+        Raises DecodeError for an unreadable frame, or one on which workers have crashed.
+        """
         if self._closed:
             # never acknowledge: the next holder of the session receives it, and the handler ends with its connection
             await asyncio.get_running_loop().create_future()

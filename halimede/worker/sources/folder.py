@@ -1,8 +1,9 @@
 """Pictures of a folder (``FolderSource``), by name, as frames of one camera; pictures that appear later are included.
 
-Files can wait, so a picture is read only when there is capacity for it. The ids of submitted pictures are stored in the
-worker's folder: a restarted worker continues after them. If the source is durable, an id is stored after the answer, so
-that after a kill the next process answers the frames that were in progress.
+Files can wait: pictures are read one at a time, each after the intake has accepted the one before. The ids of submitted
+pictures are stored in the worker's folder, unless the folder is repeated: a restarted worker continues after them. If
+the source is durable, an id is stored after the answer, so that after a kill the next process answers the frames that
+were in progress.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FolderPicture:
 
 
 def scan(folder: Path) -> list[FolderPicture]:
-    """Return the pictures in a folder, by name, without hidden ones. Raises OSError."""
+    """Return the pictures in a folder, by name, without hidden ones, at most MAX_FILES. Raises OSError."""
     pictures = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -82,7 +83,7 @@ class FolderSource(FrameSource):
 
     def __init__(self, context: SourceContext) -> None:
         self._folder = Path(context.data_prefix + context.spec.path)
-        self._life = f"{context.service}/{context.life}"
+        self._life = f"{context.group}/{context.life}"
         self._record = SubmittedIds(context.state / DONE_FILE if context.state and not context.loop else None)
         self._camera = context.camera or camera_of(self._folder)
         self._loop = context.loop
@@ -98,7 +99,10 @@ class FolderSource(FrameSource):
         return self._record.trouble
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Submit pictures until ``stop`` is set. Raises InvalidFieldError if the folder cannot be read at the start."""
+        """Submit pictures until ``stop`` is set.
+
+        Raises InvalidFieldError if the folder cannot be read at the start, OSError if the record of ids cannot be used.
+        """
         previous = await self._scan(strict=True)
         self._recorded_ids = await asyncio.to_thread(self._record.read)
         while not await _has_stopped_within(stop, SCAN_PERIOD_S):
@@ -128,7 +132,10 @@ class FolderSource(FrameSource):
             return []
 
     async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> None:
-        """Submit a picture, unless an earlier process has; publish an unreadable one as a dead letter."""
+        """Submit a picture, unless an earlier process has.
+
+        A file that cannot be read is logged; one that is no valid picture is published as a dead letter, and recorded.
+        """
         id_ = id_of(self._life, picture, self._repetition)
         if id_ in self._recorded_ids:
             return

@@ -72,7 +72,7 @@ class PoisonJournal:
         return self._journal.deaths.get(_name(payload), 0) >= GUILTY_DEATHS
 
     async def begin(self, payload: bytes) -> None:
-        """Begin work on a redelivered frame; a suspect waits, without a deadline, until no other one is in progress.
+        """Begin work on a redelivered frame; a suspect waits, without a deadline, until work on another has ended.
 
         ``payload``: of its message. Raises DecodeError for a guilty frame.
         """
@@ -94,7 +94,7 @@ class PoisonJournal:
         self._trial[name] -= 1
         if self._trial[name] > 0:
             return
-        has_begun = self._trial.pop(name) == 0
+        has_begun = self._trial.pop(name) == 0  # below 0: ``begin`` has refused the frame, or was cancelled
         if has_begun:
             self._journal.deaths.pop(name, None)
             if self._suspect == name:

@@ -82,7 +82,10 @@ class StreamSource(FrameSource):
             await status.leave()
 
     async def _submit(self, picture: CapturedPicture, sequence: int) -> bool:
-        """Submit a picture as a frame; publish an unreadable one as a dead letter. Returns True, for ``Camera``."""
+        """Submit a picture as the frame with a number; publish an unreadable one as a dead letter.
+
+        Returns True, for ``Camera``.
+        """
         assert self._intake is not None  # noqa: S101 - for the type checker
         name, live = self._camera.settings.name, self._camera.settings.address.live
         payload = pack(frame_of(picture, name, sequence, secrets.token_bytes(ID_BYTES)))

@@ -1,1 +1,1 @@
-"""Models on this node: finds which are needed, and downloads, tries, installs and removes their files."""
+"""Models on this node: finds those that services name, and downloads, tries, installs and removes their files."""

@@ -1,4 +1,4 @@
-"""Keeps the node's model cache within its limit (``CacheJanitor``): removes unused files, and never used ones.
+"""Keeps the node's model cache within its limit (``CacheJanitor``): removes only files that nothing uses.
 
 The file of a deleted Model is removed at once. A file that another version has replaced stays, so that a rollback needs
 no download, until its space is needed: then the least recently used file is removed first.

@@ -53,7 +53,10 @@ class Models:
         return tuple(output(item.resource) for item in self.present(placement, service) if item.resource)
 
     def find(self, name: str, service: Key, node: str) -> PreparedModel | Lack:
-        """Return a Model that a worker of a service needs, with its local file, or why it is missing."""
+        """Return a Model that a worker of a service needs, with its local file, or why it is missing.
+
+        ``name``: of the Model. ``node``: the name of this node, for messages.
+        """
         key = Key(model.PLURAL, service.namespace, name)
         item, prepared = self.items.get(key), self.ready.get(key)
         if item is None:
@@ -79,8 +82,8 @@ class Models:
     def data(self, placement: Placement, service: Resource[Any]) -> Path | Lack | None:
         """Return the path of a worker's Dataset, or why the worker must wait for it; None: it has no path.
 
-        It has none if the worker names no Dataset, if the node does not hold the Dataset, or if its url is remote and
-        it is not Ready: a worker does not wait for data elsewhere, so that it starts without a network.
+        It has none if the worker names no Dataset, if the node does not hold the Dataset, or if its url is remote: a
+        worker does not wait for data elsewhere, so that it starts without a network.
         """
         if not placement.dataset:
             return None

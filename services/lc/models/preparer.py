@@ -4,7 +4,7 @@
 task retries soon after temporary failures, and later if a person must act. It never gives up. A model is tried in a
 child process (the trial) before workers get it.
 
-Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag or
+Without a digest in the spec, the task then watches the origin: size, time and inode of a file of the node, the ETag or
 the date of a server. Changed content is installed and tried as the first content was. Until it passes its trial, the
 content before stays, also across a restart: the index of the cache has the digest of the content that a URL had then.
 
@@ -310,7 +310,7 @@ class Preparer:
 
     def _log_reachability(self, required: RequiredFile, installed: InstalledModel) -> None:
         """Log once when an origin cannot be reached, and once when it can be again."""
-        if installed.fresh is (required.key not in self._unreachable):
+        if installed.fresh is (required.key not in self._unreachable):  # it is as it was last time
             return
         if installed.fresh:
             self._unreachable.discard(required.key)

@@ -90,7 +90,7 @@ class NodeKind:
 
     #: roles by which its workers are named
     roles: ClassVar[tuple[Role, ...]] = ()
-    #: whether a service itself names its workers, and a word in their names on nodes
+    #: whether a service itself names its workers, and a word in their names on nodes (empty: none)
     names_workers: ClassVar[bool] = False
     group: ClassVar[str] = ""
 

@@ -20,7 +20,14 @@ from halimede.names import Key
 from services.lc.models.lookup import Models, ParsedResource
 from services.lc.paths import Worker
 from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPlanner
-from services.lc.planning.resource_state import ABSENT, Lack, Preparation, RequiredFile, ResourceState, internal_lack
+from services.lc.planning.resource_state import (
+    ABSENT,
+    Lack,
+    Preparation,
+    RequiredFile,
+    ResourceState,
+    internal_lack,
+)
 from services.lc.published_content import PublishedFile, usable_digest
 from services.lc.supervisor.process import Start
 
@@ -37,8 +44,8 @@ class ObservedWorker:
         service: key of its service.
         uid: of the service.
         spec_hash: digest of the process that it should be.
-        confirmed: whether a plan has started it; if not, it was found at the LC's start.
-        model: the last desired model that it was given; None: none.
+        confirmed: whether a plan of this LC has included it; if not, it was found at the LC's start.
+        model: its model in the last plan, or the last one that an earlier LC assigned; None: none.
         swaps: whether it can replace its model while it runs; None: it has not reported that yet.
 
     """
@@ -62,7 +69,7 @@ class Plan:
         prepare: files of Models and Datasets that should be here.
         states: the state of each held resource, for its report.
         swap: running workers that replace their model without a restart, each as it would be started now.
-        successors: how those of the stopped workers start again that are only replaced.
+        successors: the next starts of those workers in ``stop`` that are stopped only to be replaced.
         copied: resources whose files this node copies from another one.
 
     """
@@ -102,7 +109,7 @@ def plan(
     worker of an unknown resource is stopped. ``is_deleted``: whether GM has deleted a uid: its workers are stopped in
     any case. ``content``: the published content of resources whose files this node copies.
     """
-    ready: dict[Key, Preparation] = {}
+    ready: dict[Key, Preparation] = {}  # filled below: the rules of the kinds name the files, and they need ``models``
     models = Models(items, preparations, ready)
     plannable = {key: pair for key, item in items.items() if (pair := _kind_and_item(item, planner, models, content))}
     prepare = {key: file for key, (kind, item) in plannable.items() if (file := kind.required_file(item))}

@@ -50,7 +50,14 @@ from services.lc.credentials import NodeCredentials
 from services.lc.models.lookup import Models, PreparedModel
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.node_kinds import NodeState
-from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, internal_lack
+from services.lc.planning.resource_state import (
+    Lack,
+    Phase,
+    Preparation,
+    RequiredFile,
+    ResourceState,
+    internal_lack,
+)
 from services.lc.planning.template_process import Host, RefusalError, grace_s_of, to_process
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import CODE_DIGESTS, SERVER, WORKER, ProcessSpec, Role, Start
@@ -193,7 +200,9 @@ class ProcessPlanner:
             return data
         return self._plan_start(resource, placement, worker, _Files(prepared_models, described, data))
 
-    def _plan_start(self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files) -> Start | Lack:
+    def _plan_start(
+        self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files
+    ) -> Start | Lack:
         """Return how a worker starts whose files are here, or why it cannot."""
         try:
             check_name("worker name", worker.name)
@@ -227,7 +236,7 @@ class ProcessPlanner:
         return Start(worker, resource.key, uid, role, spec, model, desired_state, tuple(paths.values()))
 
     def _hard_samples(self, resource: Resource[Any], placement: Placement) -> Path | None:
-        """Return the folder of the hard samples that a trainer trains on; None: it has a Dataset."""
+        """Return the folder of the hard samples that a trainer trains on; None: the worker trains on none."""
         if not placement.keeper:
             return None
         keeper = Worker(resource.metadata.namespace, worker_name(placement.keeper, "edge", self.name))
@@ -295,7 +304,9 @@ class ProcessPlanner:
             text = f"spec.image: {spec.image!r} needs a container engine: set spec.manifest, or use Kubernetes"
             return Lack("Failed", "ImageNotSupported", text)
         if version is None:
-            return Lack("Failed", "ImageNotSupported", "spec.manifest: halimede's server needs a version to serve")
+            return Lack(
+                "Failed", "ImageNotSupported", "spec.manifest: halimede's server needs a version to serve"
+            )
         if not can_run_on_nodes(spec):
             text = (
                 f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: use one of {FORMAT_NAMES}, such as onnx"
@@ -358,7 +369,8 @@ def _with_session_key(start: Start, key: str) -> Start:
 def desired_model(model: Resource[ModelSpec], preparation: Preparation) -> DesiredModel:
     """Return a Model as the desired state of a worker has it; ``preparation``: its file, which is here.
 
-    A model that has passed its trial is not tried again by each worker.
+    A model that has passed its trial is not tried again by each worker. ``versions`` of a Model on a node has only the
+    version in force.
     """
     facts = preparation.facts if isinstance(preparation.facts, ModelFacts) else ModelFacts()
     spec, fields = model.spec, msgspec.to_builtins(model.spec)

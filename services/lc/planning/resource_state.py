@@ -1,4 +1,4 @@
-"""The state of a resource on this node (``ResourceState``), what it lacks (``Lack``), and the files that it needs.
+"""The state of a resource on this node (``ResourceState``), its phases, and the files that it needs.
 
 ``RequiredFile`` is a file that should be here, ``Preparation`` its progress. Plain values, which plans compute.
 """
@@ -26,9 +26,10 @@ Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why a worker that should run does not: a phase, a reason in one word, and a message for users.
+    """A phase on this node, with its reason in one word and a message for users.
 
-    Also the phase of a resource without workers, and in a report also the phase of any worker.
+    It is the phase of a worker that should run and cannot, or of a resource where workers do not decide. In a report it
+    is that of any worker.
     """
 
     phase: Phase

@@ -92,7 +92,8 @@ def to_process(
     """Return the process of a worker's pod template. Raises RefusalError.
 
     ``program``: what halimede's worker runs as, unless the container has a command. ``base``: the variables that the LC
-    gives. ``folder``: of the worker's files. ``at``: path of the worker in the resource, for messages.
+    gives. ``folder``: of the worker's files. ``at``: path of the worker in the resource, for messages; empty: by
+    ``program``.
     """
     field_path = f"{at or f'spec.{program}Worker'}.template"
     try:

@@ -78,7 +78,7 @@ class PodWorkers:
         self._bus = bus
         self._store = store
         self._changed = changed
-        #: by service and uid, that which left the node last at the end
+        #: the pods of each service's uid; of services that have left this node, the last one to leave is last
         self._services: dict[Owner, PodCounts] = {}
         #: pods with reports since the last write, the latest last
         self._unwritten: dict[tuple[Owner, Worker], None] = {}
@@ -112,10 +112,10 @@ class PodWorkers:
         return {"pods": self._watch()}
 
     def carry_out(self, plan: Plan) -> None:
-        """Drop the counts of services whose name has another uid now, and of services that left long ago.
+        """Drop the counts of services whose name has another uid now, or that left before the last MAX_DEPARTED ones.
 
-        Others that have left stay: a pod that moves to another node may return, and its service's counts must never
-        fall. Also make the folders for hard samples, so that they belong to the workers' user: kubelet's would be
+        The counts of these last ones stay: a pod that moves to another node may return, and its service's counts must
+        never fall. Also make the folders for hard samples, so that they belong to the workers' user: kubelet's would be
         root's.
         """
         for folder in (state.hard_samples for state in plan.states.values() if state.hard_samples):

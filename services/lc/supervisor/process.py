@@ -75,7 +75,7 @@ class ProcessSpec:
 
     @property
     def reports(self) -> bool:
-        """Whether it reports while it runs: it is a worker of this package, not a user's script."""
+        """Whether it reports while it runs: it is a worker or model server of this package, not a user's script."""
         return self.argv[1:4] in {WORKER, SERVER}
 
     @property

@@ -51,7 +51,10 @@ class RolloutKeeper:
         self._cache = Cache(folders.models)
 
     def begin(self, entry: WorkerState) -> str:
-        """Load the rollout of a worker that is supervised from now on; return the digest of its desired process."""
+        """Load the rollout of a worker that is supervised from now on; return the digest of its desired process.
+
+        For an adopted worker that has returned to its previous settings, it is the digest of the refused ones.
+        """
         folder = self._folders.worker(entry.worker)
         rollout = load(folder)
         if not entry.adopted:
@@ -106,7 +109,7 @@ class RolloutKeeper:
         return Path(model.path)
 
     def receive(self, entry: WorkerState, info: WorkerInfo) -> None:
-        """Process a worker's report on its model, and assign the desired one if the worker does not have it."""
+        """Record what a worker reports of its model, and assign the desired one if the worker does not have it."""
         now, report, assignment = asyncio.get_running_loop().time(), info.model, entry.assignment
         if report and (assigned := assignment.model):
             answers = is_about(report, assigned) and not report.refused and not report.canary_version

@@ -33,7 +33,7 @@ from services.lc.code_files import open_without_waiting
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import ResourceState, missing_text
-from services.lc.status_reporter import compose
+from services.lc.status_reporter import MAX_MESSAGE, MAX_REASON, compose
 from services.lc.store import NodeStore, ProcessRecord
 from services.lc.supervisor.process import (
     CANNOT_START,
@@ -98,7 +98,10 @@ class Supervisor:
         self.restarts = 0
 
     def adopt(self) -> None:
-        """Take over the workers of an earlier LC that still run. Called before any worker is started."""
+        """Take over the workers of an earlier LC that still run, and drop the records of all others.
+
+        Called before any worker is started.
+        """
         records = self._store.processes()
         for process in self._launcher.find(records):
             record = process.record
@@ -169,7 +172,7 @@ class Supervisor:
             self.swap(start)
 
     def start(self, start: Start) -> None:
-        """Run a worker from now on; an adopted one with the same process continues."""
+        """Run a worker from now on; one that is supervised already continues, if it is to have the same process."""
         entry = self._entries.get(start.worker)
         if entry is None:
             digest = start.spec.digest
@@ -205,7 +208,7 @@ class Supervisor:
             await asyncio.wait(tasks, timeout=longest + 1)
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Process a worker's report; return the key of its service, None: it is no worker of this node."""
+        """Process a worker's report; return the key of its service; None: no such worker of that service runs here."""
         entry = self._entries.get(worker)
         if entry is None or entry.service.name != info.owner_name:
             return None
@@ -242,8 +245,8 @@ class Supervisor:
             role=entry.role,
             phase=phase,
             restarts=entry.restarts,
-            reason=reason[:256],
-            message=message[:4096],
+            reason=reason[:MAX_REASON],
+            message=message[:MAX_MESSAGE],
             http=entry.http if entry.process else "",
             model=model_report(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
@@ -357,7 +360,11 @@ class Supervisor:
             entry.delay = LONGEST_DELAY
 
     def _record_failure(self, entry: WorkerState, reason: str, ending: str, *, needs_person: bool) -> None:
-        """Record a failed start (with a reason) or a failed process, and when the next one starts."""
+        """Record a failed start (with a reason) or a failed process, and when the next one starts.
+
+        ``ending``: how it failed, for users. ``needs_person``: whether a person must act before it can succeed. If new
+        settings are the probable cause, the next process has the previous ones.
+        """
         entry.failures += 1
         entry.delay = exponential(entry.failures, FIRST_DELAY, LONGEST_DELAY)
         entry.needs_person, entry.reason, entry.ending = needs_person, reason, ending
@@ -424,7 +431,7 @@ async def wait_for_end(entry: WorkerState, process: Process) -> int | None:
 
 
 def grace(entry: WorkerState) -> float:
-    """Return the seconds that a worker has to stop."""
+    """Return the seconds that a worker has to stop: a default for an adopted one that is in no plan yet."""
     return entry.start.spec.grace_s if entry.start else 10.0
 
 

@@ -132,6 +132,7 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
         """Record a worker's report on the model that it was assigned; a report on another model changes nothing.
 
         ``spec_hash``: digest of the process. ``proven``: whether the worker has answered with the model long enough.
+        The first model in a process is proven at once, unless it is a canary.
         """
         if not is_about(report, assigned):
             return self

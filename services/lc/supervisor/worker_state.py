@@ -87,8 +87,8 @@ class WorkerState:
         spec_hash: digest of its desired process.
         process_hash: digest of its process, which may have previous settings.
         start: how it starts, by the last plan; None: it was adopted, and is in no plan yet.
-        patience_s: seconds to wait for the first report of a user's script: more if it imports halimede, and so
-            probably reports.
+        patience_s: seconds to wait for the first report of a user's script: more if it names halimede, and so probably
+            reports.
         task: supervises it.
         stop: set when it shall stop for good.
         process: its running process; None: none runs.
@@ -150,7 +150,7 @@ class WorkerState:
 def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
     """Return phase, reason and message of a worker at the event loop's time ``now``.
 
-    A worker that keeps failing is not Running before it is stable.
+    A worker that keeps failing is not Running before it is stable, or reports that it runs.
     """
     info = entry.info
     is_looping = entry.needs_person or entry.failures >= QUICK_FAILURES

@@ -134,7 +134,7 @@ async def test_whoever_asks_for_a_name_that_is_none_is_told_so(
         packet = Packet(to.text, b"", response_topic=topics.LOGS_REPLY.at(client="operator").text)
         names = {"node": "edge0", "client": "operator"}
         request = Delivery(to, names, LogsRequest(namespace=namespace, worker=worker), packet)
-        await Logs(NodePaths(tmp_path, "edge0"), node.bus)._requested(request)
+        await Logs(NodePaths(tmp_path, "edge0"), node.bus)._answer_request(request)
         await eventually(lambda: replies)
         assert "is not accepted" in replies[0].error
 
