@@ -33,7 +33,7 @@ from halimede.stats.totals import add_up
 from halimede.topic import Address
 from services.lc.paths import Worker
 from services.lc.planning.plan import WorkerBackend
-from services.lc.planning.resource_state import Lack, ResourceState
+from services.lc.planning.resource_state import LocalPhase, ResourceState
 from services.lc.store import NodeStore
 from services.lc.supervisor.process import Role
 from services.lc.supervisor.worker_state import WorkerPhase
@@ -52,7 +52,7 @@ CODE_MISSING = "CodeMissing"
 #: phases, the worst first
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
 #: the state of a worker that has not begun yet
-STARTING = Lack("Pending", "Starting", "")
+STARTING = LocalPhase("Pending", "Starting", "")
 #: most characters of a reason and of a message in a report
 MAX_REASON, MAX_MESSAGE = 256, 4096
 
@@ -238,11 +238,11 @@ def compose(
     ``state``: by the last plan. ``reports`` and ``counts``: of those of its workers that have any.
     """
     workers: list[WorkerReport] = []
-    views: list[Lack] = [state.settled] if state.settled else []
+    views: list[LocalPhase] = [state.settled] if state.settled else []
     for worker, role in state.workers.items():
         lack = state.lacks.get(worker)
         reported = reports.get(worker)
-        view = lack or (Lack(reported.phase, reported.reason, reported.message) if reported else STARTING)
+        view = lack or (LocalPhase(reported.phase, reported.reason, reported.message) if reported else STARTING)
         views.append(view)
         report = reported or _pending_report(worker, role, view)
         if (file := state.missing_code.get(worker)) and report.phase == "Running" and not report.reason:
@@ -255,7 +255,7 @@ def compose(
 
 
 def status_of(
-    state: ResourceState, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
+    state: ResourceState, views: Sequence[LocalPhase], workers: Sequence[WorkerReport], counts: TaskInfo | None
 ) -> NodeStatus:
     """Return a report with the worst phase of ``views`` (at least one), its reason and message.
 
@@ -322,7 +322,7 @@ def _counts(state: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo
     return None if len(by_role["edge"]) < edges else add_roles(by_role["edge"], by_role["cloud"])
 
 
-def _pending_report(worker: Worker, role: Role, view: Lack) -> WorkerReport:
+def _pending_report(worker: Worker, role: Role, view: LocalPhase) -> WorkerReport:
     """Return the report of a worker without a process."""
     phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
     reason, message = view.reason[:MAX_REASON], shorten_middle(view.message, MAX_MESSAGE)

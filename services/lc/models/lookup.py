@@ -1,6 +1,6 @@
 """The parsed resources of this node (``ParsedResources``), and its Models as services see them (``Models``).
 
-``Models.find`` returns a Model with its local file, or why it is missing (``Lack``).
+``Models.find`` returns a Model with its local file, or why it is missing (``LocalPhase``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models import FetchError, local_path, redact
 from halimede.names import Key
-from services.lc.planning.resource_state import ABSENT, Lack, Phase, Preparation
+from services.lc.planning.resource_state import ABSENT, LocalPhase, Phase, Preparation
 from services.lc.store import NodeResource
 
 #: a Model, and the progress of its file, which has a path
@@ -52,7 +52,7 @@ class Models:
         """Return the Models that a worker of a service names, as a report has them; only readable ones."""
         return tuple(output(item.resource) for item in self.present(placement, service) if item.resource)
 
-    def find(self, name: str, service: Key, node: str) -> PreparedModel | Lack:
+    def find(self, name: str, service: Key, node: str) -> PreparedModel | LocalPhase:
         """Return a Model that a worker of a service needs, with its local file, or why it is missing.
 
         ``name``: of the Model. ``node``: the name of this node, for messages.
@@ -60,14 +60,14 @@ class Models:
         key = Key(model.PLURAL, service.namespace, name)
         item, prepared = self.items.get(key), self.ready.get(key)
         if item is None:
-            return Lack("Pending", ABSENT, f"Model {key.name} is not yet on node {node}")
+            return LocalPhase("Pending", ABSENT, f"Model {key.name} is not yet on node {node}")
         if item.resource is None:
-            return Lack("Failed", "ModelNotReady", f"Model {key.name}: {item.error}")
+            return LocalPhase("Failed", "ModelNotReady", f"Model {key.name}: {item.error}")
         if prepared is None or prepared.path is None:
             preparation = self.preparations.get(key)
             phase: Phase = "Failed" if preparation and preparation.phase == "Failed" else "Pending"
             progress = preparation.message if preparation and preparation.message else "waiting for its download"
-            return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
+            return LocalPhase(phase, "ModelNotReady", f"Model {key.name}: {progress}")
         return item.resource, prepared
 
     def users(self, key: Key, node: str) -> Iterator[bool]:
@@ -79,7 +79,7 @@ class Models:
                 if placement.pod.node_name in {"", node} and key.name in placement.needs.values():
                     yield may_run_own_code(placement.worker.template)
 
-    def data(self, placement: Placement, service: Resource[Any]) -> Path | Lack | None:
+    def data(self, placement: Placement, service: Resource[Any]) -> Path | LocalPhase | None:
         """Return the path of a worker's Dataset, or why the worker must wait for it; None: it has no path.
 
         It has none if the worker names no Dataset, if the node does not hold the Dataset, or if its url is remote: a
@@ -94,17 +94,17 @@ class Models:
         if item is None or (item.resource and _is_remote(item.resource.spec.url)):
             return None
         why = item.error if item.resource is None else preparation.message if preparation else ""
-        return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
+        return LocalPhase("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
 
-    def described_models(self, placement: Placement, service: Key, node: str) -> dict[str, Resource[Any]] | Lack:
+    def described_models(self, placement: Placement, service: Key, node: str) -> dict[str, Resource[Any]] | LocalPhase:
         """Return the Models of which a worker needs only the spec, by purpose, or why one is missing."""
         models: dict[str, Resource[Any]] = {}
         for purpose, name in placement.described.items():
             item = self.items.get(Key(model.PLURAL, service.namespace, name))
             if item is None:
-                return Lack("Pending", ABSENT, f"Model {name} is not yet on node {node}")
+                return LocalPhase("Pending", ABSENT, f"Model {name} is not yet on node {node}")
             if item.resource is None:
-                return Lack("Failed", "ModelNotReady", f"Model {name}: {item.error}")
+                return LocalPhase("Failed", "ModelNotReady", f"Model {name}: {item.error}")
             models[purpose] = item.resource
         return models
 

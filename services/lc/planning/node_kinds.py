@@ -27,7 +27,7 @@ from halimede.blobs.uris import url
 from halimede.messages.file_facts import TrialReason
 from services.lc.models.lookup import Models, output
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState
+from services.lc.planning.resource_state import LocalPhase, Phase, Preparation, RequiredFile, ResourceState
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import Role, Start
 
@@ -77,7 +77,7 @@ class NodeItem:
     models: Models
     content: str = ""
 
-    def state(self, settled: Lack, **more: Any) -> NodeState:
+    def state(self, settled: LocalPhase, **more: Any) -> NodeState:
         """Return the state of the resource without workers on this node; ``more``: further fields of ResourceState."""
         return ResourceState(self.stored.key, self.stored.uid, self.stored.generation, settled=settled, **more), {}
 
@@ -103,7 +103,7 @@ class NodeKind:
 
     def state(self, item: NodeItem) -> NodeState:
         """Return the resource's state on this node, by default Ready, and its workers that should run."""
-        return item.state(Lack("Ready", "Held", ""))
+        return item.state(LocalPhase("Ready", "Held", ""))
 
 
 #: the rules of each kind, by its plural
@@ -204,12 +204,12 @@ class DatasetOnNode(NodeKind):
         required = self.required_file(item)
         if required is None and self.must_copy(item):
             source = item.resource.spec.node_name
-            return item.state(Lack("Pending", "SourceNotReady", f"waiting for node {source} to report its files"))
+            return item.state(LocalPhase("Pending", "SourceNotReady", f"waiting for node {source} to report its files"))
         if required is None:
-            return item.state(Lack("Ready", "LeftToPods", item.planner.skip_reason(item.resource)))
+            return item.state(LocalPhase("Ready", "LeftToPods", item.planner.skip_reason(item.resource)))
         preparation = item.models.preparations.get(item.stored.key)
         current = preparation if preparation and preparation.required == required else Preparation(required)
-        return item.state(Lack(current.phase, current.reason, current.message), facts=current.facts)
+        return item.state(LocalPhase(current.phase, current.reason, current.message), facts=current.facts)
 
 
 @register(model.PLURAL)
@@ -234,5 +234,5 @@ class ModelOnNode(DatasetOnNode):
             advice = "a service with its own code may still read it" if not users else ""
             text = "; ".join(filter(None, (now.message, advice)))
             phase: Phase = "Ready" if users and all(users) else "Failed"
-            state = replace(state, settled=Lack(phase, now.reason, text))
+            state = replace(state, settled=LocalPhase(phase, now.reason, text))
         return replace(state, models=(output(item.resource),)), workers

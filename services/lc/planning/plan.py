@@ -22,11 +22,11 @@ from services.lc.paths import Worker
 from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPlanner
 from services.lc.planning.resource_state import (
     ABSENT,
-    Lack,
+    LocalPhase,
     Preparation,
     RequiredFile,
     ResourceState,
-    internal_lack,
+    internal_failure,
 )
 from services.lc.published_content import PublishedFile, usable_digest
 from services.lc.supervisor.process import Start
@@ -126,7 +126,7 @@ def plan(
             kind, node_item = plannable[key]
             states[key], service_starts = kind.state(node_item)
         except Exception as error:  # noqa: BLE001  # an unexpected error in one resource must not stop the others
-            states[key] = ResourceState(key, uid, item.stored.generation, settled=internal_lack(key, error))
+            states[key] = ResourceState(key, uid, item.stored.generation, settled=internal_failure(key, error))
             keep |= {worker for worker, observed in running.items() if (observed.service, observed.uid) == (key, uid)}
             continue
         starts.update(service_starts)
@@ -183,10 +183,10 @@ def _kind_and_item(
 
 def _unplannable_state(item: ParsedResource) -> ResourceState:
     """Return the state of a resource that cannot be read, or whose kind this node does not know."""
-    settled = Lack("Failed", item.reason, item.error)
+    settled = LocalPhase("Failed", item.reason, item.error)
     if item.resource is not None:
         text = f"this node cannot run a {item.resource.kind.kind}: update its LC"
-        settled = Lack("Failed", "UnsupportedKind", text)
+        settled = LocalPhase("Failed", "UnsupportedKind", text)
     return ResourceState(item.stored.key, item.stored.uid, item.stored.generation, settled=settled)
 
 

@@ -51,12 +51,12 @@ from services.lc.models.lookup import Models, PreparedModel
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.node_kinds import NodeState
 from services.lc.planning.resource_state import (
-    Lack,
+    LocalPhase,
     Phase,
     Preparation,
     RequiredFile,
     ResourceState,
-    internal_lack,
+    internal_failure,
 )
 from services.lc.planning.template_process import Host, RefusalError, grace_s_of, to_process
 from services.lc.store import NodeResource
@@ -112,7 +112,7 @@ class ProcessPlanner:
     def service(self, stored: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
         """Return the state of a service on this node, and its workers here that can run."""
         starts: dict[Worker, Start] = {}
-        lacks: dict[Worker, Lack] = {}
+        lacks: dict[Worker, LocalPhase] = {}
         workers: dict[Worker, Role] = {}
         parts: dict[Worker, str] = {}
         code: dict[str, str] = {}
@@ -133,12 +133,12 @@ class ProcessPlanner:
             if missing := sorted(used_code.keys() & self.missing_code):
                 missing_code[worker] = missing[0]
             outcome = self._plan_worker(resource, placement, worker, models)
-            if isinstance(outcome, Lack):
+            if isinstance(outcome, LocalPhase):
                 lacks[worker] = outcome
             else:
                 key = stored.session_key if needs_session_key(placement) else ""
                 starts[worker] = _with_session_key(outcome, key) if key else outcome
-        nowhere = Lack("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
+        nowhere = LocalPhase("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
         settled = None if workers else nowhere
         state = ResourceState(
             stored.key,
@@ -170,12 +170,12 @@ class ProcessPlanner:
     def server(self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:
         """Return the state of an InferenceModel on this node, and its server if it can run."""
         if not self._has_server(resource):
-            nowhere = Lack("Pending", "NoPlacement", f"it is not placed on node {self.name}")
+            nowhere = LocalPhase("Pending", "NoPlacement", f"it is not placed on node {self.name}")
             return ResourceState(stored.key, stored.uid, stored.generation, settled=nowhere), {}
         worker = Worker(stored.key.namespace, worker_name(stored.key.name, "serve", self.name))
         facts = preparation.facts if preparation and isinstance(preparation.facts, ModelFacts) else None
         outcome = self._plan_server(stored, resource, preparation, worker)
-        lacks, starts = ({worker: outcome}, {}) if isinstance(outcome, Lack) else ({}, {worker: outcome})
+        lacks, starts = ({worker: outcome}, {}) if isinstance(outcome, LocalPhase) else ({}, {worker: outcome})
         return ResourceState(stored.key, stored.uid, stored.generation, {worker: "serve"}, lacks, facts=facts), starts
 
     def _has_server(self, resource: Resource[InferenceModelSpec]) -> bool:
@@ -184,25 +184,25 @@ class ProcessPlanner:
 
     def _plan_worker(
         self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models
-    ) -> Start | Lack:
+    ) -> Start | LocalPhase:
         """Return how a worker starts, or why it cannot: a Model or Dataset is missing, or its template is refused."""
         prepared_models: dict[str, PreparedModel] = {}
         for name in placement.needs.values():
             model = models.find(name, resource.key, self.name)
-            if isinstance(model, Lack):
+            if isinstance(model, LocalPhase):
                 return model
             prepared_models[name] = model
         described = models.described_models(placement, resource.key, self.name)
-        if isinstance(described, Lack):
+        if isinstance(described, LocalPhase):
             return described
         data = models.data(placement, resource)
-        if isinstance(data, Lack):
+        if isinstance(data, LocalPhase):
             return data
         return self._plan_start(resource, placement, worker, _Files(prepared_models, described, data))
 
     def _plan_start(
         self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files
-    ) -> Start | Lack:
+    ) -> Start | LocalPhase:
         """Return how a worker starts whose files are here, or why it cannot."""
         try:
             check_name("worker name", worker.name)
@@ -218,17 +218,17 @@ class ProcessPlanner:
             data, reference = (hard_samples, files.data) if hard_samples else (files.data, None)
             if placement.needs_data and data is None:
                 text = f"Dataset {placement.dataset}: its url names no file of the node: training needs one"
-                return Lack("Failed", "DatasetNotOnNode", text)
+                return LocalPhase("Failed", "DatasetNotOnNode", text)
             environment = self._environment(resource, placement, mounted, worker, data=data, reference=reference)
             spec = to_process(template, placement.program, environment, folder, self.host, at=placement.at)
             if lack := _not_installed(spec, models.values()):
                 return lack
         except RefusalError as error:
-            return Lack("Failed", error.reason, str(error))
+            return LocalPhase("Failed", error.reason, str(error))
         except InvalidFieldError as error:
-            return Lack("Failed", "NameTooLong", str(error))
+            return LocalPhase("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other workers continue
-            return internal_lack(resource.key, error)
+            return internal_failure(resource.key, error)
         paths = {purpose: prepared.path for purpose, (_, prepared) in models.items() if prepared.path}
         model = paths.pop("model", None)
         desired_state = Desired(models=[desired]) if desired else None
@@ -292,34 +292,34 @@ class ProcessPlanner:
         resource: Resource[InferenceModelSpec],
         preparation: Preparation | None,
         worker: Worker,
-    ) -> Start | Lack:
+    ) -> Start | LocalPhase:
         """Return how the server of an InferenceModel starts, or why it cannot."""
         spec = resource.spec
         try:
             check_name("worker name", worker.name)
         except InvalidFieldError as error:
-            return Lack("Failed", "NameTooLong", str(error))
+            return LocalPhase("Failed", "NameTooLong", str(error))
         version = target(spec)
         if version is None and not OWN_IMAGE.fullmatch(spec.image or ""):
             text = f"spec.image: {spec.image!r} needs a container engine: set spec.manifest, or use Kubernetes"
-            return Lack("Failed", "ImageNotSupported", text)
+            return LocalPhase("Failed", "ImageNotSupported", text)
         if version is None:
-            return Lack(
+            return LocalPhase(
                 "Failed", "ImageNotSupported", "spec.manifest: halimede's server needs a version to serve"
             )
         if not can_run_on_nodes(spec):
             text = (
                 f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: use one of {FORMAT_NAMES}, such as onnx"
             )
-            return Lack("Failed", "FrameworkNotSupported", text)
+            return LocalPhase("Failed", "FrameworkNotSupported", text)
         if not version.is_checksum_valid:
             text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is not SHA-256: write 64 hex digits"
-            return Lack("Failed", "InvalidDigest", text)
+            return LocalPhase("Failed", "InvalidDigest", text)
         if preparation is None or preparation.phase != "Ready" or preparation.path is None:
             pending = preparation or Preparation(RequiredFile(stored.key, stored.uid, stored.generation, version.url))
             phase: Phase = "Failed" if pending.phase == "Failed" else "Pending"
             progress = pending.message or "waiting for its download"
-            return Lack(phase, pending.reason, f"version {version.version!r}: {progress}")
+            return LocalPhase(phase, pending.reason, f"version {version.version!r}: {progress}")
         desired_state = _desired_state(spec, version, preparation)
         folder = self.folders.worker(worker)
         env = {
@@ -387,7 +387,7 @@ def desired_model(model: Resource[ModelSpec], preparation: Preparation) -> Desir
     )
 
 
-def _not_installed(process: ProcessSpec, models: Iterable[PreparedModel]) -> Lack | None:
+def _not_installed(process: ProcessSpec, models: Iterable[PreparedModel]) -> LocalPhase | None:
     """Return why halimede's own worker cannot use its models here: a package is missing; None: it can.
 
     A user's code may use any model.
@@ -396,7 +396,7 @@ def _not_installed(process: ProcessSpec, models: Iterable[PreparedModel]) -> Lac
         return None
     for model, preparation in models:
         if preparation.reason == FetchReason.NOT_INSTALLED:
-            return Lack("Failed", preparation.reason, f"Model {model.metadata.name}: {preparation.message}")
+            return LocalPhase("Failed", preparation.reason, f"Model {model.metadata.name}: {preparation.message}")
     return None
 
 

@@ -25,7 +25,7 @@ Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class LocalPhase:
     """A phase on this node, with its reason in one word and a message for users.
 
     It is the phase of a worker that should run and cannot, or of a resource where workers do not decide. In a report it
@@ -66,9 +66,9 @@ class ResourceState:
     uid: str
     generation: int
     workers: Mapping[Worker, Role] = field(default_factory=dict)
-    lacks: Mapping[Worker, Lack] = field(default_factory=dict)
+    lacks: Mapping[Worker, LocalPhase] = field(default_factory=dict)
     models: tuple[ModelOutput, ...] = ()
-    settled: Lack | None = None
+    settled: LocalPhase | None = None
     facts: ModelFacts | DatasetFacts | None = None
     parts: Mapping[Worker, str] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
@@ -76,10 +76,10 @@ class ResourceState:
     hard_samples: Path | None = None
 
 
-def internal_lack(key: Key, error: Exception) -> Lack:
+def internal_failure(key: Key, error: Exception) -> LocalPhase:
     """Log a bug in the planning of a resource, and return what users read; the error's text may contain a secret."""
     log.error("resource not planned", key=str(key), exc_info=error)
-    return Lack("Failed", "Internal", "this node could not plan it, by an error in LC: see its log")
+    return LocalPhase("Failed", "Internal", "this node could not plan it, by an error in LC: see its log")
 
 
 @dataclass(frozen=True, slots=True)

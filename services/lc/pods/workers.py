@@ -30,7 +30,7 @@ from services.lc.models.lookup import Models
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.node_kinds import NodeState
 from services.lc.planning.plan import ObservedWorker, Plan
-from services.lc.planning.resource_state import Lack, Preparation, RequiredFile, ResourceState
+from services.lc.planning.resource_state import LocalPhase, Preparation, RequiredFile, ResourceState
 from services.lc.pods.store import Owner, PodRecord
 from services.lc.status_reporter import WORST_FIRST, add_roles, status_of
 from services.lc.store import NodeResource, NodeStore
@@ -161,8 +161,8 @@ class PodWorkers:
         service = self._services.get((state.key, state.uid)) or PodCounts()
         reports = [pod.report() for pod in service.live.values()]
         views = [state.settled] if state.settled else []
-        views += [Lack(report.phase, report.reason, report.message) for report in reports]
-        silent = Lack("Pending", "NoWorkerHere", f"none of its pods on node {self._node} has reported yet")
+        views += [LocalPhase(report.phase, report.reason, report.message) for report in reports]
+        silent = LocalPhase("Pending", "NoWorkerHere", f"none of its pods on node {self._node} has reported yet")
         return status_of(state, views or [silent], sorted(reports, key=lambda r: r.name), service.total())
 
     def reports(self) -> list[WorkerReport]:
@@ -440,7 +440,7 @@ class PodPlanner:
         here = named or candidates
         lacks = [lack for p in here if (lack := self._lack(p, stored.key, models))]
         outputs = tuple(output for p in here for output in models.output(p, stored.key))
-        nowhere = Lack("Pending", "NoPlacement", f"its workers are not placed on node {self.name}")
+        nowhere = LocalPhase("Pending", "NoPlacement", f"its workers are not placed on node {self.name}")
         settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if candidates else nowhere)
         edges = (p.worker for p in candidates if p.pod.node_name and isinstance(p.worker, EdgeWorkerSpec))
         keeps_samples = any(worker.keep_hard_samples for worker in edges)
@@ -454,10 +454,10 @@ class PodPlanner:
 
     def server(self, stored: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:  # noqa: ARG002
         """Return that the InferenceModel is Ready here, without a server: pods serve it."""
-        settled = Lack("Ready", "LeftToPods", "pods serve it")
+        settled = LocalPhase("Ready", "LeftToPods", "pods serve it")
         return ResourceState(stored.key, stored.uid, stored.generation, settled=settled), {}
 
-    def _lack(self, placement: Placement, service: Key, models: Models) -> Lack | None:
+    def _lack(self, placement: Placement, service: Key, models: Models) -> LocalPhase | None:
         """Return why a worker of a service lacks a Model that the LC brings; None: it lacks none."""
         skipped = {
             item.stored.key.name
@@ -466,6 +466,6 @@ class PodPlanner:
         }
         for name in placement.models:
             model = models.find(name, service, self.name)
-            if isinstance(model, Lack) and name not in skipped:
+            if isinstance(model, LocalPhase) and name not in skipped:
                 return model
         return None

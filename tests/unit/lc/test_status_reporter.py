@@ -14,7 +14,7 @@ from halimede.messages import Histogram, NodeStatus, Output, TaskInfo, WorkerRep
 from halimede.stats import histogram
 from halimede.stats.totals import add_up
 from services.lc.paths import NodePaths, Worker
-from services.lc.planning.resource_state import Lack, ResourceState
+from services.lc.planning.resource_state import LocalPhase, ResourceState
 from services.lc.status_reporter import DueReports, NodeStatusReporter, compose
 from services.lc.store import NodeStore
 from services.lc.supervisor.supervisor import Supervisor
@@ -71,7 +71,7 @@ def test_a_worker_without_process_is_pending() -> None:
 
 
 def test_an_update_that_failed_shows_while_the_old_worker_runs() -> None:
-    lack = Lack("Failed", "UnsupportedTemplate", "remove it")
+    lack = LocalPhase("Failed", "UnsupportedTemplate", "remove it")
     standing = ResourceState(HELMET, "u1", 4, {EDGE: "edge"}, {EDGE: lack})
     status = compose(standing, {EDGE: RUNNING}, {})
     assert (status.phase, status.reason) == ("Failed", "UnsupportedTemplate")
@@ -99,7 +99,7 @@ def test_counts_that_are_not_known_are_left_out_and_not_zero() -> None:
 
 
 def test_long_messages_are_cut_to_what_a_body_may_hold() -> None:
-    lack = Lack("Failed", "r" * 999, "m" * 9999)
+    lack = LocalPhase("Failed", "r" * 999, "m" * 9999)
     status = compose(ResourceState(HELMET, "u1", 1, {EDGE: "edge"}, {EDGE: lack}), {}, {})
     assert (len(status.reason), len(status.message)) == (256, 4096)
     assert (len(status.workers[0].reason), len(status.workers[0].message)) == (256, 4096)
