@@ -40,7 +40,7 @@ class Pair:
 
 
 def new_authority(days: int = CA_DAYS) -> Pair:
-    """Return a new authority, valid for ``days``. It may sign certificates of users, but not of other authorities."""
+    """Return a new authority, valid for ``days``. It may sign certificates, but not those of other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     # a unique name: while one authority replaces another, both are trusted
     name = _name(f"halimede site {secrets.token_hex(4)}")

@@ -29,10 +29,10 @@ def make_certificates(
 ) -> SiteReport:
     """Make missing files below ``folder``: authority, broker's and users' certificates, access rules.
 
-    Valid certificates are kept. With ``rotate`` all are made anew, or those of the names in ``only`` (users, or
-    ``broker``). The files of users that are no longer in the site are removed, and all passwords: a folder has one kind
-    of credentials. Raises InvalidFieldError for an error in the site, HalimedeError for an error in existing files or
-    while another command runs, OSError.
+    Valid certificates are kept; new ones are valid for ``days``. With ``rotate`` all are made anew, or those of the
+    names in ``only`` (users or brokers, as in ``states``). The files of users that are no longer in the site are
+    removed, and passwords in the folders of users: such a folder has one kind of credentials. Raises InvalidFieldError
+    for an error in the site, HalimedeError for an error in existing files or while another command runs, OSError.
     """
     _check_site(site, days)
     entries = list(_entries(site))
@@ -64,7 +64,8 @@ def make_certificates(
 def rotate_authority(site: Site, folder: Path) -> SiteReport:
     """Make a new authority, which all users trust besides the old one. Certificates of the old one stay.
 
-    Raises HalimedeError for a folder without an authority or while another command runs, OSError.
+    The report has only the new authority, with its expiry. Raises HalimedeError for a folder without an authority or
+    while another command runs, OSError.
     """
     with files.lock(folder):
         bundle = _read_authorities(folder)
@@ -79,7 +80,8 @@ def rotate_authority(site: Site, folder: Path) -> SiteReport:
 def finish_authority(site: Site, folder: Path) -> SiteReport:
     """Let all users trust only the newest authority.
 
-    Raises HalimedeError while a certificate is of an older one or another command runs, OSError.
+    The report has ``ca`` as created if an older one was removed, and the expiry of the newest. Raises HalimedeError
+    while a certificate is of an older one or another command runs, OSError.
     """
     with files.lock(folder):
         bundle = _read_authorities(folder)
@@ -97,7 +99,10 @@ def finish_authority(site: Site, folder: Path) -> SiteReport:
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
-    """Return the state of every certificate of the site, authorities first. Raises HalimedeError, OSError."""
+    """Return the state of every certificate of the site, authorities first, which never have a ``problem``.
+
+    Raises HalimedeError, OSError.
+    """
     now = datetime.now(UTC)
     bundle = _read_authorities(folder)
     rows = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", signer.not_valid_after_utc) for signer in bundle]
@@ -182,7 +187,10 @@ def _signing_authority(folder: Path, bundle: list[ca.Certificate]) -> ca.Pair:
 
 
 def _write_authority(folder: Path, older: list[ca.Certificate], pair: ca.Pair) -> None:
-    """Write the certificate first: a key without it is useless, but without the key the certificate is trusted."""
+    """Write a new authority, trusted besides the ``older`` ones, and its key in place of theirs.
+
+    The certificate is first: a key without it is useless, but without the key the certificate is trusted.
+    """
     files.write(folder / "ca.crt", ca.write_bundle([pair.certificate, *older]), lasting=True)
     files.write(folder / "ca.key", ca.write_key(pair.key), files.SECRET, lasting=True)
 

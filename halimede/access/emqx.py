@@ -43,7 +43,7 @@ USERS_NOTES = {
     True: "The users have passwords: users.csv in this folder has their hashes.",
     False: "The users have certificates: the common name is the user name (`mqtt.peer_cert_as_username = cn`).",
 }
-#: comments at the begin of the settings
+#: comments at the beginning of the settings
 CONF_HEAD = """\
 # Settings of a halimede site for EMQX 5: nobody without credentials, access rules, limits. Made by `halimede certs`: do
 # not edit. Append this file to EMQX's own emqx.conf: later settings take precedence. docs/emqx.md has the steps.
@@ -110,7 +110,7 @@ ACL_TAIL = """\
 
 
 def write_files(site: Site, folder: Path) -> None:
-    """Write settings, access rules, and users with passwords into ``emqx``, below the site's folder ``folder``.
+    """Write settings, access rules, cookie, and users with passwords into ``emqx``, below the site's folder ``folder``.
 
     ``passwords.py`` must have made the passwords before. Raises OSError.
     """

@@ -1,7 +1,7 @@
 """Files and folders of a site's credentials: written atomically, by one command at a time, folders for the owner only.
 
-A site's folder has ``broker``, ``gm``, and below ``nodes``, ``pools``, ``cameras``, ``operators``, ``consumers`` and
-``bridges`` a folder for each user.
+A site's folder has ``broker``, ``emqx``, ``gm``, and below ``nodes``, ``pools``, ``cameras``, ``operators``,
+``consumers`` and ``bridges`` a folder for each user.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that only its owner may read."""
+    """Make a folder, unless it exists, and let only its owner read it."""
     path.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)  # parents outside of the site follow the umask
     if path.stat().st_mode & 0o077:
         path.chmod(OWN_FOLDER)
@@ -61,7 +61,7 @@ def make_folders(folder: Path, below: PurePath) -> Path:
 def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool = False) -> bool:
     """Replace a file atomically by one with this content and mode; return whether that was necessary.
 
-    ``lasting``: wait until the file is on disk, so that it survives a power cut. Others can be made again.
+    ``lasting``: wait until the file is on disk, so that it survives a power cut. Other files can be made again.
     """
     data = content.encode() if isinstance(content, str) else content
     with contextlib.suppress(FileNotFoundError):
@@ -90,7 +90,10 @@ def remove(path: Path, names: tuple[str, ...]) -> bool:
 
 
 def remove_others(site: Site, folder: Path) -> tuple[str, ...]:
-    """Remove the credentials below ``folder`` of users that are no longer in the site; return their user names."""
+    """Remove the credentials below ``folder`` of users that are no longer in the site; return their user names.
+
+    Of a bridge, the files of its place's broker as well. Folders that are empty then are removed.
+    """
     usernames = {principal.username for principal in site.principals()}
     removed_users = [user for user in _existing_users(folder) if user.username not in usernames]
     removed = []

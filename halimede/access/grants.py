@@ -30,6 +30,7 @@ from halimede.topics import CONTRACT
 OWN_NAME = {Role.LC: "node", Role.EDGE: "node", Role.CLOUD: "node", Role.CAMERA: "camera"}
 #: roles that are named by their user name on the broker. An operator's commands choose a name each time
 USERNAME_ROLES = frozenset({Role.GM, Role.LC})
+#: roles of workers
 WORKER_ROLES = frozenset({Role.EDGE, Role.CLOUD})
 #: roles of clients behind a bridge, at the place, and beyond it, at the site's broker
 PLACE_ROLES = frozenset({Role.LC, Role.EDGE, Role.CAMERA, Role.CONSUMER})
@@ -68,7 +69,7 @@ class Grant:
 
 
 #: what a consumer may do on the topics of the system that it is for, by its name. Home Assistant subscribes to the
-#: documents of all its platforms. All topics below its name would include those of a namespace of that name
+#: documents of all its platforms. A grant on ``homeassistant/#`` would include the topics of a namespace of that name
 FOREIGN_GRANTS = {
     "homeassistant": (
         *(Grant(a, f"homeassistant/{levels}") for levels in ("device/#", "halimede/#", "status") for a in Action),
@@ -157,6 +158,7 @@ def _routes_of_topic(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
     inside, outside = (NODE_PLACE_ROLES, NODE_SITE_ROLES) if of_node else (PLACE_ROLES, SITE_ROLES)
     publishers, subscribers = set(topic.publishers), set(topic.subscribers)
     up = bool(publishers & inside and subscribers & outside)
+    # the second case: a retained topic that both sides publish
     down = bool(publishers & outside and subscribers & inside) or (up and topic.retain and bool(publishers & outside))
     if topic.id in NOT_ROUTED or not (up or down):
         return

@@ -43,7 +43,7 @@ ENVIRONMENT = {
 LINK_STATES = "$SYS/broker/connection/+/state"
 #: roles that may read them
 WATCHERS = frozenset({Role.OPERATOR, Role.CONSUMER})
-#: comments at the begin of the access rules, and of the settings
+#: comments at the beginning of the access rules, and of the settings
 ACL_HEAD = """\
 # Access rules of a halimede site for Mosquitto (acl_file). Made from the topic contract: do not edit, make it anew.
 # What is not granted here is denied.
@@ -102,7 +102,7 @@ def acl_file(site: Site, bridge: Bridge | None = None) -> str:
 
 
 def broker_lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
-    """Return the lines of mosquitto.conf after ``listener`` for files in the folder ``broker``."""
+    """Return the lines of mosquitto.conf after ``listener`` for files in the folder ``broker``; ``tls``: as above."""
     lines = ("allow_anonymous false", f"acl_file {broker / 'acl'}")
     if not tls:
         return (*lines, f"password_file {broker / 'passwords'}")
@@ -118,7 +118,7 @@ def broker_lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
 
 
 def _rules(granted: Iterable[Grant], prefix: str) -> list[str]:
-    """Return a line for each filter with all actions that are granted on it."""
+    """Return a line for each filter, after ``prefix``, with all actions that are granted on it."""
     actions: dict[str, set[Action]] = {}
     for right in granted:
         actions.setdefault(right.filter, set()).add(right.action)

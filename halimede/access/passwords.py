@@ -27,11 +27,11 @@ ITERATIONS = 101
 
 
 def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> SiteReport:
-    """Give each user a password, in its folder below ``folder``; write the broker's password file and access rules.
+    """Give each user a password, in its folder below ``folder``; write the brokers' password files and access rules.
 
-    Existing passwords are kept, unless ``rotate``. Passwords of users that are no longer in the site are removed, and
-    all certificates: a folder has one kind of credentials. Raises OSError, and HalimedeError while another command
-    runs.
+    Existing passwords are kept, unless ``rotate``. Credentials of users that are no longer in the site are removed, and
+    certificates in the folders of users and of places' brokers: such a folder has one kind of credentials. Raises
+    OSError, and HalimedeError while another command runs.
     """
     with files.lock(folder):
         broker = folder / "broker"
@@ -62,7 +62,7 @@ def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> SiteRep
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
-    """Return every user of the site; one is usable if it has a password that the broker's file contains."""
+    """Return the state of every user of the site. A password is usable if the site's broker has its hash."""
     hashes = _password_hashes(files.text(folder / "broker" / "passwords") or "")
     rows = []
     for principal in site.principals():
@@ -87,13 +87,13 @@ def _password_hashes(content: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs if value}
 
 
-def _matches(password: str, line: str) -> bool:
+def _matches(password: str, stored_hash: str) -> bool:
     """Whether a hash of the file is that of this password: it is then kept, so that the file does not change."""
-    parts = line.split("$")
+    parts = stored_hash.split("$")
     if len(parts) != 5 or parts[1] != "7" or parts[2] != str(ITERATIONS):
         return False
     try:
         salt = base64.b64decode(parts[3], validate=True)
     except binascii.Error:
         return False
-    return bool(salt) and hmac.compare_digest(hash_password(password, salt=salt), line)
+    return bool(salt) and hmac.compare_digest(hash_password(password, salt=salt), stored_hash)

@@ -46,7 +46,7 @@ _host = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.ASCII | re.IGNOR
 class Principal:
     """One user of the broker: its role there, and its name.
 
-    ``name``: of the node, camera, person or bridge; empty for GM and for pools.
+    ``name``: of the node, camera, operator, consumer or bridge; empty for GM and for pools.
     """
 
     role: Role
@@ -79,9 +79,9 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
         name: its name, a label, from which its user name is made.
         nodes, cameras, consumers: the clients of that broker. They are named in the site as well.
         broker: host names and addresses of that broker for them.
-        namespaces: whose samples it passes on; all, if none is named.
+        namespaces: those whose messages it passes on; empty: all. Topics with a node's name depend on ``nodes`` only.
         port: the port of that broker, if another program of its machine has the site's; 0: the site's.
-        install: the absolute path of the folder ``bridges/<name>`` on that broker's machine, if that is another one.
+        install: the absolute path of the folder ``bridges/<name>`` on that broker's machine; empty: its path here.
         data: the absolute path of the folder for messages that wait for the link; empty: ``data`` in that folder.
 
     """
@@ -108,7 +108,7 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
         passwords: whether users have passwords instead of certificates.
         bridges: brokers of places that must work without a connection to this one.
         prefix: levels before every topic (``a/b``), if several systems share the broker; empty: none.
-        install: the absolute path of the folder ``broker`` on the broker's machine, if that is another one.
+        install: the absolute path of the folder ``broker`` on the broker's machine; empty: its path here.
 
     """
 
@@ -183,9 +183,9 @@ def _check_path(field: str, path: str) -> None:
 
 
 def _check_bridges(site: Site) -> None:
-    """Check that the clients of each bridge are in the site, and no node behind two bridges.
+    """Check the fields of bridges: their clients are in the site, and no node is behind two bridges.
 
-    Raises InvalidFieldError.
+    With bridges, the first of the names of the site's broker must not be of the loopback. Raises InvalidFieldError.
     """
     if site.bridges and _is_loopback(site.broker[0]):
         raise InvalidFieldError(
@@ -232,7 +232,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> None:
-    """Check the names in a list of the site: each by ``check``, called with its path and the name, and none twice."""
+    """Check the names in a list of the site: each by ``check``, called with its path and the name, and none twice.
+
+    Raises InvalidFieldError.
+    """
     listed: set[str] = set()
     for index, name in enumerate(names):
         check(f"site.{field}[{index}]", name)
@@ -271,8 +274,8 @@ class SiteUserState:
 class SiteReport:
     """What a command did with credentials: names of users, and ``ca`` and ``broker``.
 
-    ``created``, ``unchanged``, ``removed``: whose it made, kept and removed. ``expires``: the first expiry of a
-    certificate; None with passwords.
+    ``created``, ``unchanged``, ``removed``: whose credentials it made, kept and removed; ``ca`` is also created if only
+    its trust has changed. ``expires``: the first expiry of the certificates in question; None with passwords.
     """
 
     created: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ import typer
 from halimede.cli import options as o
 from halimede.cli.runner import run
 
+#: the group of the commands ``halimede bridge NAME``
 bridge = o.group("Connect a system with another one over MQTT, such as Home Assistant, until Ctrl-C.")
 
 

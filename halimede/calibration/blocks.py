@@ -23,7 +23,7 @@ from halimede.calibration.temperature import Vector
 
 #: indices of samples, or numbers of their blocks: ``(n,) int64``
 Indices = NDArray[np.int64]
-#: random orders, none of which has an autocorrelation as high as one that is above chance
+#: number of random orders; an autocorrelation is above chance if it is higher than that of each of them
 ORDERS = 100
 #: seed of the random orders
 SEED = 0
@@ -44,6 +44,7 @@ def _length(values: Vector, kinds: Indices) -> int:
     """Return the length of blocks for one measure. ``kinds``: the class of each sample as a number from 0 on."""
     number = len(values)
     centred = values - (np.bincount(kinds, values) / np.bincount(kinds))[kinds]
+    # the last lag above chance is one behind which so many are not (K_N of Politis and White)
     following = max(5, math.ceil(math.sqrt(math.log10(max(2, number)))))
     lags = np.arange(1, min(math.ceil(math.sqrt(number)) + following, number - 1) + 1)
     correlations = _autocorrelations(centred, lags)
@@ -55,6 +56,7 @@ def _length(values: Vector, kinds: Indices) -> int:
     slope, variance = 2 * float(weights @ lags), 1 + 2 * float(weights.sum())
     if variance <= 1:  # the mean is no less certain than that of independent samples
         return 1
+    # (2 G^2 / D * n)^(1/3), with G the slope and D = 4 / 3 * variance^2
     length: float = (1.5 * (slope / variance) ** 2 * number) ** (1 / 3)
     return max(1, math.ceil(length))
 
@@ -82,7 +84,7 @@ def _highest_by_chance(centred: Vector, kinds: Indices, lags: Indices) -> float:
 def shuffled_blocks(number: int, length: int, seed: int) -> tuple[Indices, Indices]:
     """Return the indices of samples with their blocks in a random order, and the block of each, numbered from 0 on.
 
-    ``number``: of samples; ``length``: of a block in samples.
+    ``number``: of samples; ``length``: of a block in samples; ``seed``: of the order.
     """
     order = np.random.default_rng(seed).permutation(-(-number // length))
     indices = (order[:, np.newaxis] * length + np.arange(length)).ravel()

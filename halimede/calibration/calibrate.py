@@ -50,7 +50,7 @@ from halimede.mining.mixture import mix
 from halimede.mining.two_thresholds import TWO_THRESHOLDS
 from halimede.pipeline.upload_policy.replay import Replay, replay
 
-#: least number of samples for a calibration
+#: least number of samples that are not held out
 MIN_SAMPLES = 50
 #: the share of the samples that metrics are measured on
 HELD_OUT = 0.3
@@ -140,9 +140,10 @@ class CalibrationResult:
 
 @dataclass(frozen=True, slots=True)
 class FittedRule:
-    """A candidate with its hardness of the samples that select the candidate, and of those that decide the cut.
+    """A candidate, with the hardness that it gives to the samples that select the candidate, and to those for the cut.
 
-    ``learned``: its fitted rule, if the candidate is learned deferral; its cut is not set yet.
+    ``selecting``, ``deciding``: these hardnesses, ``(n,)``. ``learned``: the fitted rule of learned deferral, whose cut
+    is not set yet; None: another candidate.
     """
 
     candidate: Candidate
@@ -174,24 +175,28 @@ def fit(
 
     The three sequences have an entry for each sample.
 
-    ``service``, ``labels``: for the artefact; ``labels`` are the edge's classes, ``cloud_labels`` the cloud's (None:
-    unknown). ``rule``, ``parameters``: the one to fit; empty: the best of all that fit the answers, then ``configured``
-    is the service's own. ``mode``: when the rule judges. ``fusion``: whether to try a mixture. ``is_text``: answers are
-    texts. ``audit_share``: share of easy samples that go up as well.
+    ``service``: the name in the artefact. ``labels``: the edge's classes, ``cloud_labels``: the cloud's (None:
+    unknown). ``rule``, ``parameters``: the rule to fit; an empty ``rule``: the best of several, of which ``configured``
+    (the service's own) is one. ``mode``: when the rule judges. ``fusion``: whether to try a mixture, which needs labels
+    and equal classes. ``is_text``: answers are texts. ``audit_share``: share of easy samples that go up as well.
+    ``held_out``: 0 measures nothing. ``seed``: of the order in which blocks are held out.
 
-    Raises InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that
-    has no threshold or does not support the mode, or a limit that the samples cannot prove or the rule cannot meet.
+    Raises InvalidFieldError, which names an option: ``--data`` for too few or unfit samples; ``--rule`` for a rule that
+    has no threshold or does not support the mode; ``--max-risk`` for a limit that the samples cannot prove or the rule
+    cannot meet; ``--costs`` for costs that do not fit the data; ``--service`` for answers that no rule can judge.
     """
-    labelled = data.truths is not None or data.boxes is not None
+    has_truth = data.truths is not None or data.boxes is not None
     samples = Samples(with_truth(data, cloud, is_text=is_text), edge, cloud)
     if shortage := describe_shortage(len(samples), held_out):
         raise InvalidFieldError("--data", len(samples), shortage)
+    # a part to fit on and a part to measure on, in whole blocks
     model_quality = quality(samples.data, edge, cloud)
     needed_length = block_length(model_quality.sample_quality(), None if samples.data.is_text else samples.data.truths)
     length = max(1, min(needed_length, len(samples) // LEAST_BLOCKS))
     order, blocks = shuffled_blocks(len(samples), length, seed)
     test_count = int(np.searchsorted(blocks, round((blocks[-1] + 1) * held_out)))
     learning, testing = samples.subset(order[test_count:]), samples.subset(order[:test_count])
+    # the rules to try, and the samples that decide the cut
     if rule.lower() == LEARNED.lower() and mode != AFTER:
         fix = f"it looks at what the small model answers: set mode to {AFTER}, or choose one that looks at samples"
         raise InvalidFieldError("--rule", LEARNED, fix)
@@ -200,12 +205,13 @@ def fit(
     if goal.max_risk is not None and (len(options) > 1 or options[0].is_learned):
         half = len(learning) // 2
         deciding, learning = learning.subset(np.arange(half)), learning.subset(np.arange(half, len(learning)))
+    # temperatures and mixture, then the rules, the best of them, and its cut
     base = with_mixture(
         CalibrationFile(service=service, labels=list(labels)),
         (learning.edge, learning.cloud),
         learning.data.truths,
-        fusion=fusion and labelled and (cloud_labels is None or list(cloud_labels) == list(labels)),
-        is_labelled=labelled,
+        fusion=fusion and has_truth and (cloud_labels is None or list(cloud_labels) == list(labels)),
+        is_labelled=has_truth,
     )
     priced = _with_prices(learning, base, goal.costs, labels) if goal.costs else None
     if priced:
@@ -219,6 +225,7 @@ def fit(
         cut = _cut(goal, best.deciding, deciding, best.candidate.rule, total=len(samples))
     chosen, learned, cut = _with_cut(best, cut)
     _check_risk(goal, best.deciding, cut, deciding, chosen.rule)
+    # the file's content, with the metrics of the part to measure on
     unseen = _hardness_by(learned, chosen, mode, testing) if test_count else np.zeros(0)
     artefact = msgspec.structs.replace(
         base,
@@ -240,6 +247,7 @@ def fit(
             blocks=blocks[:test_count],
         )
         if priced:
+            # if the best rule has two thresholds, its costs are compared with those of the best single threshold
             singles = [option for option in fitted if option.candidate.rule != TWO_THRESHOLDS]
             single = None
             if singles and best not in singles:
@@ -259,12 +267,12 @@ def fit(
         goal=goal,
         fitted=len(samples) - test_count,
         held_out=test_count,
-        labelled=labelled,
+        labelled=has_truth,
         metric=model_quality.metric,
         tried=len(fitted),
         block_length=length,
         notes=[
-            *sample_notes(test_count, goal.target_upload, np.concatenate([best.deciding, unseen]), labelled=labelled),
+            *sample_notes(test_count, goal.target_upload, np.concatenate([best.deciding, unseen]), labelled=has_truth),
             *block_notes(length, needed_length, has_risk=goal.max_risk is not None, has_costs=goal.costs is not None),
             *cost_notes(goal.costs, best.deciding >= cut),
             *notes,
@@ -303,7 +311,11 @@ def _fit_all(
 ) -> tuple[list[FittedRule], list[str]]:
     """Fit all candidates; of several, those that cannot judge these answers are left out, Learned with a note.
 
-    Raises InvalidFieldError if there is only one, or if none can judge.
+    ``learning``: the samples to fit rules on and select by; ``deciding``: those that decide the cut, the same ones
+    unless the risk is limited. ``base``: the file without a rule, with temperatures and the mixture. ``mode``: when the
+    rules judge. Returns the fitted candidates, and the notes.
+
+    Raises InvalidFieldError if the only candidate, or each of several, cannot judge them.
     """
     fitted, notes = [], []
     for option in options:
@@ -325,7 +337,7 @@ def _fit_rule(
 ) -> FittedRule:
     """Return a candidate with its hardness of both parts; Learned is fitted on ``learning``.
 
-    Raises InvalidFieldError.
+    The parameters are those of ``_fit_all``. Raises InvalidFieldError.
     """
     if not option.is_learned:
         hardness = _hardness(option, mode, deciding)
@@ -337,13 +349,21 @@ def _fit_rule(
 
 
 def _with_prices(samples: Samples, base: CalibrationFile, costs: Costs, labels: Sequence[str]) -> PricedSamples:
-    """Return samples with the costs of their answers. Raises InvalidFieldError (``--costs``)."""
+    """Return samples with the costs of their answers; ``base`` has the mixture, ``labels`` are the edge's classes.
+
+    Raises InvalidFieldError (``--costs``).
+    """
     check_positive("--costs", costs, samples.data, labels)
     return PricedSamples(samples.data, samples.edge, samples.joint_answers(base), costs)
 
 
 def _with_two_thresholds(options: Sequence[Candidate], thresholds: Candidate | None, rule: str) -> list[Candidate]:
-    """Return the candidates with two thresholds that have the least costs: the only one if ``rule`` names them."""
+    """Return the candidates if costs are the goal. ``thresholds``: the TwoThresholds of least cost; None: none fits.
+
+    If ``rule`` names TwoThresholds, ``thresholds`` is the only candidate; if ``rule`` is empty, it is the first. Any
+    other TwoThresholds among ``options`` is removed. Raises InvalidFieldError (``--rule``) if they are named and do not
+    fit.
+    """
     is_named = canonical(rule) == TWO_THRESHOLDS
     if is_named and thresholds is None:
         raise InvalidFieldError("--rule", rule, "it is for two-class models, and needs positive=NAME in --costs")
@@ -356,7 +376,10 @@ def _with_two_thresholds(options: Sequence[Candidate], thresholds: Candidate | N
 def _with_hardness(
     rule: FittedRule, priced: PricedSamples, mode: str, samples: Samples
 ) -> tuple[Candidate, Vector, float]:
-    """Return a rule with the hardness of samples, and its cut with the least costs."""
+    """Return a rule, the hardness that it gives to ``samples``, and its cut with the least costs.
+
+    ``priced``: the costs of the samples that decided the cut. Raises InvalidFieldError (``--rule``).
+    """
     hardness = _hardness_by(rule.learned, rule.candidate, mode, samples)
     return rule.candidate, hardness, priced.cut(rule.candidate, rule.deciding)
 
@@ -372,7 +395,8 @@ def _select_rule(
 ) -> FittedRule:
     """Return the candidate with the best joint answers at the target, or with the fewest uploads at the risk.
 
-    If costs are the goal, ``priced`` has those of the samples: then the one with the least costs.
+    If costs are the goal, ``priced`` has those of the samples: then the one with the least costs. ``learning``: the
+    samples to select by. ``base`` has the mixture; ``audit_share``: share of easy samples that go up as well.
     """
     if len(fitted) == 1:
         return fitted[0]
@@ -395,7 +419,10 @@ def _select_rule(
 
 
 def _with_cut(rule: FittedRule, cut: float) -> tuple[Candidate, LearnedRule | RewardRule | None, float]:
-    """Return a rule whose parameter, or calibration, has the cut, or the nearest possible one, which is returned."""
+    """Return the rule with this cut or the nearest possible one: the candidate, the learned rule, and the cut it has.
+
+    A learned rule has the cut itself; any other candidate has it in a parameter, and None as the learned rule.
+    """
     name = canonical(rule.candidate.rule)
     if rule.learned:
         learned = msgspec.structs.replace(rule.learned, cut=min(max(cut, -1.0), 1.0))
@@ -418,6 +445,7 @@ def _fit_learned_rule(samples: Samples, base: CalibrationFile, goal: Goal) -> tu
     """Fit learned deferral on the answers after escalation: those of the mixture, if there is one.
 
     For a limit on the risk, the reward of boxes and texts is what the risk counts: whether the big model corrects.
+    Returns the rule, and the out-of-fold hardness of the samples. Raises InvalidFieldError.
     """
     up = samples.joint_answers(base)
     gains, losses = gains_and_losses(replace(samples, cloud=up))
@@ -459,7 +487,9 @@ def _hardness_by(learned: LearnedRule | RewardRule | None, option: Candidate, mo
 
 
 def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, total: int) -> float:
-    """Return the cut for the goal from the hardness of ``samples``; ``total``: the number of all samples, for messages.
+    """Return the cut for the goal from the hardness of ``samples``.
+
+    ``rule`` (its name) and ``total`` (the number of all samples) are for messages.
 
     Raises InvalidFieldError (``--max-risk``) if they cannot prove the limit.
     """

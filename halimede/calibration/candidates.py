@@ -32,9 +32,10 @@ class Candidate:
 
 
 def candidates(configured: Candidate | None, mode: str, answers: Sequence[Prediction]) -> list[Candidate]:
-    """Return the rules to try, of equally good ones the best first: Learned, then the service's own.
+    """Return the rules to try; of equally good ones the first is chosen.
 
-    ``configured``: the service's own; ``mode``: when it judges; ``answers``: those of the small model.
+    Learned, which needs the model's answers, is the first, then the service's own. ``configured``: the service's own;
+    None: it has none. ``mode``: when the rules judge; ``answers``: those of the small model.
     """
     own = [configured] if configured else []
     if mode != AFTER:

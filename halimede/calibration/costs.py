@@ -2,9 +2,9 @@
 
 Two thresholds on the probability of a two-class model: below the lower one the edge answers the negative class, above
 the upper one the positive class, and between them the sample is uploaded (Moothedath et al., "Inference offloading for
-cost-sensitive binary classification at the edge", arXiv 2509.15674). They are those with the least cost on the samples,
-for all pairs at once by sums from both ends. A few missed samples would decide alone, so half of each sample's cost is
-that of its class, and half the expected one by its calibrated probability (Platt 1999).
+cost-sensitive binary classification at the edge", arXiv 2509.15674). The pair with the least cost on the samples is
+selected; sums from both ends give the costs of all pairs at once. Otherwise a few missed samples would decide alone, so
+half of each sample's cost is that of its class, and half the expected cost by its calibrated probability (Platt 1999).
 
 The bound is of held-out samples, so it needs no correction for the search: Waudby-Smith and Ramdas, "Estimating means
 of bounded random variables by betting", JRSS B 86 (2024), arXiv 2010.09686. Its bets are made before a sample is seen.
@@ -74,7 +74,7 @@ class PricedSamples:
         return np.where(hardness >= cut, self.uploaded, alone)
 
     def two_thresholds(self, labels: Sequence[str]) -> Candidate | None:
-        """Return the two thresholds with the least cost; None: these are not the answers of a two-class model.
+        """Return the two thresholds with the least cost; None: no class to find, or no answers of a two-class model.
 
         ``labels`` are those of the model, empty if they are not known.
         """
@@ -143,6 +143,7 @@ def cost_bound(values: Vector, most: float, confidence: float) -> float:
     """
     shares = values / most
     number = np.arange(1, len(shares) + 1)
+    # the means begin as after one value of 0.5, the variances at 0.25, the largest that shares can have
     means = (0.5 + np.cumsum(shares)) / (1 + number)
     variances = (0.25 + np.cumsum((shares - means) ** 2)) / (1 + number)
     before = np.concatenate([[0.25], variances[:-1]])
@@ -169,7 +170,8 @@ def cost_metrics(
     """Return by name the mean costs of held-out samples with their intervals, and the bound on that of the chosen rule.
 
     ``chosen``, ``single``: a rule, its hardness of these samples, and its cut. ``single`` is the best rule with one
-    threshold, if the chosen one has two. ``blocks``: the block of each sample.
+    threshold, if the chosen one has two. ``audit_share``: share of kept samples that are uploaded as well.
+    ``confidence``: probability with which the bound holds. ``blocks``: the block of each sample.
     """
     cost = priced.cost(*chosen, audit_share)
     alone, is_up = priced.kept_costs(chosen[0]) + audit_share * priced.costs.upload, chosen[1] >= chosen[2]

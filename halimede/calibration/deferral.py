@@ -37,7 +37,7 @@ def fit_head(features: Vector, hits: Vector, pull: float) -> Head:
     scale = np.where(spread > MIN_SPREAD, 1 / np.maximum(spread, MIN_SPREAD), 0.0)
     x = np.concatenate([(features - middle) * scale, np.ones((len(features), 1))], axis=1)
     ridge = np.full(x.shape[1], pull)
-    ridge[-1] = 1e-6
+    ridge[-1] = 1e-6  # the bias is hardly pulled: only so much that it stays finite
     weights = np.zeros(x.shape[1])
     for _ in range(MAX_ITERATIONS):
         p = sigmoid(x @ weights)
@@ -90,7 +90,8 @@ class FittedDeferral:
 def fit_learned(predictions: Sequence[Prediction], gains: Hits, losses: Hits) -> FittedDeferral:
     """Return the rule fitted on predictions that the next tier corrects (``gains``) or spoils (``losses``).
 
-    Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions without class probabilities.
+    With fewer losses than ``LEAST_LOSSES`` the rule estimates gains alone. Raises InvalidFieldError (``--data``) for
+    too few gains, MiningError for predictions without class probabilities.
     """
     if np.count_nonzero(gains) < LEAST_GAINS:
         raise InvalidFieldError("--data", int(np.count_nonzero(gains)), GAINS_FIX.format(least=LEAST_GAINS))
@@ -128,7 +129,7 @@ def folds(hits: Hits, seed: int = 0) -> Iterator[Hits]:
 
 
 def _fit_best_head(features: Vector, hits: Hits, fold_masks: Sequence[Hits]) -> tuple[Head, Vector]:
-    """Return the head of the best pull, and the out-of-fold estimates of all samples."""
+    """Return the head of the best pull, and the out-of-fold estimates of all samples. ``fold_masks``: of ``folds``."""
     targets = hits.astype(np.float64)
     trials = []
     for pull in PULLS:

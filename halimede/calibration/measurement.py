@@ -40,7 +40,10 @@ T95 = (
 def share(
     hits: NDArray[np.bool_] | Vector, blocks: Indices, weights: Vector | None = None
 ) -> tuple[float, float, float]:
-    """Return a share and its interval; a sample may count in part, and have a weight.
+    """Return a share and the ends of its interval.
+
+    ``hits``: whether each sample counts, or in what part (0 to 1); ``weights``: of each sample, None: all weigh 1.
+    ``blocks``: the block of each sample.
 
     The interval is Wilson's (1927) for the effective number of samples: as many independent ones have the same variance
     (Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts", Survey
@@ -68,7 +71,7 @@ def bootstrap(statistic: Callable[[Indices], float], blocks: Indices) -> tuple[f
     """Return the interval of a statistic of samples: whole blocks of samples are drawn again and again.
 
     ``statistic``: its value for samples given by their indices, which may be repeated. ``blocks``: the block of each
-    sample.
+    sample, numbered in order from 0 on.
     """
     generator = np.random.default_rng(SEED)
     drawn = [statistic(np.repeat(np.arange(len(blocks)), draw_times(blocks, generator))) for _ in range(RESAMPLES)]
@@ -84,8 +87,9 @@ def draw_times(blocks: Indices, generator: np.random.Generator) -> Indices:
 def bootstrap_ends(drawn: Sequence[float] | Vector, blocks: Indices) -> tuple[float, float]:
     """Return the interval of drawn statistics: percentiles that are expanded for few blocks.
 
-    Percentiles (Efron 1979) are too narrow for few blocks, by the share of a variance of as few and by Student's t
-    (Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69, 2015).
+    For few blocks percentiles (Efron 1979) are too narrow: the variance of n drawn values is too small by the factor
+    (n - 1) / n, and Student's t replaces the normal quantile (Hesterberg, "What teachers should know about the
+    bootstrap", The American Statistician 69, 2015).
     """
     number = int(blocks[-1]) + 1
     tail = NormalDist().cdf(-student95(number - 1) * math.sqrt(number / max(1, number - 1)))
@@ -120,7 +124,7 @@ def measure(
     artefact: CalibrationFile,
     blocks: Indices,
 ) -> dict[str, float]:
-    """Return all metrics by name, with ``.low`` and ``.high`` for the interval.
+    """Return all metrics by name; those with an interval also have its ends as ``.low`` and ``.high``.
 
     ``edge`` and ``cloud`` are the answers of both models to all samples. ``joint`` are the answers to uploaded samples,
     and ``decisions`` has which these are. ``local_answers`` are the answers to all other samples: those of the
@@ -129,7 +133,9 @@ def measure(
     ``edge_only``, ``cloud_only`` and ``joint`` are accuracies (for boxes: mAP at 0.5); ``ratio`` is joint over cloud
     only; ``upload_ratio`` (with audits) and ``risk`` (edge wrong, cloud right, not uploaded) are shares of all samples,
     ``agreement`` (both answers agree) of those that stay. ``chance`` is the accuracy of as many random uploads, and
-    ``over_chance`` that of the rule above it; both are left out if every sample goes up, or none.
+    ``over_chance`` that of the rule above it; both are left out if every sample goes up, or none. For boxes there is no
+    ``agreement``. ``calibration_error`` and ``calibration_error.before`` are the small model's, if it gives
+    probabilities.
     """
     metrics: dict[str, float] = {}
     uploaded = decisions.up.mean(axis=0)
@@ -176,7 +182,10 @@ def _add_boxes(
     *,
     blocks: Indices,
 ) -> None:
-    """Add the accuracies of boxes: average precision is no sum over pictures, so each draw of pictures counts anew."""
+    """Add the accuracies of boxes: average precision is no sum over pictures, so each draw of pictures counts anew.
+
+    ``truths``: the objects of each picture; the other parameters as of ``measure``.
+    """
     detection, generator = Detection(truths, edge, joint), np.random.default_rng(SEED)
     number, rounds = len(edge), decisions.up
     nothing = np.zeros(number, bool)

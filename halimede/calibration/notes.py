@@ -18,8 +18,8 @@ TIED_SHARE = 0.02
 def sample_notes(tested: int, target_upload: float | None, hardness: Vector, *, labelled: bool) -> list[str]:
     """Return notes on the number of samples, their labels, and shares of uploads that no cut reaches.
 
-    ``tested``: held-out samples; ``target_upload``: the goal, None: there is another goal; ``labelled``: there are
-    labels.
+    ``tested``: number of held-out samples; ``target_upload``: the goal, None: there is another goal; ``hardness``: of
+    the samples by the selected rule; ``labelled``: there are labels.
     """
     notes = []
     if 0 < tested < FEW_SAMPLES:

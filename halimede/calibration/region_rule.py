@@ -2,7 +2,8 @@
 
 Objects are those that the big model finds in whole frames. The scale of frames comes first, then regions at this scale,
 then whether a smaller picture of them is as good. Everything is fitted on one part of the pictures and measured on the
-other. If no rule has enough objects, or none has fewer bytes than frames, frames are uploaded.
+other. If the best rule has too few objects or hardly fewer bytes than frames, or if the held-out pictures have no
+objects, frames are uploaded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SCALES = (0.75, 0.5, 0.375, 0.25)
 SURE_SCORES, PADDINGS = (1.0, 0.8, 0.6), (0.0, 0.15, 0.3, 0.5, 1.0)
 #: sides of a canvas for packed regions, as shares of the frame's
 CANVASES = (0.25, 0.5)
-#: share of missed objects that the cells of a rule's map cover, and most cells: with more, objects are missed anywhere
+#: share of missed objects that a rule's ``cells`` cover, and most cells: with more, objects are missed anywhere
 MAPPED_SHARE, MAX_CELLS = 0.9, 16
 #: regions must have fewer bytes than this share of those of frames
 MAX_BYTES_SHARE = 0.95
@@ -100,7 +101,11 @@ class RegionFit:
         self._upload = upload
 
     def fit(self) -> FittedRegions:
-        """Return the rule with the fewest bytes that has enough objects, and its measures."""
+        """Return the rule with the fewest bytes that has enough objects, and its measures.
+
+        The pictures are uploaded and answered anew with each rule that is tried. Raises InvalidFieldError for samples
+        that are no pictures, and what ``upload`` raises.
+        """
         order = np.random.default_rng(0).permutation(len(self._edge))
         tested = round(len(order) * HELD_OUT)
         learning, testing = order[tested:][:MAX_PICTURES], order[:tested]

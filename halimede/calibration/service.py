@@ -150,7 +150,10 @@ def _fit_regions(
 
 
 def _samples_reaching(chain: Chain, index: int, data: LabelledSamples, report: StageReport) -> LabelledSamples:
-    """Return the samples that reach a tier: those that all tiers before it escalate, as configured."""
+    """Return the samples that reach a tier: those that all tiers before it escalate, as configured.
+
+    Raises InvalidFieldError (``--tier``) if there are none.
+    """
     reached = np.ones(len(data), bool)
     for tier in chain.tiers[:index]:
         reached &= decide_escalations(tier, data, answer_all(tier, data, _progress_of(report, tier)), reached)
@@ -249,7 +252,8 @@ def manifests(chain: Chain, tier: int, result: CalibrationResult, url: str, sha2
     """Return all Models of the service and of this calibration, and the service with its deferral filled in.
 
     All other fields stay as written. ``tier``: the calibrated one; ``url``, ``sha256``: of the file. A target share is
-    kept at run time; a limit on the risk, and costs, need a fixed cut, so the target is removed.
+    kept at run time; a limit on the risk, and costs, need a fixed cut, so the target is removed. ``upload: regions``
+    becomes ``frame`` if the calibration has no rule for regions.
     """
     name = f"{name_of(chain, tier)}-calibration"
     metadata: dict[str, Any] = {"name": name}
@@ -286,10 +290,10 @@ def manifests(chain: Chain, tier: int, result: CalibrationResult, url: str, sha2
 
 
 def audit_share_of(worker: Mapping[str, Any], target: float | None, costs: Costs | None) -> float:
-    """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target.
+    """Return the share of easy samples to audit: the worker's own, else 0.01, or a tenth of the target if that is less.
 
-    ``worker``: the worker's part of the body; ``target``: None without one. No sample is audited if one upload costs
-    more than any error.
+    ``worker``: the worker's part of the body; ``target``: None without one. Without a share of the worker's own, no
+    sample is audited if one upload costs more than any error.
     """
     if "auditShare" in worker:
         return float(worker["auditShare"])

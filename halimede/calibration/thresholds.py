@@ -113,8 +113,8 @@ def _log_probability(k: int, n: int, p: float) -> float:
 def cut_for_budget(hardness: Vector, ratio: float) -> float:
     """Return the cut at which the share of samples with ``hardness >= cut`` is nearest to ``ratio`` (0..1).
 
-    It is in the middle between two samples. A sample that the rule cannot judge is infinitely hard: it is always
-    uploaded. Samples of equal hardness are uploaded together or not at all.
+    It is in the middle between two samples; 0 if the rule can judge none. A sample that the rule cannot judge is
+    infinitely hard: it is always uploaded. Samples of equal hardness are uploaded together or not at all.
     """
     judged = np.sort(hardness[np.isfinite(hardness)])[::-1]
     if not len(judged):
@@ -127,8 +127,8 @@ def cut_for_budget(hardness: Vector, ratio: float) -> float:
 def cut_for_costs(hardness: Vector, alone: Vector, uploaded: Vector) -> float:
     """Return the cut with the least sum of costs of samples: ``alone`` if the edge answers, ``uploaded`` if they go up.
 
-    All are ``(n,)``. The cut is infinite if no sample is worth an upload, and minus infinite if each is: then unseen
-    samples are not, or are, either.
+    All are ``(n,)``. The cut is infinite if no sample is worth an upload, and minus infinite if each is, so that unseen
+    samples are treated alike. It is 0 if the rule can judge none.
     """
     is_judged = np.isfinite(hardness)
     order = np.argsort(-hardness[is_judged], kind="stable")

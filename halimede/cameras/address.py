@@ -76,8 +76,8 @@ def parse(
 ) -> CameraAddress:
     """Return a parsed address. ``username`` and ``password`` are put into a URL of RTSP or HTTP that has no login.
 
-    ``prefix`` is put before the absolute path of a file. Raises InvalidFieldError, which names the field ``field_`` and
-    contains no secret.
+    An empty ``username`` means no login. ``prefix`` is put before the absolute path of a file. Raises
+    InvalidFieldError, which names the field ``field_`` and contains no secret.
     """
     error = InvalidFieldError(field_, hide_secrets(text), FIX)
     if not text or len(text) > MAX_LENGTH or re.search(r"[\x00-\x1f\x7f]", text):

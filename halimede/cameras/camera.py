@@ -56,7 +56,10 @@ BACKOFF = CameraBackoff()
 class Camera:
     """Reads one source and passes its numbered pictures to a sink, at most ``window`` of the settings at a time.
 
+    ``backoff``: the pauses before the source is opened again.
+
     Attributes:
+        settings: of the camera.
         tracker: its state and counts, for statuses.
 
     """
@@ -72,7 +75,8 @@ class Camera:
     async def run(self, stop: asyncio.Event, *, once: bool = False) -> None:
         """Read until ``stop``, or until the end of a file that is not looped. Pictures in progress are sent.
 
-        ``once``: a source without any frame is not tried again: raises SourceError then. Raises what the sink raises.
+        ``once``: a source without any frame is not tried again: raises SourceError then. An error that the sink raises
+        comes in an ExceptionGroup.
         """
         loop = asyncio.get_running_loop()
         failures = 0
@@ -96,7 +100,10 @@ class Camera:
         self.tracker.ended("stopped", "", "")
 
     async def _read(self, stop: asyncio.Event) -> None:
-        """Read until ``stop`` or the end, which is raised; pictures in progress are sent before."""
+        """Read until ``stop`` or the end of the source; pictures in progress are sent before the return.
+
+        Raises SourceError with the reason at the end of the source.
+        """
         error: SourceError | None = None
         async with (
             ReaderClient(ReaderJob(parent=os.getpid(), camera=self.settings)) as feed,

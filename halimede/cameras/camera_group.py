@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 #: seconds that files wait, so that all cameras of a process start together
 COMMON_START_S = 3.0
-#: reason of a camera whose frames the broker refuses
+#: reason of a camera whose frames the broker refuses, and what to do
 REFUSED, FIX = "Refused", "give it the credentials of a user who may publish as this camera (HALIMEDE_CREDENTIALS)"
 
 
@@ -42,8 +42,8 @@ async def run(
 ) -> dict[str, int]:
     """Run all cameras until ``stop``, or until all of them are files that have been played.
 
-    ``connect``: makes the connection of one camera. Returns the number of frames without a subscriber by camera, of
-    those that have any. Raises HalimedeError.
+    ``connect``: makes the connection of one camera. ``backoff``: the pauses before a source is opened again. Returns
+    the number of frames without a subscriber by camera, of those that have any. Raises HalimedeError.
     """
     running: list[RunningCamera] = []
     server = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: metrics(running)))
@@ -56,7 +56,10 @@ async def run(
 
 
 def with_common_start(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
-    """Return the cameras; files without a start time get a common one, so that views of one scene stay synchronous."""
+    """Return the cameras; two or more files get a common start time, so that views of one scene stay synchronous.
+
+    A file that has a start time keeps it.
+    """
     files = [camera for camera in cameras if not camera.address.live]
     if len(files) < 2:
         return list(cameras)
@@ -73,7 +76,7 @@ async def _run(
     running: list[RunningCamera],
     backoff: CameraBackoff,
 ) -> None:
-    """Run one camera with its connection and its status."""
+    """Run one camera with its connection and its status; add it to ``running``, which health and metrics show."""
     publisher = CameraPublisher(
         bus,
         settings.namespace,

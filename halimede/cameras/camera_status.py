@@ -37,6 +37,7 @@ class Rate:
 
     def at(self, now_s: float, count: int) -> float:
         """Add the count at a time; return its growth per second, 0 if too little time has passed to know it."""
+        # at intervals of which 64 samples cover the window
         if not self.samples or now_s - self.samples[-1][0] >= RATE_WINDOW_S / 32:
             self.samples.append((now_s, count))
         while len(self.samples) > 2 and now_s - self.samples[0][0] > RATE_WINDOW_S:
@@ -54,7 +55,7 @@ class CameraStatusTracker:
 
     Attributes:
         state, reason, error: of the status; reason and error are empty while frames come.
-        frames, bytes: pictures that were sent.
+        frames, bytes: number of pictures that were sent, and their bytes in sum.
         reconnects: times that the source was opened again.
         dropped: pictures that the sink did not accept.
 
@@ -91,7 +92,7 @@ class CameraStatusTracker:
         return self._now.received > self._now.refused
 
     def opening(self, wall_s: float, *, again: bool) -> None:
-        """Record that the source is opened (again). It counts as stalled or failed until a frame arrives."""
+        """Record that the source is opened (``again``: once more). The state stays until a frame arrives."""
         self._started = self._started or wall_s
         self.reconnects += again
         self._skipped_before += self._now.skipped
@@ -123,7 +124,7 @@ class CameraStatusTracker:
         self.state, self.reason, self.error = state, reason, error
 
     def status(self, now_s: float) -> CameraStatus:
-        """Return the status to publish at a time."""
+        """Return the status to publish at a time; the counts are added to the frame rates."""
         rate = self._source_rate.at(now_s, self._now.received)
         fps = self._sent_rate.at(now_s, self.frames)
         reason, error = self.reason, self.error

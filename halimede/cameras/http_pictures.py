@@ -33,9 +33,10 @@ from halimede.picture_files import JPEG_MAGIC
 
 #: bytes that are read at once
 BLOCK = 64 * 1024
-#: most bytes before the first picture, and those of them that are kept later: headers of a part, and a boundary
+#: most bytes without a picture: before the first picture more are an error; later only the last ``BLOCK_BETWEEN`` of
+#: them are kept, in which the headers of the next part are
 MAX_BETWEEN, BLOCK_BETWEEN = 64 * 1024, 4096
-#: bytes of a mark besides the boundary: the end of the line, and dashes
+#: most bytes of a delimiter besides its boundary: the end of the line, and dashes
 MAX_DASHES = 64
 #: most ends that are tried in one picture: a thumbnail and tables have one each
 MAX_ENDS = 64
@@ -46,6 +47,7 @@ MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: characters of a path and a query that are sent as they are written
 SAFE = "%/?:@-._~!$&'()*+,;=[]"
+#: the begin of a type with several parts, and the length in the headers of a part
 MULTIPART = "multipart/"
 _length = re.compile(rb"content-length\s*:\s*(\d{1,12})", re.IGNORECASE)
 
@@ -84,7 +86,10 @@ class PictureSplitter:
         self._searched = self._ends = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the pictures that are complete with these bytes. Raises SourceError if there is none for too long."""
+        """Yield the pictures that are complete with these bytes.
+
+        Raises SourceError if more than ``MAX_BETWEEN`` bytes come before the first picture.
+        """
         self._buffer += data
         while self._has_picture():
             picture = self._complete()
@@ -101,7 +106,10 @@ class PictureSplitter:
             yield bytes(self._buffer)
 
     def _has_picture(self) -> bool:
-        """Drop the bytes before the next picture, with the length that they state; return whether one has begun."""
+        """Drop the bytes before the next picture, and remember the length that they state; return whether it has begun.
+
+        Raises SourceError as ``feed`` does.
+        """
         if self._skip:
             dropped = min(self._skip, len(self._buffer))
             del self._buffer[:dropped]
@@ -158,7 +166,7 @@ class HttpPictures:
         url: with user and password, if there are any.
         host: of the camera, if ``url`` is that of a relay, which follows no redirects; else empty.
         camera: its deadlines, most bytes of a picture, and most requests of a snapshot in a second.
-        expect: called with the seconds in which the next bytes arrive.
+        expect: called with the seconds within which the next bytes must arrive; infinity: any time.
         refuse: called with the reason for each picture that is not read.
 
     Attributes:
@@ -184,7 +192,10 @@ class HttpPictures:
         self.received_s = -math.inf
 
     def read(self) -> Iterator[bytes]:
-        """Yield pictures until the end of a stream. Raises SourceError, OSError, ValueError and HTTPException."""
+        """Yield pictures until the end of a stream; a snapshot is requested again and again, without an end.
+
+        Raises SourceError, OSError, ValueError and HTTPException.
+        """
         step_s, due = 1 / min(self._camera.fps or SNAPSHOT_FPS, SNAPSHOT_FPS), time.monotonic()
         while True:
             self._expect(self._camera.open_s)
@@ -207,7 +218,7 @@ class HttpPictures:
             time.sleep(max(0.0, due - now))
 
     def _pictures(self, response: HTTPResponse) -> Iterator[bytes]:
-        """Yield the pictures of one response."""
+        """Yield the pictures of one response. Raises SourceError, and OSError (TimeoutError: no picture in time)."""
         headers = response.headers
         boundary = str(headers.get_boundary("")).lstrip("-").encode("latin-1", "replace")
         length = response.length if headers.get_content_maintype() == "image" else None
@@ -229,7 +240,10 @@ class HttpPictures:
                 return
 
     def _response(self) -> HTTPResponse:
-        """Return the response with the body, after redirects and authentication."""
+        """Return the response with the body, after redirects and authentication.
+
+        Raises SourceError for any status but 200 at the end, and what ``_request`` raises.
+        """
         url, authorization = self._url, ""
         for _ in range(1 if self._host else MAX_REDIRECTS + 1):
             response = self._request(url, authorization)
@@ -268,7 +282,7 @@ class HttpPictures:
         return connection.getresponse()
 
     def _authorization(self, url: str, response: HTTPResponse) -> str:
-        """Return the header that answers a challenge, empty without a user, or if it is of another host."""
+        """Return the header that answers a challenge; empty without a user, for another host, and for other schemes."""
         own, parts = urlsplit(self._url), urlsplit(url)
         if not own.username or (own.hostname, own.port) != (parts.hostname, parts.port):
             return ""

@@ -24,7 +24,7 @@ MAX_MESSAGE = codec.MAX_BYTES + 4096
 #: seconds between two heartbeats
 BEAT_S = 0.5
 
-#: reasons why a source gives no frames, one word each; the status of a camera shows them
+#: reasons in the status of a camera, one word each: why its source gives no frames, or FLOOD: it gives too many
 ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED, STUCK, FAILED, FLOOD, FORBIDDEN = (
     "Ended", "Stalled", "Unreachable", "Unauthorized", "NotFound", "Garbage", "Invalid", "Crashed", "Stuck", "Failed",
     "Flood", "Forbidden",
@@ -76,7 +76,7 @@ class CapturedPicture(Struct, kw_only=True, tag="picture"):
 
 
 class Beat(Struct, kw_only=True, tag="beat"):
-    """A heartbeat with the counts so far: the reader lives, but no picture was due."""
+    """A heartbeat with the counts so far: the reader lives, but had no picture to send."""
 
     counts: ReaderCounts
 

@@ -58,7 +58,7 @@ class CameraPublisher:
         stop: ends the waiting.
         return_s: seconds for which subscribers that were there before are waited for.
         on_frame: called with each frame before it is sent.
-        on_drop: called with a frame that was dropped then.
+        on_drop: called with each frame that the broker did not accept, after the attempt.
 
     """
 

@@ -29,7 +29,7 @@ GRACE_S = 3.0
 MAX_JOB = 64 * 1024
 #: most bytes of data for FFmpeg
 MAX_MEMORY = 1024 * 1024 * 1024
-#: what is held
+#: the type of the value that a ``LatestValue`` holds
 T = TypeVar("T")
 
 
@@ -126,7 +126,7 @@ class PictureSender:
 
 
 def _read(camera: CameraSettings, latest: LatestValue[FrameEncoder], reading: ReadProgress) -> None:
-    """Read the source in a thread, and put each frame where the sender takes it."""
+    """Read the source in a thread: put each frame into ``latest``, and close it with the reason of the end."""
     try:
         for shot in read_frames(camera, reading):
             reading.counts.skipped += latest.put(shot) is not None

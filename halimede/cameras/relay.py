@@ -28,14 +28,14 @@ BLOCK = 64 * 1024
 PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 #: a response at which FFmpeg would connect elsewhere, parsed as leniently as FFmpeg does
 REDIRECT = re.compile(rb"(?:RTSP|HTTP)/\S*\s+\+?0*3\d\d(?!\d)")
-#: FFmpeg reads fewer bytes of a line
+#: most bytes of an unfinished line that are kept for the search of a redirect: FFmpeg reads fewer
 MOST_LINE = 8192
 
 
 class CameraRelay:
     """Relays the connections of one reader process in threads, and ends with it.
 
-    ``url``: the camera's; ``policy``: allows addresses; ``timeout_s``: seconds for a connection.
+    ``url``: the camera's; ``policy``: allows addresses; ``timeout_s``: seconds to connect.
 
     Attributes:
         error: why the last connection was refused or failed, None if none was.

@@ -1,4 +1,4 @@
-"""Validated settings of a camera process, from options or the environment. Opens only address files.
+"""Validated settings of a camera process, from options or the environment. Opens only files of addresses and passwords.
 
 An address with a password is not accepted on a command line, which every user of a machine can read: it comes from the
 environment or from a file.
@@ -100,7 +100,7 @@ def read(environ: Mapping[str, str], options: Sequence[str] = (), file: str = ""
     """Return the settings from the environment, the options and the file of cameras.
 
     ``options``: NAME=URL or NAME=@FILE; ``file``: the path of a JSON object of names and URLs, empty: none. Without
-    both, the environment has the address. Raises InvalidFieldError.
+    both, the environment has the address. A camera in both has the file's address. Raises InvalidFieldError.
     """
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
     addresses = _read_options(options, environ) | (_read_file(file, environ) if file else {})

@@ -67,7 +67,7 @@ WHITELISTS = {
 DEPENDENT = "a frame depends on one that cannot be decoded"
 #: more packets than any decoder takes before it returns the frame of the first
 MAX_DELAY = 64
-#: marker of JPEG tables without which a picture is not readable alone
+#: JPEG's marker of Huffman tables, without which a picture is not readable alone
 DHT = 0xC4
 
 
@@ -77,7 +77,7 @@ class ReadProgress:
 
     #: frames so far
     counts: ReaderCounts = field(default_factory=ReaderCounts)
-    #: deadline of the next progress (monotonic clock)
+    #: deadline of the next progress (monotonic clock); infinity: there is none
     until_s: float = float("inf")
     #: presentation time of a packet that could not be decoded, until a later frame comes
     broken: int | None = None
@@ -141,7 +141,7 @@ def read_frames(camera: CameraSettings, reading: ReadProgress) -> Iterator[Frame
 
 
 def _live(camera: CameraSettings, reading: ReadProgress) -> Iterator[FrameEncoder]:
-    """Yield the frames of a live source, no more than ``fps``."""
+    """Yield the frames of a live source, no more than ``fps``. Raises SourceError, at the end of the source as well."""
     thinner, brake = FrameThinner(camera.fps, JITTER_S), Brake()
     reading.expect(camera.open_s)
     with _open(camera, reading) as (decoder, packets):
@@ -208,7 +208,10 @@ def _packets(camera: CameraSettings, container: InputContainer, reading: ReadPro
 def _frames_of(
     camera: CameraSettings, packet: AnyPacket, decoder: VideoCodecContext, reading: ReadProgress
 ) -> Iterator[FrameEncoder]:
-    """Yield the frames of a packet: a JPEG unchanged if it fits, else decoded."""
+    """Yield the frames of a packet: a JPEG unchanged if it fits, else decoded.
+
+    A frame that is too large or unreadable is counted as refused.
+    """
     name = decoder.name
     if packet.size:
         reading.counts.received += 1
@@ -246,7 +249,7 @@ def _frames_of(
 
 
 def _file(camera: CameraSettings, reading: ReadProgress) -> Iterator[FrameEncoder]:
-    """Yield the frames of a video file, when they are due."""
+    """Yield the frames of a video file, when they are due. Raises SourceError, after the last time it is played too."""
     timeline: Timeline | None = None
     thinner, wait = FrameThinner(camera.fps), _waiter(camera)
     for _ in range(camera.plays) if camera.plays else itertools.repeat(0):
@@ -279,7 +282,7 @@ def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
 
 
 def _folder(camera: CameraSettings, folder: Path, reading: ReadProgress) -> Iterator[FrameEncoder]:
-    """Yield the pictures of a folder, when they are due."""
+    """Yield the pictures of a folder, when they are due. Raises SourceError, after the last time it is played too."""
     pace = camera.pace if camera.pace >= 0 else (camera.fps or FOLDER_FPS)
     timeline = Timeline(pace, camera.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
     wait = _waiter(camera)
@@ -331,7 +334,10 @@ def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
 
 
 def _waiter(camera: CameraSettings) -> Callable[[int], None]:
-    """Return a function that waits until a frame is due; it reads the wall clock only once."""
+    """Return a function that waits until a frame is due, or not at all if the camera's pace is 0.
+
+    The wall clock is read only here, so a clock that is set later changes no pause.
+    """
     ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wait(due_ns: int) -> None:
@@ -378,7 +384,10 @@ def _relay(camera: CameraSettings) -> CameraRelay | None:
 def _stream(
     camera: CameraSettings, relay: CameraRelay | None, options: dict[str, str], timeout: tuple[float, float]
 ) -> InputContainer:
-    """Open a stream over RTSP, through the relay if there is one."""
+    """Open a stream over RTSP, through the relay if there is one.
+
+    ``options``: FFmpeg's, to which more are added here; ``timeout``: seconds to open it, and between two reads.
+    """
     target = relay.start() if relay else camera.address.target
     options |= PROBE | {"rtsp_transport": "tcp", "allowed_media_types": "video"}
     options |= {"protocol_whitelist": "rtsp,tcp"} if relay else {}
@@ -386,7 +395,7 @@ def _stream(
 
 
 def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:
-    """Open a V4L2 device, as JPEG if possible: such frames are sent unchanged."""
+    """Open a V4L2 device, as JPEG if possible: such frames are sent unchanged. ``timeout``: as of ``_stream``."""
     rate: dict[str, str] = {"framerate": f"{camera.fps:g}"} if camera.fps else {}
     for options in ({"input_format": "mjpeg", **rate}, {"input_format": "mjpeg"}):
         try:
@@ -415,7 +424,7 @@ def as_error(error: Exception, *, opening: bool) -> SourceError:
 
 
 def _reason(error: Exception, *, opening: bool) -> str:
-    """Return the reason for an error in one word."""
+    """Return the reason for an error in one word. ``opening``: the source had sent nothing yet."""
     kinds: list[tuple[Any, str]] = [
         ((av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError, PermissionError), ipc_messages.UNAUTHORIZED),
         ((av.error.HTTPNotFoundError, FileNotFoundError), ipc_messages.NOT_FOUND),

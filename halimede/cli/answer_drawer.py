@@ -58,16 +58,14 @@ class AnswerDrawer:
         self._folder = folder
         self._namespace = namespace
         self._frames: OrderedDict[str, SentFrame] = OrderedDict()
-        self._bytes = 0
+        self._bytes = 0  # in memory, of all of them
         self._last_id = ""
         self._answers: asyncio.Queue[tuple[SentFrame, Result]] = asyncio.Queue(MAX_DRAWINGS)
         self._task: asyncio.Task[None] | None = None
-        self._accepted = 0
+        # numbers: of answers queued for drawing, and drawn; of frames sent, watched for answers, and answered
+        self._accepted = self._drawn = 0
+        self._sent = self._watched = self._answered = 0
         self._arrival = asyncio.Event()
-        self._sent = 0
-        self._watched = 0
-        self._answered = 0
-        self._drawn = 0
 
     async def start(self, bus: Bus) -> None:
         """Make the folder, and subscribe to the results of the namespace.
@@ -80,9 +78,10 @@ class AnswerDrawer:
         self._task = asyncio.create_task(self._draw_all(), name="drawings")
 
     def add(self, id_: bytes, sent: SentFrame) -> None:
-        """Record a frame that is about to be sent. It replaces the frame before if that has the same sequence number.
+        """Record a frame that is about to be sent; of more than ``MAX_DRAWINGS`` frames, only count it.
 
-        A frame is sent again with its number if it had no subscriber. ``id_`` is the frame's id, 16 bytes.
+        A frame is sent again with its sequence number if it had no subscriber: it then replaces its earlier record.
+        ``id_`` is the frame's id, 16 bytes.
         """
         last = self._frames.get(self._last_id)
         if last and last.sequence == sent.sequence:
@@ -118,9 +117,10 @@ class AnswerDrawer:
             self._bytes -= sent.size
 
     async def finish(self) -> int:
-        """Wait for missing answers, print the outcome, and return the number of frames without an answer.
+        """Wait for missing answers, print the outcome, and return how many of the watched frames have no answer.
 
-        It waits until no new answer has come for ``QUIET_S``. Raises InvalidFieldError if a drawing cannot be written.
+        Watched are the first ``MAX_DRAWINGS`` frames. It waits until all of them are answered, or no new answer has
+        come for ``QUIET_S``. Raises InvalidFieldError if a drawing cannot be written.
         """
         assert self._task  # noqa: S101  # it was started
         while self._answered < self._watched and not self._task.done():

@@ -1,7 +1,7 @@
 """The command line of ``halimede``: the list of all commands, and the options before a command.
 
-``commands/NAME.py`` implements ``halimede NAME``, unless ``MODULES`` names another module. The module is imported only
-when that command is called.
+``commands/NAME.py`` implements ``halimede NAME``, unless ``MODULES`` names another module, or NAME is one of the
+programs (``halimede.programs``). The module is imported only when that command is called.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ GROUPS = {
 }
 #: the group of each command
 GROUP_OF = {name: title for title, names in GROUPS.items() for name in names.split()}
-#: modules of commands that have no module of their own in ``commands``
+#: modules of commands that are no programs and have no module of their own in ``commands``
 MODULES = {
     "nodes": "halimede.cli.commands.get",
     "uncordon": "halimede.cli.commands.drain",
     "bridge": "halimede.bridges.command",
 }
-#: commands of the groups that connect to a broker
+#: subcommands that connect to a broker, by their command: they inherit ``--broker`` and ``--credentials``
 SUBCOMMANDS = {
     "blob": ("put", "list", "get", "delete"),
     "hard": ("list", "show", "label", "export"),

@@ -50,8 +50,8 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
 def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> BrokerAddress:
     """Return the broker to connect to. ``option`` and ``credentials`` are those of the command; empty: not given.
 
-    Raises InvalidFieldError if the address, the credentials or the run file cannot be read, and HalimedeError if the
-    local system was killed.
+    It reads the run file only if neither ``option`` nor HALIMEDE_BROKER names a broker. Raises InvalidFieldError if the
+    address, the credentials or the run file cannot be read, and HalimedeError if the local system was killed.
     """
     own = _credentials(credentials, environment)
     if option:

@@ -24,7 +24,10 @@ Row = dict[str, Any]
 
 
 async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
-    """Return the statuses of cameras that arrive within some seconds, each with its topic. Raises BusError."""
+    """Return the statuses of cameras that arrive within ``seconds``, each after its topic, sorted by topic.
+
+    At most ``MAX_CAMERAS``, without secrets in their addresses. Raises BusError.
+    """
     reports: dict[str, CameraStatus] = {}
 
     async def take(delivery: Delivery[CameraStatus]) -> None:
@@ -84,6 +87,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _wide_cells(row: Row) -> list[str]:
+    """Return the further cells of a camera in a wide table; ``-`` for what is unknown."""
     message = ": ".join(filter(None, (row.get("reason"), row.get("error"))))
     counts = [str(row.get(key, 0)) if row["state"] != SILENT else "-" for key in ("skipped", "refused")]
     return [row.get("node") or "-", *counts, row.get("source") or "-", message or "-"]

@@ -1,7 +1,6 @@
 """``Client``: requests to GM over the bus, for commands, the demo and tests.
 
-GM is the global manager, which keeps the resources. Each request waits for its reply; errors are HalimedeErrors with
-what to do.
+GM is the global manager, which keeps the resources. Each request waits for its reply; errors are HalimedeErrors.
 """
 
 from __future__ import annotations
@@ -70,9 +69,10 @@ class NotLetInError(UnreachableError):
 class Client:
     """A connection to GM: ``async with Client(bus) as client``, which also opens and closes the bus.
 
-    Opening raises NoBrokerError and NotLetInError. ``patience_s``: seconds for which a request waits for a GM that is
-    restarting. ``where`` names the broker for people. All requests raise UnreachableError if GM does not answer,
-    NotLetInError if the broker refuses them, and ApiRefusedError if GM refuses them.
+    Opening raises NoBrokerError and NotLetInError. ``broker``: where ``bus`` connects to; None: unknown, so it is not
+    checked before. ``patience_s``: seconds for which a request waits for a GM that is restarting. ``where`` names the
+    broker for people. All requests to GM raise UnreachableError if GM does not answer, NotLetInError if the broker
+    refuses them, and ApiRefusedError if GM refuses them.
     """
 
     def __init__(self, bus: Bus, broker: BrokerAddress | None = None, *, patience_s: float = PATIENCE_S) -> None:
@@ -134,7 +134,7 @@ class Client:
     async def services_by_kind(self, namespace: str = "") -> tuple[dict[str, Bodies], bool]:
         """Return the services with workers, by the short name of their kind such as ``ji``, and whether a list was cut.
 
-        An empty namespace means all of them.
+        A list is cut as in ``list``. An empty namespace means all of them.
         """
         from halimede.api import kind_of  # here, because help texts need no resources
         from halimede.api.placement import SERVICES
@@ -146,7 +146,7 @@ class Client:
         return services, is_cut
 
     async def services(self, namespace: str = "") -> Bodies:
-        """Return the services with workers, of all kinds. An empty namespace means all of them."""
+        """Return the services with workers of all kinds, cut as in ``list``. An empty namespace means all of them."""
         services, _ = await self.services_by_kind(namespace)
         return [body for bodies in services.values() for body in bodies]
 
@@ -163,15 +163,21 @@ class Client:
         return (await self._ask(request)).events
 
     async def nodes(self, name: str = "") -> Nodes:
-        """Return the nodes that GM knows, or only the node ``name``; empty: all."""
+        """Return the nodes that GM knows, or only the node ``name`` (none if GM does not know it); empty: all.
+
+        At most ``MAX_ITEMS``, and as many as fit into a reply.
+        """
         return (await self._ask(ApiRequest(op="nodes", name=name, limit=MAX_ITEMS))).nodes
 
     async def delete_node(self, name: str) -> None:
-        """Let GM forget a node that will not return."""
+        """Let GM forget a node that will not return. Raises ApiRefusedError for a node that is online or unknown."""
         await self._ask(ApiRequest(op="delete-node", name=name))
 
     async def drain(self, name: str) -> Any:
-        """Keep a node empty from now on; return ``{"online": ..., "stranded": [{"service", "role"}, ...]}``."""
+        """Keep a node empty from now on; return ``{"online": ..., "stranded": [{"service", "role"}, ...]}``.
+
+        ``online``: whether the node is; ``stranded``: its workers that can run on no other node.
+        """
         return (await self._ask(ApiRequest(op="drain", name=name))).value
 
     async def uncordon(self, name: str) -> None:
@@ -183,7 +189,10 @@ class Client:
         return (await self._ask(ApiRequest(op="version"))).value
 
     async def logs(self, node: str, request: LogsRequest) -> LogsReply:
-        """Return a part of a worker's log, from its node. Raises UnreachableError if the node does not answer."""
+        """Return a part of a worker's log, from its node.
+
+        Raises UnreachableError if the node does not answer, and BusError if the broker refuses the request or is away.
+        """
         to = topics.LOGS_REQUEST.at(node=node, client=self._name)
         try:
             return (await self._logs.ask(to, request, timeout_s=ANSWER_S)).body
@@ -216,7 +225,7 @@ class Client:
                 await asyncio.sleep(POLL_S)
 
     async def _ask(self, request: ApiRequest) -> ApiReply:
-        """Return GM's reply to a request; while GM is not subscribed (it is restarting), retry for ``patience_s``."""
+        """Return GM's reply to a request; retry for ``patience_s`` while GM restarts or the connection is down."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._patience
         address, ticket = topics.API_REQUEST.at(client=self._name), new_ticket()

@@ -17,7 +17,7 @@ from halimede.messages import Frame
 from halimede.names import file_name
 from halimede.picture_files import Encoding, encoding_of_file, files_below
 
-#: bytes that topic and properties add to a message, and that a frame's fields add to a picture
+#: most bytes that topic and properties add to a message, and that a frame's fields add to a picture
 TOPIC_BYTES, FRAME_BYTES = 512, 512
 
 
@@ -64,9 +64,9 @@ def check_sizes(pictures: Sequence[InlineImage], limit: int) -> None:
 
 
 def sorted_by_folder(pictures: Sequence[InlineImage]) -> list[str]:
-    """Return the names of the folders, if there are several and all pictures of one follow those of another; else none.
+    """Return the names of the folders if the pictures come folder by folder, as from class folders; else none.
 
-    Class folders are so: the pictures come in the order of their classes.
+    That needs several folders, and more pictures than folders: one picture each shows no order.
     """
     folders = list(dict.fromkeys(picture.path.parent for picture in pictures))
     changes = sum(a.path.parent != b.path.parent for a, b in itertools.pairwise(pictures))
@@ -99,7 +99,7 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
 
 
 def count_rotated(pictures: Sequence[InlineImage]) -> int:
-    """Return the number of pictures whose EXIF orientation is not 1: they are not stored upright. Raises OSError."""
+    """Return the number of pictures that EXIF says to turn, because they are not stored upright. Raises OSError."""
     return sum(orientation_of(picture.path.read_bytes()) != UPRIGHT for picture in pictures)
 
 
@@ -114,7 +114,7 @@ def _upright(path: Path, data: bytes) -> bytes:
 
 
 def _probe(path: Path) -> InlineImage | None:
-    """Return the picture in a file; None: it is none. Raises HalimedeError."""
+    """Return the picture in a file; None: the file is no picture. Raises HalimedeError if it cannot be read."""
     try:
         size = path.stat().st_size
         encoding = encoding_of_file(path)

@@ -28,8 +28,9 @@ MAX_CODE_BYTES = 16 * 1024 * 1024
 class LocalModel:
     """A model file on this machine.
 
-    ``digest``: SHA-256 of the model with its external data; empty: there is no file, or it cannot be read. ``problem``:
-    why the Model cannot be used; empty: it can, as far as this machine knows.
+    ``digest``: SHA-256 of the model with its external data; empty: there is no file here, or it has a ``problem``
+    other than a wrong ``spec.sha256``. ``problem``: why the Model cannot be used; empty: it can, as far as this machine
+    knows.
     """
 
     digest: str = ""
@@ -39,7 +40,7 @@ class LocalModel:
 def read_local(resource: Resource[Any]) -> LocalModel:
     """Return digest and problem of the file that a Model names, if it is on this machine. Reads the whole file.
 
-    Both are empty without such a file, and for other kinds.
+    Both are empty without such a file, and for kinds other than Model.
     """
     from halimede.models import local_path
 
@@ -58,7 +59,10 @@ def read_local(resource: Resource[Any]) -> LocalModel:
 
 
 def local_code(resource: Resource[Any]) -> dict[str, str]:
-    """Return the SHA-256 of the Python files that a service names and this machine can read, by path; else nothing."""
+    """Return the SHA-256 of each Python file that a service names and this machine can read, by path.
+
+    Nothing for kinds without workers.
+    """
     if resource.kind.plural not in SERVICES:
         return {}
     if resource.kind.api_version == NEPTUNE:

@@ -37,7 +37,7 @@ MAX_DOCUMENTS = 10_000
 #: fields by which a file of a folder is taken for a manifest, and the encodings in which they are searched
 MANIFEST_FIELDS = ("apiVersion", "kind")
 ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
-#: most other files of a folder that a message names
+#: most files of a folder, of those that are no manifests, that a message names
 MAX_NAMED = 5
 
 #: an escaped surrogate: two of them are one character in JSON, and an error in YAML
@@ -61,7 +61,7 @@ class Manifest:
     source: str
     #: number of the document in the file, from 1
     document: int
-    #: a local file that the resource names and that does not exist
+    #: the first file or folder that the resource names and that does not exist here; None: all exist
     missing: Path | None = None
 
 
@@ -69,7 +69,7 @@ def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) ->
     """Return all resources of manifests, in the order in which they must be applied.
 
     ``paths`` are files, folders or ``-`` for standard input. ``namespace`` is for resources that name none; empty:
-    their default. Raises one ManifestError, with the errors of all manifests as its ``further_errors``.
+    their default. Raises the first ManifestError of all manifests, with all others as its ``further_errors``.
     """
     manifests: list[Manifest] = []
     errors: list[ManifestError] = []
@@ -93,7 +93,7 @@ def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) ->
 
 
 def sources(path: str) -> list[str]:
-    """Return the manifests of a path: itself, or all below a folder. Warns of the folder's other files.
+    """Return the manifests of a path: itself, or all below a folder. Warns of other .yaml, .yml and .json files there.
 
     Raises ManifestError if there is none.
     """
@@ -106,7 +106,7 @@ def sources(path: str) -> list[str]:
 
 
 def _in_folder(folder: Path) -> list[str]:
-    """Return the manifests below a folder; warn of its other files. Raises ManifestError if there is none."""
+    """Return the manifests below a folder; warn of other files with such suffixes. Raises ManifestError without any."""
     files = sorted(str(file) for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     if not files:
         raise ManifestError(f"{folder}: there is no .yaml, .yml or .json file in this folder")
@@ -122,7 +122,11 @@ def _in_folder(folder: Path) -> list[str]:
 
 
 def _is_manifest(file: str) -> bool:
-    """Whether a file of a folder is meant as a manifest: a document has a field of a manifest, or is not readable."""
+    """Whether a file of a folder is meant as a manifest: a document has a field of a manifest.
+
+    True as well for a file that cannot be read, or has the name of such a field in a text that is not valid: the caller
+    then reports its error.
+    """
     try:
         data = _data(file)
         if not any(field.encode(encoding) in data for field in MANIFEST_FIELDS for encoding in ENCODINGS):
@@ -166,14 +170,17 @@ def _read_documents(
 
 
 def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str, check: Check) -> Manifest:
-    """Return the resource of a document; relative urls become relative to ``folder``. Raises InvalidFieldError."""
+    """Return the resource in a body; its relative paths become absolute, from ``folder`` on. Raises InvalidFieldError.
+
+    ``source``: the file, for people; ``number``: that of the document.
+    """
     _drop_nulls(body)
     missing = resolve(body, folder)
     if namespace and isinstance(body, dict) and isinstance(body.get("metadata"), dict):
         body["metadata"].setdefault("namespace", namespace)
     check(body)
     try:
-        # values that JSON lacks (dates, sets) become text; others are refused here, before anything is sent
+        # values that JSON lacks become text (dates) or lists (sets); others are refused here, before anything is sent
         plain = msgspec.json.decode(msgspec.json.encode(body))
     except (TypeError, ValueError, RecursionError) as error:
         fix = "use only text, numbers, lists and maps with text keys"

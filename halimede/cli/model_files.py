@@ -39,7 +39,7 @@ class Inspection:
         metadata: texts in the file, by name.
         labels: names of classes in the file.
         notes: what a user should know or check.
-        opening: Python lines that open fixed axes of the file; empty: none are needed.
+        opening: Python lines that make the fixed axes of an ONNX file open; empty: it has none, or a ``proposal``.
 
     """
 
@@ -56,7 +56,7 @@ class Inspection:
 
     @property
     def unknown(self) -> str:
-        """Why nothing is proposed for the outputs; empty: there is a proposal, or the spec is that of a manifest."""
+        """Why nothing is proposed for the outputs; empty: a Model is proposed, or there is no ``proposal``."""
         return self.proposal.unknown if self.proposal else ""
 
 
@@ -69,7 +69,7 @@ def inspect_file(model: Path, out: Path | None, preset: str = "", name: str = ""
     """
     from halimede.inference.file_metadata import read_metadata
     from halimede.inference.proposals.proposal import propose
-    from halimede.inference.proposals.skeleton import fixed_axes, opening_lines
+    from halimede.inference.proposals.skeleton import fixed_batch_input, opening_lines
     from halimede.inference.session import open_session
 
     if not model.exists():
@@ -91,7 +91,7 @@ def inspect_file(model: Path, out: Path | None, preset: str = "", name: str = ""
     except InvalidFieldError:  # of the preset
         raise
     except HalimedeError:  # who opens the model reports it, after its inputs and outputs were shown
-        inspection.opening = opening_lines(session, model) if form == ONNX.name and fixed_axes(session) else ""
+        inspection.opening = opening_lines(session, model) if form == ONNX.name and fixed_batch_input(session) else ""
         return inspection
     inspection.proposal, inspection.notes = proposal, proposal.notes
     if not proposal.unknown:
@@ -110,7 +110,7 @@ def _fields(proposal: Proposal, url: str, form: str) -> dict[str, Any]:
         written["labels"] = list(proposal.labels)
     if proposal.preprocess:
         if any(step["op"] in {"resize", "fit", "letterbox"} for step in proposal.preprocess):
-            written["decode"] = "scaled"
+            written["decode"] = "scaled"  # a JPEG that is resized anyway may be decoded at a smaller size
         written["preprocess"] = proposal.preprocess
     if proposal.postprocess:
         written["postprocess"] = proposal.postprocess
@@ -148,7 +148,7 @@ def _open(model: Path) -> tuple[Path, str]:
 
 
 def inspect_manifest(path: Path) -> list[Inspection]:
-    """Open the models of all Models in a manifest, in its order. Raises InvalidFieldError without a Model."""
+    """Open the models of all Models in a manifest, in its order. Raises HalimedeError, also without a Model."""
     manifests = [manifest for manifest in load([str(path)]) if manifest.resource.kind.plural == PLURAL]
     if not manifests:
         raise InvalidFieldError("MODEL", str(path), "give a manifest with one Model: it has 0")

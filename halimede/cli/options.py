@@ -190,7 +190,8 @@ def read_costs(option: str, text: str) -> Costs:
 def about(what: str, namespace: str) -> str:
     """Return what an event is about as GM writes it, ``<namespace>/<plural>/<name>`` or ``node/<node>``.
 
-    ``what`` is that text, or ``KIND/NAME``; empty stays empty. Raises InvalidFieldError for an unknown kind.
+    ``what`` is that text, or ``KIND/NAME`` of a resource in ``namespace``; empty stays empty. Raises InvalidFieldError
+    for an unknown kind.
     """
     from halimede.names import Key
 
@@ -204,7 +205,8 @@ def about(what: str, namespace: str) -> str:
 def time_of(text: str, now: datetime | None = None, *, option: str = "--since") -> datetime | None:
     """Return the time of an option, with its zone: 90s, 10m, 2h or 1d ago, or an ISO time; None for an empty text.
 
-    ``now`` None: the present time. Raises InvalidFieldError on ``option``.
+    A time without a zone is in that of this machine. ``now`` None: the present time. Raises InvalidFieldError on
+    ``option``.
     """
     if not text:
         return None

@@ -123,7 +123,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def clean(text: str) -> str:
-    """Return untrusted text without characters that a terminal acts on; tabs and ends of lines stay."""
+    """Return untrusted text with U+FFFD for characters that a terminal acts on; tabs and ends of lines stay."""
     return "".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in text)
 
 

@@ -31,12 +31,13 @@ class PreviewDrawer:
         self._drawn = 0
 
     async def draw(self, sample: HardSample) -> None:
-        """Draw a sample; an unreadable picture is left out with a warning.
+        """Draw a sample, unless ``MAX_DRAWINGS`` are drawn; an unreadable picture is left out with a warning.
 
         Raises InvalidFieldError for a file that cannot be written.
         """
         if self._drawn >= MAX_DRAWINGS:
             return
+        # the dot stands for a suffix: a camera's name may have dots itself
         path = self._folder / drawing_name(self._drawn, sample.file or f"{sample.camera}.", self._service)
         try:
             await asyncio.to_thread(_draw, path, sample)
@@ -63,7 +64,10 @@ def _draw(path: Path, sample: HardSample) -> None:
 
 
 def _answer(pixels: Pixels, boxes: list[Box] | None, label: str, score: float) -> Prediction:
-    """Return an answer in pixels of its small picture; ``boxes`` are shares of its width and height."""
+    """Return an answer in pixels of its small picture: ``boxes``, or if they are None ``label`` and ``score``.
+
+    ``boxes`` are shares of the picture's width and height; an empty ``label``: none.
+    """
     height, width = pixels.shape[:2]
     if boxes is None:
         return Prediction(label=label or None, score=score)

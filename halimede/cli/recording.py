@@ -42,6 +42,7 @@ class RecordingEntry(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=Tr
     encoding: Literal["raw", "jpeg", "png"]
     #: hexadecimal; empty: the camera sent a bare picture
     id: str = ""
+    #: the number that its camera gave it; 0 for a bare picture
     sequence: int = 0
     #: element type and shape of ``raw`` data
     dtype: str = ""
@@ -127,9 +128,9 @@ def load(folder: Path) -> list[RecordingEntry]:
 
 
 def payload(folder: Path, entry: RecordingEntry, camera: str, sequence: int) -> bytes:
-    """Return a recorded frame as a camera message, with a new id, because it counts as another frame.
+    """Return a recorded frame as a message of ``camera``, with a new id, because it counts as another frame.
 
-    A bare picture stays one. Raises HalimedeError if its file cannot be read.
+    ``sequence``: its new number. A bare picture stays one. Raises HalimedeError if its file cannot be read.
     """
     try:
         data = (folder / entry.file).read_bytes()

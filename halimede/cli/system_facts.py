@@ -39,7 +39,7 @@ class SystemAnswers:
 
 
 async def listen(bus: Bus, seconds: float) -> BusFacts:
-    """Return the messages that arrive within some seconds; if the broker refuses a subscription, those until then."""
+    """Return the messages that arrive within ``seconds``; if the broker refuses a subscription, those until then."""
     facts = BusFacts()
 
     async def on_letter(delivery: Delivery[DeadLetter]) -> None:

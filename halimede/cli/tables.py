@@ -108,7 +108,7 @@ def _nodes(body: Mapping[str, Any]) -> str:
 
 
 def tiers(body: Mapping[str, Any]) -> list[str]:
-    """Return the names of a service's tiers from edge to cloud; empty if none is between these."""
+    """Return the names of a service's tiers from edge to cloud; empty for a service without tiers between them."""
     between = [str(tier.get("name")) for tier in dig(body, "spec", "tiers") or []]
     return ["edge", *between, "cloud"] if between else []
 
@@ -120,11 +120,13 @@ def running_workers(body: Mapping[str, Any]) -> str:
 
 
 def _version(body: Mapping[str, Any]) -> str:
+    """Return the version that is served: the first of the status."""
     versions = dig(body, "status", "versions") or []
     return text(versions[0].get("version")) if versions else "-"
 
 
 def _round(body: Mapping[str, Any]) -> str:
+    """Return the round of a training and the number of its rounds, of which 20 is the default."""
     training = dig(body, "status", "training") or {}
     return f"{training.get('round') or 0}/{training.get('rounds') or dig(body, 'spec', 'rounds') or 20}"
 

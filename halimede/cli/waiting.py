@@ -27,7 +27,7 @@ class NotReadyError(HalimedeError):
 async def wait_ready(client: Client, key: Key, generation: int, timeout_s: float) -> None:
     """Wait until a resource is ready in this generation of its spec, or a later one.
 
-    Raises NotReadyError after ``timeout_s``, or if the resource is deleted.
+    Raises NotReadyError after ``timeout_s``, or if the resource does not exist any more.
     """
     current: Mapping[str, Any] = {}
 
@@ -61,9 +61,12 @@ async def wait_for_reader(
         raise NotReadyError(f"no edge worker reads camera {camera} after {timeout_s:g} s: {why}") from None
 
 
-def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
-    """Return the condition of a resource that is not ready, and what to do about it."""
-    kind = kind_of(plural).short_names[0]
+def _obstacle(kind_name: str, body: Mapping[str, Any]) -> str:
+    """Return the condition of a resource that is not ready, and what to do about it.
+
+    ``kind_name``: the plural or a short name of its kind.
+    """
+    kind = kind_of(kind_name).short_names[0]
     checks = examine_kind(kind, [body])
     if not checks:
         return f"{kind}/{dig(body, 'metadata', 'name')}: its new generation has not been observed yet"
@@ -71,7 +74,10 @@ def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
 
 
 async def _without_reader(client: Client, namespace: str, camera: str) -> str:
-    """Return why no worker reads a camera: the condition of a service that names it, or that none does."""
+    """Return why no worker reads a camera: the condition of a service that names it and does not run.
+
+    If all such services run, or there is none, it returns that; if GM does not answer, the error.
+    """
     try:
         services, _ = await client.services_by_kind(namespace)
     except (UnreachableError, ApiRefusedError) as error:

@@ -32,7 +32,10 @@ PROGRESS_PERIOD_S = 3.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count the dataset and print the reports; return the exit code: 0, or 1 with a report of the error."""
+    """Count the dataset and print the reports; return the exit code: 0, or 1 with a report of the error.
+
+    If the parent has ended already, it returns 1 without a report. ``arguments`` None: those of the command line.
+    """
     parser = argparse.ArgumentParser("python -m halimede.datasets", description="Count what is in a dataset.")
     parser.add_argument("path", type=Path)
     parser.add_argument("--format", required=True)
@@ -81,6 +84,7 @@ class _ProgressPrinter:
         self._next = time.monotonic() + PROGRESS_PERIOD_S
 
     def __call__(self, files: int, done: int, samples: int) -> None:
+        """Print the progress if it is time; ``done``: bytes that were read."""
         if (now := time.monotonic()) >= self._next:
             self._next = now + PROGRESS_PERIOD_S
             _report(CountReport(progress=Progress(files=files, done=done, total=self._total, samples=samples)))

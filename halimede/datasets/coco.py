@@ -25,7 +25,7 @@ class Coco(DatasetReader):
         return str(coco.pictures_folder(root.parent if root.name == coco.ANNOTATIONS else root, path))
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> None:  # noqa: ARG002  # of the port
-        """Count one file of annotations, entry by entry."""
+        """Count one file of annotations, entry by entry; its rank and pictures show whether it repeats another one."""
         file = coco.CocoFile(source.file.fileno(), source.size, source.name, tally.record_fault, source.on_bytes)
         counts: Counter[Any] = Counter()
         for entry in file.entries():

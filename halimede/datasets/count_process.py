@@ -51,7 +51,7 @@ class CountJob:
 async def count_in_child(job: CountJob, on_progress: Callable[[Progress], None]) -> Counted:
     """Return the counts of a dataset, counted in a child process, which ends with the call.
 
-    Raises DatasetError, also after ``STALL_TIMEOUT_S`` without progress.
+    Raises DatasetError, also after ``STALL_TIMEOUT_S`` without progress, and OSError if no process can be started.
     """
     arguments = ["-m", "halimede.datasets", "--parent", str(os.getpid()), "--format", job.format]
     arguments += ["--ledger", str(job.ledger)] if job.ledger else []

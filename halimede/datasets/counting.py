@@ -94,7 +94,10 @@ def count(
 
 
 class _Count:
-    """One count of one dataset, which ``run`` does."""
+    """One count of one dataset, which ``run`` does. The parameters are those of ``count``.
+
+    In its methods ``name`` is the path of a file below the dataset's folder, as printable text.
+    """
 
     def __init__(
         self, path: Path, reader: DatasetReader, ledger: CountCache, on_progress: OnProgress, root: Path | None = None
@@ -137,7 +140,10 @@ class _Count:
         return Counted(self._tally.facts(self._size), self._watch, self._watches_all, self._repeats.message)
 
     def _walk(self, folder: Path, depth: int = 0) -> Iterator[Path]:
-        """Yield the files below a folder that the reader reads. Links to folders are not followed: they may loop."""
+        """Yield the files below a folder that the reader reads, and watch each folder.
+
+        Links to folders are not followed: they may loop. Folders below ``MAX_DEPTH`` levels are left out.
+        """
         subfolders: list[Path] = []
         self._watch_path(folder, folder.stat())
         with os.scandir(folder) as entries:
@@ -153,7 +159,10 @@ class _Count:
             yield from self._walk(subfolder, depth + 1)
 
     def _count_in_folder(self, path: Path, name: str, root: Path) -> None:
-        """Count one file of a dataset that is a folder; an unreadable file counts as an unusable entry."""
+        """Count one file of a dataset that is a folder; an unreadable file counts as an unusable entry.
+
+        Raises DatasetError if no file of the format can be read here, such as without its library.
+        """
         self._files += 1
         try:
             tally, size = self._read_counts(path, name, root)
@@ -174,12 +183,19 @@ class _Count:
         self._on_progress(self._files, self._bytes, self._tally.samples)
 
     def _add(self, name: str, scope: str, tally: DatasetCounts) -> None:
-        """Add the counts of a file, but not those of another view of samples that are counted already."""
+        """Add the counts of a file, but not those of another view of samples that are counted already.
+
+        ``scope``: of the samples, as of ``DatasetReader.scope``.
+        """
         if self._repeats.add(name, scope, array("Q", tally.listed), is_view=tally.rank > 0):
             self._tally.add(tally)
 
     def _read_counts(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
-        """Return the counts of a file and its size in bytes, from the cache if the file is unchanged."""
+        """Return the counts of a file and its size in bytes, from the cache if the file is unchanged.
+
+        Else the file is read, and its new counts are put into the cache, unless they may change without it. Raises
+        DatasetError for a file outside of the root and for no regular file, and what ``DatasetReader.read`` raises.
+        """
         stored = self._ledger.get(name)
         if stored is not None and stored[0] == state_of(path):
             return stored[1].tally, stored[0].size
@@ -267,6 +283,7 @@ class CountCache:
         self._path = path
         self._purpose = f"{VERSION} {purpose}"
         self._db: sqlite3.Connection
+        #: the number of this count, which is stored with each file that it meets
         self._pass = 0
         self._written = 0
 

@@ -125,7 +125,10 @@ class Rows:
         return len(values) - 1
 
     def _count_classes(self, data: bytes, number: int) -> bool:
-        """Count the classes of ``number`` rows without masked fields; return whether all rows have one."""
+        """Count the classes of ``number`` rows, and return True; False, with nothing counted, if a row has no class.
+
+        In ``data`` separators and newlines inside of quotes are masked.
+        """
         if self._column == self._width - 1 and self._count_known_classes(data, number):
             return True
         # behind the last newline the split ends with an empty field of no row
@@ -138,7 +141,10 @@ class Rows:
         return True
 
     def _count_known_classes(self, data: bytes, number: int) -> bool:
-        """Count ``number`` rows by classes of the last column that were met before; return whether all have one."""
+        """Count ``number`` rows by classes of the last column that were met before, and return True.
+
+        False, with nothing counted: a row has another class, or searching for so many classes would be slower.
+        """
         known_classes = tuple(value for value in self._counts if self.sep not in value)
         if len(known_classes) > MAX_SEARCHED_FEW and is_faster(known_classes):
             classes = count_ends(data, self.sep, known_classes)

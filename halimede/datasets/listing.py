@@ -75,7 +75,7 @@ class FileIndex(Struct, kw_only=True):
 def read_listing(data: bytes) -> Listing:
     """Return the listing that another node has written.
 
-    Raises DatasetError if its names are not safe, or exclude each other.
+    Raises DatasetError if it is not readable, or if its names are not safe or exclude each other.
     """
     try:
         listing = msgspec.json.decode(data, type=Listing)
@@ -136,7 +136,10 @@ def write_listing(path: Path, file: Path, report: OnProgress) -> str:
 
 
 def _names(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the paths of files in a folder that are not hidden. Links to folders are not followed: they may loop."""
+    """Yield the paths of files in a folder that are not hidden. Links to folders are not followed: they may loop.
+
+    ``prefix``: the path of this folder below the dataset's, with a slash at its end; ``depth``: its level, from 0 on.
+    """
     with os.scandir(folder) as entries:
         visible = sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
     for entry in visible:
@@ -170,7 +173,7 @@ def _check_name(name: str, count: int) -> None:
 def _hash(folder: Path, name: str, on_bytes: Callable[[int], None]) -> tuple[FileState, str]:
     """Return state and digest of a file of the folder. Raises DatasetError if it is none, or a link out of the folder.
 
-    ``on_bytes`` is called with the bytes that were read so far.
+    ``on_bytes`` is called with the bytes that were read so far. Raises OSError, too.
     """
     # non-blocking: a pipe in place of a file must not block
     descriptor = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -22,7 +22,7 @@ class Voc(DatasetReader):
         return voc.annotations_folder(folder)
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> None:
-        """Count one annotation; one whose picture is missing is unusable."""
+        """Count one annotation; in VOC's own layout, with ``JPEGImages``, one whose picture is missing is unusable."""
         try:
             annotation = voc.read_annotation(source.blocks(), source.size)
         except SampleFileError as error:

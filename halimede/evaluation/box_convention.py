@@ -17,13 +17,13 @@ from halimede.messages import Box, Prediction
 
 #: most boxes of one picture that are compared, the best by score
 MAX_BOXES = 100
-#: two centres agree if their distance is at most this share of the larger box's size
+#: two centres agree if their distance is at most this share of the square root of the larger box's area
 MAX_DISTANCE = 0.25
 #: least pairs of boxes for a finding
 MIN_PAIRS = 8
-#: overlap (intersection over union) below which the boxes of a pair differ
+#: median overlap (intersection over union) from which the boxes do not differ
 MIN_OVERLAP = 0.5
-#: the upper quartile of the factors of size is at most the lower quartile times this
+#: the factors of size are the same everywhere if their upper quartile is at most the lower quartile times this
 MAX_SPREAD = 1.35
 #: least shift of the centres that is mentioned, as a share of the second model's boxes
 MIN_SHIFT = 0.05
@@ -68,7 +68,10 @@ class BoxConvention:
 
 
 def find_convention(first: Sequence[Prediction], second: Sequence[Prediction]) -> BoxConvention | None:
-    """Return how two models' boxes for the same pictures differ by convention; None if they do not."""
+    """Return how two models' boxes differ by convention; None if they do not, or if there are too few pairs.
+
+    ``first`` and ``second`` are the models' answers to the same pictures, in the same order.
+    """
     pairs = [
         _pairs(*(_shapes(answer.boxes or ()) for answer in answers)) for answers in zip(first, second, strict=True)
     ]

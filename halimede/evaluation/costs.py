@@ -46,8 +46,8 @@ def most_cost(data: LabelledSamples, costs: Costs) -> float:
 def check_positive(field: str, costs: Costs, data: LabelledSamples, labels: Sequence[str]) -> None:
     """Raise InvalidFieldError, below ``field``, for a class that does not exist or a cost without a meaning.
 
-    The class to find (``positive``) must be one of the model's ``labels`` or of the data. Without it, no answer is a
-    false alarm, so that ``alarm`` must be the cost of a miss.
+    The class to find (``positive``) must be one of the model's ``labels`` or of the data. Without it, a wrong class is
+    a miss and never a false alarm, so that ``alarm`` must be the cost of a miss; boxes may be false alarms.
     """
     if costs.positive:
         classes = set(labels) | set(data.truths or ()) | {str(box.label) for boxes in data.boxes or () for box in boxes}
@@ -60,7 +60,10 @@ def check_positive(field: str, costs: Costs, data: LabelledSamples, labels: Sequ
 
 
 def _cost_of_boxes(objects: Sequence[Box], boxes: Sequence[Box], costs: Costs) -> float:
-    """Return what the boxes of one picture cost: a miss if an object is missed, a false alarm if a box is false."""
+    """Return what the boxes of one picture cost: a miss if an object is missed, a false alarm if a box is false.
+
+    With ``costs.positive`` only the objects and boxes of this class count.
+    """
     sure = by_label([box for box in boxes if box.score >= OBJECT_SCORE])
     true = by_label(objects)
     labels = {costs.positive} if costs.positive else sure.keys() | true.keys()

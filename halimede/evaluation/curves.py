@@ -61,7 +61,10 @@ def chance(edge_right: Array, up_right: Array) -> list[Point]:
 
 
 def steps(number: int, points: int = POINTS) -> list[int]:
-    """Return the numbers of uploaded samples at the points of a curve: from 0 to ``number`` in about equal steps."""
+    """Return the numbers of uploaded samples at the points of a curve: from 0 to ``number`` in about equal steps.
+
+    ``points``: most steps, so there are at most ``points`` + 1 numbers.
+    """
     counts: list[int] = np.unique(np.rint(np.linspace(0, number, min(number, points) + 1)).astype(int)).tolist()
     return counts
 

@@ -96,9 +96,10 @@ def read_labelled(
 ) -> LabelledSamples:
     """Return the samples at a path. With the model's ``labels``, indices of classes are replaced by their names.
 
-    ``progress`` is called for each picture. Pictures of a folder that changed after ``until_ns`` (nanoseconds since
-    1970) are left out. Raises InvalidFieldError (field ``--data``) for data that is unreadable, empty, larger than the
-    limits, or without any class that the model knows.
+    ``progress`` is called for each picture. Files of a folder that changed after ``until_ns`` (nanoseconds since 1970)
+    are left out, except ``annotations.json``, ``metadata.csv``, and pictures that annotations or texts name. Raises
+    InvalidFieldError (field ``--data``) for data that is unreadable, empty, larger than the limits, or without any
+    class that the model knows.
     """
     if path.is_dir():
         data = _read_folder(path, labels, progress, until_ns)
@@ -117,7 +118,10 @@ def read_labelled(
 
 
 def _read_folder(path: Path, labels: Sequence[str], progress: Progress | None, until_ns: float) -> LabelledSamples:
-    """Return the samples of a folder of any form. Raises InvalidFieldError."""
+    """Return the samples of a folder of any form. The parameters are those of ``read_labelled``.
+
+    Raises InvalidFieldError.
+    """
     paths = list(files_below(path, until_ns))
     if samples := _read_annotations(path, paths):
         boxes = [[Box(box.x1, box.y1, box.x2, box.y2, 1.0, box.label) for box in sample.boxes] for sample in samples]
@@ -140,7 +144,7 @@ def _read_folder(path: Path, labels: Sequence[str], progress: Progress | None, u
 def _read_annotations(path: Path, paths: Sequence[Path]) -> list[PictureSample]:
     """Return the pictures with boxes of a folder with annotations of COCO or Pascal VOC; empty: it has none.
 
-    Raises InvalidFieldError for annotations that cannot be read.
+    ``paths``: the files below ``path``. Raises InvalidFieldError for annotations that cannot be read.
     """
     try:
         if files := coco.annotation_files(path, paths):
@@ -153,7 +157,10 @@ def _read_annotations(path: Path, paths: Sequence[Path]) -> list[PictureSample]:
 
 
 def _check_boxes(pictures: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Raise InvalidFieldError for pictures with boxes in YOLO's form, which is not read: their truth would be lost."""
+    """Raise InvalidFieldError for pictures with boxes in YOLO's form, which is not read: their truth would be lost.
+
+    ``paths``: all files of the folder, in which the boxes may be.
+    """
     try:
         file = yolo.label_file(pictures, paths)
     except OSError as error:
@@ -163,7 +170,10 @@ def _check_boxes(pictures: Sequence[Path], paths: Sequence[Path]) -> None:
 
 
 def _read_texts(path: Path) -> list[tuple[Path, str]]:
-    """Return pictures with their texts, of a folder with ``metadata.csv``; empty: it has none."""
+    """Return pictures with their texts, of a folder with ``metadata.csv``; empty: it has none.
+
+    Raises InvalidFieldError for a table that cannot be used.
+    """
     try:
         return read_texts(path, MAX_SAMPLES)
     except (SampleFileError, OSError) as error:
@@ -171,7 +181,10 @@ def _read_texts(path: Path) -> list[tuple[Path, str]]:
 
 
 def _read_tables(folder: Path, files: Sequence[Path], labels: Sequence[str]) -> LabelledSamples:
-    """Return the rows of all tables; they have classes only if each table has a column of classes."""
+    """Return the rows of all tables; they have classes only if each table has a column of classes.
+
+    ``folder``: the one below which the names of samples begin. ``labels``: of the model. Raises InvalidFieldError.
+    """
     data = _from_rows([], [], "", labels)
     for file in files:
         count, max_bytes = MAX_SAMPLES - len(data), MAX_BYTES - sum(data.sizes)
@@ -188,7 +201,10 @@ def _read_tables(folder: Path, files: Sequence[Path], labels: Sequence[str]) -> 
 
 
 def _from_rows(images: Sequence[Array], classes: list[str] | None, name: str, labels: Sequence[str]) -> LabelledSamples:
-    """Return the rows of a table as samples; ``name`` is that of the table."""
+    """Return the rows of a table as samples; ``name`` is that of the table, ``labels`` are the model's.
+
+    ``classes``: of each row; None: unknown.
+    """
     return LabelledSamples(
         images=list(images),
         names=[f"{name}[{i}]" for i in range(len(images))],

@@ -115,7 +115,10 @@ class Detection:
         return float(precisions[0]), float(precisions.mean()), matches / max(1, int(objects.sum()))
 
     def curve(self, hardness: Array, seed: int = 0) -> list[DetectionPoint]:
-        """Return a rule's curve from upload ratio 0 to 1; pictures of equal hardness are in a fixed random order."""
+        """Return a rule's curve from upload ratio 0 to 1.
+
+        Pictures of equal hardness are in the random order that ``seed`` gives.
+        """
         number = len(self)
         shuffled = np.random.default_rng(seed).permutation(number)
         order = shuffled[np.argsort(-np.asarray(hardness, np.float64)[shuffled], kind="stable")]
@@ -140,7 +143,7 @@ class Detection:
         ]
 
     def point(self, uploaded: Array) -> DetectionPoint:
-        """Return the point of a curve for these uploads."""
+        """Return the point of a curve at which these pictures are uploaded, ``(pictures,) bool``."""
         accuracy, strict, recall = (round(value, 6) for value in self.measure(uploaded))
         ratio = round(float(uploaded.mean()), 6)
         return DetectionPoint(upload_ratio=ratio, accuracy=accuracy, map_50_95=strict, recall=recall)
@@ -157,6 +160,7 @@ class Detection:
         """
         fewer = self._low.false_boxes - self._up.false_boxes
         more = self._up.objects_found - self._low.objects_found
+        # less than half an object, so that false boxes only decide between equal numbers of objects
         return np.asarray(more + fewer / (1 + 2 * np.abs(fewer).max(initial=0)))
 
     def rewards(self) -> Array:
@@ -176,10 +180,10 @@ class Detection:
 
 
 def box_values(hits: Array) -> Array:
-    """Return what each box adds to the sum of precisions at matches.
+    """Return what each box adds to the sum of precisions at matches: the slope of this sum by the box's weight.
 
-    ``hits`` is whether each box matches an object, by descending score. A match adds its own precision and raises that
-    of all matches with lower scores; a false box lowers them.
+    ``hits`` is whether each box matches an object, by descending score, ``(boxes,) bool``. A match adds its own
+    precision and raises that of all matches with lower scores; a false box lowers them.
     """
     ranks = np.arange(1, len(hits) + 1)
     precision = np.cumsum(hits) / ranks

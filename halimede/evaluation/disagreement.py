@@ -74,7 +74,10 @@ def difference(edge: Prediction, cloud: Prediction) -> float:
 
 
 def _unmatched_score(boxes: Mapping[str, Sequence[Box]], partners: Mapping[str, Sequence[Box]]) -> float:
-    """Return the sum of the scores of boxes without a partner at IoU 0.5; both are by label, 100 of each count."""
+    """Return the sum of the scores of boxes that no partner of their label overlaps by 0.5 (IoU) or more.
+
+    Both are by label, in descending order of score; of each label the first ``MAX_BOXES`` count.
+    """
     total = 0.0
     for label, labelled in boxes.items():
         surest = labelled[:MAX_BOXES]

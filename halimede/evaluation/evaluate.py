@@ -1,7 +1,8 @@
 """Evaluates a service on labelled data, offline: each tier alone, and all together at any upload ratio.
 
-Every model answers every sample once. From these answers ``evaluate`` computes the curve of each mining rule, its
-bounds, and the point of the service as configured, with uploaded bytes and latency over a link.
+Every model answers every sample. From these answers ``evaluate`` computes the curve of each mining rule, its bounds,
+and the point of the service as configured, with uploaded bytes and latency over a link. With ``upload: regions`` the
+last tier's model answers the changed uploads as well.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class TierReport(Struct, kw_only=True):
     #: name of the tier, and of its model
     name: str
     model: str
-    #: milliseconds of the model for one sample
+    #: median milliseconds of the model for one sample, with decoding and pre-processing
     model_ms: float
-    #: ``accuracy`` and further measures of the kind of data, 0 to 1
+    #: ``accuracy`` and further measures of the kind of data, 0 to 1; ``character_error_rate`` may be over 1
     measures: dict[str, float]
     #: in the configured service: the share of all samples that reach this tier
     reached: float = 0.0
@@ -95,15 +96,15 @@ class Operating(Struct, kw_only=True):
     #: samples that leave the edge, and that the last tier answers
     upload_ratio: float
     cloud_ratio: float
-    #: of the joint answers
+    #: of the joint answers; ``measures`` as in TierReport
     accuracy: float
     measures: dict[str, float]
     #: uploaded by the edge, and to the last tier
     bytes_up: float
     bytes_to_cloud: float
     latency_ms: float
-    #: mean cost of a sample, with its upload or audit: as configured, by the edge alone, and by the cloud alone; None:
-    #: the service has no ``costs``
+    #: mean cost of a sample: as configured, with its upload or audit; by the edge alone, without an upload; and if each
+    #: sample is uploaded; None: the service has no ``costs``
     cost: float | None = None
     cost_edge_only: float | None = None
     cost_cloud_only: float | None = None
@@ -164,10 +165,10 @@ class EvaluationReport(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Onward:
-    """The outcome of each sample that reaches a tier. Arrays have one entry for each sample."""
+    """The outcome of each sample if it reaches a tier. Arrays have one entry for each sample."""
 
     answers: list[Prediction]
-    #: milliseconds from there to the answer
+    #: milliseconds from the arrival at the tier to the answer
     ms: Array
     #: whether the cloud gives the answer
     cloud: Array
@@ -191,10 +192,12 @@ def evaluate(
     """
     link = link or TierLink()
     _check_calibrations(chain)
+    # every tier's answers, what counts as true, and which samples each tier escalates
     outputs = [answer_and_time(tier, data, _progress_of(report, tier)) for tier in chain.tiers]
     cloud_answers = outputs[-1].predictions
     labelled = with_truth(data, cloud_answers, is_text=has_text_labels(chain.cloud.spec, cloud_answers))
     hard, reached = _decisions(chain, data, outputs)
+    # what an upload takes and brings: the whole frame, or regions of it with answers of their own
     sizes = [_sizes(chain, tier, data, output.predictions) for tier, output in zip(chain.tiers, outputs, strict=True)]
     upload_outputs, notes = outputs, list[str]()
     bytes_cloud_only, ms_cloud_only = float(sizes[0].mean()), link.ms + sizes[0] * 8 / link.kbps
@@ -203,11 +206,13 @@ def evaluate(
         sizes[0] = sizes[0] - np.array(data.sizes) + regions.sizes
         upload_outputs = [*outputs[:-1], replace(outputs[-1], predictions=regions.joint)]
         notes.append(_describe_regions(data, cloud_answers, regions))
+    # the service's answers to each sample: ``alone`` if it is kept, ``up`` if it is uploaded
     onward = _onward(chain, upload_outputs, hard, sizes, link)
     low, edge_ms = outputs[0].predictions, outputs[0].ms
     up = _fuse(chain.edge, low, onward.answers)
     alone = final_answers(miner_of(chain.edge), low)
     measure = quality(labelled, alone, up)
+    # the curve of each rule, and the mean one of random uploads, which a rule without an order has as well
     rule_hardness, left_out = hardness_by_rule(chain.edge, data, low, rules)
     chance = measure.chance()
     curves = {name: measure.curve(hardness) if hardness.any() else chance for name, hardness in rule_hardness.items()}
@@ -265,7 +270,10 @@ def _regions(
 
 
 def _describe_regions(data: LabelledSamples, cloud: Sequence[Prediction], regions: RegionUploads) -> str:
-    """Return the note about regions: their bytes, and the objects in the joint answers, if each frame is uploaded."""
+    """Return the note about regions: their bytes, and the objects in the joint answers, if each frame is uploaded.
+
+    ``cloud``: the big model's answers to whole frames.
+    """
     objects, matched = objects_in(cloud, regions.joint)
     size, recall = regions.sizes.sum() / max(1, sum(data.sizes)), matched.sum() / max(1, objects.sum())
     return f"upload regions: {size:.1%} of the bytes of frames, {recall:.1%} of the big model's objects in them"
@@ -310,7 +318,7 @@ def _progress_of(report: StageReport | None, tier: EvaluatedTier) -> Callable[[i
 
 
 def _decisions(chain: Chain, data: LabelledSamples, outputs: Sequence[TierAnswers]) -> tuple[list[Array], list[Array]]:
-    """Return for each tier which samples it would escalate, as configured, and which samples reach it."""
+    """Return which samples each tier but the last would escalate, as configured, and which samples reach each tier."""
     hard: list[Array] = []
     reached = [np.ones(len(data), bool)]
     for tier, output in zip(chain.tiers[:-1], outputs, strict=False):
@@ -320,7 +328,7 @@ def _decisions(chain: Chain, data: LabelledSamples, outputs: Sequence[TierAnswer
 
 
 def _sizes(chain: Chain, tier: EvaluatedTier, data: LabelledSamples, predictions: Sequence[Prediction]) -> Array:
-    """Return the bytes of each sample that this tier escalates: its data as received, and its model's answer."""
+    """Return the bytes of each sample if this tier escalates it: its data as received, and its model's answer."""
     with_answers = needs_answers(tier)
     worker = f"{chain.service.metadata.name}-{tier.name}"
     return np.array(
@@ -341,7 +349,11 @@ def _envelope_size(service: str, worker: str, edge: Prediction | None) -> int:
 def _onward(
     chain: Chain, outputs: Sequence[TierAnswers], hard: Sequence[Array], sizes: Sequence[Array], link: TierLink
 ) -> _Onward:
-    """Return the outcome of each sample if it is uploaded to the second tier; computed from the last tier back."""
+    """Return the outcome of each sample if it is uploaded to the second tier; computed from the last tier back.
+
+    ``outputs``, ``hard``, ``sizes``: by tier, the edge first: its answers, the samples that it escalates, and the bytes
+    of each sample that it uploads.
+    """
     number = len(outputs[0].predictions)
     state = _Onward(outputs[-1].predictions, np.full(number, outputs[-1].ms), np.ones(number, bool), np.zeros(number))
     for i in reversed(range(1, len(chain.tiers) - 1)):
@@ -360,7 +372,10 @@ def _onward(
 
 
 def _fuse(tier: EvaluatedTier, low: Sequence[Prediction], up: list[Prediction]) -> list[Prediction]:
-    """Return the joint answers to samples that both models answered: ``up``, or a mixture if the tier has one."""
+    """Return the joint answers to samples that both models answered: ``up``, or a mixture if the tier has one.
+
+    ``low`` are the tier's own answers, ``up`` those of the next tier.
+    """
     path = calibration_of(tier)
     if path is None:
         return up
@@ -371,7 +386,11 @@ def _fuse(tier: EvaluatedTier, low: Sequence[Prediction], up: list[Prediction]) 
 def _operating_point(
     edge: EvaluatedTier, measure: Quality, hard: Array, onward: _Onward, sizes: Array, *, edge_ms: float, up_ms: Array
 ) -> Operating:
-    """Return the service as configured, without costs; ``hard``: the samples that the edge uploads."""
+    """Return the service as configured, without costs; ``hard``: the samples that the edge uploads.
+
+    ``sizes``: bytes of each sample's upload by the edge. ``edge_ms``: of the edge's model for one sample; ``up_ms``: of
+    each sample from its upload to the answer.
+    """
     deferral = edge.deferral
     assert deferral is not None  # noqa: S101  # the edge's worker has one
     mining = deferral.hard_example_mining
@@ -405,8 +424,8 @@ def _add_costs(
 ) -> None:
     """Add the mean costs to ``point`` if the service has ``costs``.
 
-    ``low`` are the small model's answers, ``alone`` the edge's final answers to kept samples, ``up`` those to uploaded
-    ones. Raises InvalidFieldError for costs that do not fit the data.
+    ``hard``: the samples that the edge uploads. ``low`` are the small model's answers, ``alone`` the edge's final
+    answers to kept samples, ``up`` those to uploaded ones. Raises InvalidFieldError for costs that do not fit the data.
     """
     deferral = edge.deferral
     if deferral is None or deferral.costs is None:
@@ -421,7 +440,10 @@ def _add_costs(
 
 
 def _costs(points: Sequence[Point], hardness: Array, sizes: Array, edge_ms: float, up_ms: Array) -> list[Cost]:
-    """Return what a sample takes in the mean at each point of a rule's curve."""
+    """Return what a sample takes in the mean at each point of a rule's curve.
+
+    ``hardness``: of each sample by the rule; the other parameters as of ``_operating_point``.
+    """
     order = np.argsort(-hardness, kind="stable")
     size, time = (np.concatenate([[0.0], np.cumsum(values[order])]) / len(order) for values in (sizes, up_ms))
     counts = [round(point["upload_ratio"] * len(order)) for point in points]

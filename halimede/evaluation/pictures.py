@@ -22,7 +22,7 @@ MAX_NAME = 120
 
 
 def disagreements_section(report: EvaluationReport, data: LabelledSamples) -> str:
-    """Return the section with the pictures, as HTML; empty if the samples are no pictures. All text is escaped."""
+    """Return the section with the pictures, as HTML; empty if there are none. All text is escaped."""
     names = report.tiers[0].model, report.tiers[-1].model
     pairs = "".join(
         _pair(disagreement, data, names)

@@ -59,7 +59,7 @@ def check_boxes(tier: EvaluatedTier, predictions: Sequence[Prediction]) -> None:
 
 
 def format_of(tier: EvaluatedTier) -> UploadFormat:
-    """Return the format of a tier's uploads. The last tier has none."""
+    """Return the format of a tier's uploads; the tier is not the last one, which uploads nothing."""
     assert tier.deferral is not None  # noqa: S101  # only a tier with one uploads
     return UploadFormat(encoding=tier.deferral.encoding, max_bytes=tier.deferral.max_bytes)
 
@@ -69,6 +69,7 @@ def make_uploads(
 ) -> list[Upload]:
     """Return the upload of each sample; ``edge`` are the small model's answers.
 
+    A frame for which the rule gives no regions is uploaded whole, and transcoded only if the format requires it.
     Raises InvalidFieldError for a sample that cannot be encoded.
     """
     densities, uploads = SizeEstimator(), []

@@ -148,6 +148,7 @@ def _switch(line: MetricLine) -> str:
 
 
 def _table(heading: Sequence[str], rows: Rows) -> str:
+    """Return an HTML table, without a head if ``heading`` is empty. Cells are escaped."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
@@ -208,8 +209,12 @@ def rules(report: EvaluationReport) -> dict[str, Sequence[Point]]:
 
 
 def ratio_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
-    """Return the heading, and a row for each curve with its accuracy at ``RATIOS``; the best rules first."""
+    """Return the heading, and a row for each curve with its accuracy at ``RATIOS``.
+
+    The upper bound is first and random uploads are last; between them are the rules, the best first.
+    """
     heading = ["RULE", *(f"{ratio:.0%}" for ratio in RATIOS)]
+    # by the accuracy at one ratio, in the middle of the table
     best = sorted(rules(report).items(), key=lambda item: -accuracy_at(item[1], RATIOS[len(RATIOS) // 2]))
     curves = [(oracle_name(report), report.oracle), *best, (RANDOM, report.random)]
     return heading, [[name, *(f"{accuracy_at(points, ratio):.4f}" for ratio in RATIOS)] for name, points in curves]
@@ -256,6 +261,7 @@ def operating_rows(report: EvaluationReport) -> Rows:
 
 
 def _cost(point: Operating) -> str:
+    """Return the mean costs as text; the service has ``costs``."""
     alone = f"{point.cost_edge_only:.4g} by the edge alone, {point.cost_cloud_only:.4g} by the cloud alone"
     return f"{point.cost:.4g} a sample, {alone}"
 

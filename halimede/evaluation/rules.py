@@ -31,9 +31,9 @@ def hardness_by_rule(
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Return each rule's hardness of all samples by the rule's name, and why other rules are left out, by name.
 
-    Without ``rules`` all registered ones are used. Each gets the tier's calibration, and the configured rule also its
-    parameters. A sample on which a rule fails is infinitely hard. Raises InvalidFieldError (``--rules``) for one of
-    ``rules`` that is unknown or cannot be made.
+    Without ``rules`` all registered ones and the configured one are used. Each gets the tier's calibration, and the
+    configured rule also its parameters. A sample on which a rule fails is infinitely hard. Raises InvalidFieldError
+    (``--rules``) for one of ``rules`` that is unknown or cannot be made.
     """
     by_rule: dict[str, Array] = {}
     left_out: dict[str, str] = {}
@@ -84,7 +84,7 @@ def decide_escalations(
 
     ``reached`` has a boolean for each sample: whether it reaches the tier. A budget is spent as in a worker, on these
     samples in random order (``replay``); the others are compared with the cut at the end of that replay. Raises
-    InvalidFieldError for a rule that cannot be made.
+    InvalidFieldError for a rule that cannot be made, or that does not support the configured mode.
     """
     miner = miner_of(tier)
     if tier.deferral is None or miner is None:

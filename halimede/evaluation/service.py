@@ -58,7 +58,7 @@ def read_resources(paths: Sequence[Path]) -> Iterator[Resource[Any]]:
 
 
 def models_in(folder: Path) -> Iterator[Resource[Any]]:
-    """Yield the Models in a folder's manifests; unreadable files are skipped."""
+    """Yield the Models in manifests among a folder's first ``MAX_FILES`` files; unreadable files are skipped."""
     for file in sorted(folder.iterdir())[:MAX_FILES]:
         if file.suffix in SUFFIXES and file.is_file():
             try:
@@ -68,7 +68,7 @@ def models_in(folder: Path) -> Iterator[Resource[Any]]:
 
 
 def _read(path: Path) -> Iterator[Resource[Any]]:
-    """Yield the resources in a manifest. Raises InvalidFieldError."""
+    """Yield the resources in a manifest; documents that are no mapping are skipped. Raises InvalidFieldError."""
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415  # of the cli extra alone
 
     from halimede.system.bounded_yaml import bounded_yaml, decode_text  # noqa: PLC0415
@@ -98,7 +98,10 @@ def _read(path: Path) -> Iterator[Resource[Any]]:
 
 
 def _parse(body: Any, path: Path) -> Resource[Any]:
-    """Return the resource of a document of the manifest ``path``. Raises InvalidFieldError."""
+    """Return the resource of a document of the manifest ``path``. Raises InvalidFieldError.
+
+    Relative urls and paths in ``body`` are replaced by absolute ones, relative to the manifest's folder.
+    """
     resolve(body, path.resolve().parent)
     try:
         return api.parse(body)
@@ -186,7 +189,8 @@ def read_chain(manifests: Sequence[Path]) -> Chain:
 def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, Resource[ModelSpec]]) -> Chain:
     """Return the chain of a service; ``models`` are its Models by name.
 
-    Raises InvalidFieldError for a missing Model or file, and FetchError for one that cannot be downloaded.
+    Raises InvalidFieldError for a missing Model or file and for a selector in place of a name, and FetchError for a
+    file that cannot be downloaded.
     """
     spec = service.spec
     descriptions: list[tuple[str, str, str, Deferral | None]] = [
@@ -276,7 +280,7 @@ def _answer(tier: EvaluatedTier, model: Model, data: LabelledSamples, numbers: r
 
 
 def _time(model: Model, data: LabelledSamples, count: int) -> float:
-    """Return the median milliseconds of a model for one sample."""
+    """Return the median milliseconds of a model for one sample; ``count``: most samples that are timed (0: 0 ms)."""
     times_ms: list[float] = []
     deadline = time.perf_counter() + TIMED_S
     for number in range(min(count, len(data))):
@@ -343,6 +347,7 @@ def file_of(spec: ModelSpec) -> Path:
 
 
 async def _fetch_file(spec: ModelSpec, cache: Cache) -> Path:
+    """Return a Model's file or folder in the cache, downloaded and unpacked. Raises FetchError."""
     form = format_of(spec.format)
     fetched = await (fetch_model if form is ONNX else fetch)(spec.url, spec.sha256, cache)
     return model_file(await unpack(cache, fetched), form) if form else fetched.path

@@ -35,7 +35,10 @@ Table = tuple[list[Array], list[str] | None]
 
 
 def data_error(origin: Path | str, fix: str) -> InvalidFieldError:
-    """Return the error about data; ``origin`` is its path, or its file and line as text. ``fix``: what is wrong."""
+    """Return the error about data; ``origin`` is its path, or its file and line as text.
+
+    ``fix``: what is wrong, and what the user can do.
+    """
     return InvalidFieldError(FIELD, str(origin), fix)
 
 
@@ -57,7 +60,7 @@ def read_table(path: Path, limit: int, max_bytes: int) -> Table:
 
 
 def _read_rows(path: Path, head: TableHead, rows: Iterable[TableRow], limit: int, max_bytes: int) -> Table:
-    """Return the rows of a table and their classes. Raises InvalidFieldError."""
+    """Return the rows of a table and their classes, with the limits of ``read_table``. Raises InvalidFieldError."""
     samples: list[Array] = []
     classes: list[str] = []
     column, is_guess = head.class_column()

@@ -12,7 +12,7 @@ from halimede.topics import CAMERA_STATUS, NODE_CAMERA_STATUS
 
 #: the name of the check
 NAME = "cameras"
-#: most rows, one for each camera that gives no frames
+#: most rows of cameras that give no frames
 MOST_SHOWN = 10
 #: what to do about a camera, by the reason in its status; ``{topic}`` is the topic of the status
 REMEDIES = {
@@ -20,7 +20,7 @@ REMEDIES = {
     "Forbidden": "set source.url to an address that its node allows: docs/security.md, Downloads",
     "Unauthorized": "check its user and password: docs/cameras.md, Secrets",
 }
-#: the rules of cameras without and with a service that reads them
+#: the rules of cameras that give no frames: of all others, and of those that have failed and are read by a service
 SILENT = CheckRule(
     NAME,
     "warning",
@@ -39,7 +39,10 @@ FAILED = CheckRule(
 
 
 def examine_cameras(facts: SystemFacts) -> Iterator[Check]:
-    """Yield a row for each camera that gives no frames, else one that all run; none if no camera has a status."""
+    """Yield a row for each camera that gives no frames, at most ``MOST_SHOWN``, those that fail a command first.
+
+    Else one row with the number of cameras that run; none if no camera has a status.
+    """
     cameras = facts.bus.cameras
     unhealthy = [(topic, camera) for topic, camera in cameras if camera.state in {"stalled", "failed", "gone"}]
     if cameras and not unhealthy:

@@ -92,12 +92,12 @@ def ok(name: str, what: str) -> Check:
 
 
 def warning(name: str, what: str, do: str) -> Check:
-    """Return a row of something that works, but neither well nor safely."""
+    """Return a row of something that works, but not well or not safely. ``status`` does not fail for it."""
     return Check(name, "warning", what, do)
 
 
 def problem(name: str, what: str, do: str) -> Check:
-    """Return a row of something that does not work."""
+    """Return a row of something that does not work: ``status`` fails for it."""
     return Check(name, "problem", what, do, fails=True)
 
 

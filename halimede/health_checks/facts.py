@@ -63,7 +63,7 @@ class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
     quarantined: str = ""
     #: whether GM is connected to the broker
     connected: bool = True
-    #: subscriptions and births that the broker refuses to GM, by filter or topic
+    #: subscriptions and births (first messages of a connection) that the broker refuses to GM, by filter or topic
     refused: list[str] = []
     #: services with degraded answers in the last minute, the largest share first
     degraded: list[DegradedAnswers] = []
@@ -99,8 +99,9 @@ class ClockComparison:
 class BusFacts:
     """The messages of components that a command has received."""
 
-    #: statuses of cameras with their topics
+    #: statuses of cameras, each after its topic
     cameras: list[tuple[str, CameraStatus]] = field(default_factory=list)
+    #: in the order of their arrival
     dead_letters: list[DeadLetter] = field(default_factory=list)
     #: the ids of the stores of GMs that are online: one for each GM
     online_stores: set[str] = field(default_factory=set)

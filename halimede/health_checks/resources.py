@@ -19,7 +19,7 @@ from halimede.messages.file_facts import CONTENT_UNUSABLE, NO_SAMPLES, SAMPLES_R
 from halimede.messages.operator import OVERLOAD
 from halimede.messages.training import STARVED
 
-#: phases from the worst to the best; an unknown one counts as the worst
+#: phases from the worst to the best; one that is not listed counts as the worst
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Running", "Ready", "Done")
 #: phases without a row
 FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating", *get_args(State)})
@@ -93,7 +93,7 @@ UNFINISHED = {
     )
 }
 
-#: conditions in addition to the phase that need attention while they are True
+#: the rules of conditions that need attention while they are True, whatever the phase is, by type
 CONDITIONS = {
     "Drift": CheckRule(
         "services",
@@ -119,7 +119,7 @@ DOUBTFUL = CheckRule(
     "a training or an evaluation finds no sample in it, or the same samples several times",
     "correct what the message names: docs/datasets.md, Conditions",
 )
-#: reasons that need attention in a fine phase as well, by kind
+#: the rules of reasons that need attention in a fine phase as well, by kind and reason
 REASONS = {
     ("model", CONTENT_UNUSABLE): CheckRule(
         "models",
@@ -144,7 +144,7 @@ CLASSES = CheckRule(
 
 
 def phase_rank(phase: str) -> int:
-    """Return the place of a phase from the worst (0, also of an unknown phase) to the best: a sort key."""
+    """Return the place of a phase in ``WORST_FIRST``, 0 if it has none there: a sort key."""
     return WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
 
 
@@ -154,7 +154,7 @@ def rank(body: Mapping[str, Any]) -> tuple[int, str, str]:
 
 
 def examine_resources(facts: SystemFacts) -> Iterator[Check]:
-    """Yield a row for each resource whose phase is not fine, else one row with the number of resources."""
+    """Yield a row for each resource that ``examine_kind`` has one for, else one row that all are without problems."""
     healthy = True
     for kind, bodies in facts.resources.items():
         for row in examine_kind(kind, bodies):
@@ -196,7 +196,7 @@ def examine_classes(facts: SystemFacts) -> Iterator[Check]:
 
 
 def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:
-    """Return the rows of the resources of one kind whose phase is not fine, the worst first.
+    """Return the rows of the resources of one kind whose phase is not fine, or whose reason is urgent, the worst first.
 
     ``kind`` is the kind's short name, ``bodies`` are the resources with their status.
     """
@@ -205,7 +205,7 @@ def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:
 
 
 def _row(kind: str, body: Mapping[str, Any]) -> Check:
-    """Return the row of a resource whose phase is not fine, with the remedy for its reason."""
+    """Return the row of a resource that needs attention, with the remedy for its reason."""
     namespace, name = (str(dig(body, "metadata", key)) for key in ("namespace", "name"))
     cause, other = reason(body), OTHER_REMEDY + LOGS_REMEDY if kind in KINDS_WITH_LOGS else OTHER_REMEDY
     remedy = REMEDIES.get(f"{kind}/{cause}", REMEDIES.get(cause, other)).format(kind=kind, name=name, ns=namespace)

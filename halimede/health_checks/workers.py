@@ -49,7 +49,7 @@ MOSTLY_DEGRADED = CheckRule(
 
 
 def examine_reports(facts: SystemFacts) -> Iterator[Check]:
-    """Yield rows about workers without reports: by what their nodes have received, and by the services' statuses."""
+    """Yield rows about workers without reports, by what nodes report and by the services' statuses; else an ok row."""
     for worker in facts.manager.quiet:
         since = time_of(worker.since)
         age = f" for {(facts.now - since).total_seconds():.0f} s" if since else ""
@@ -66,7 +66,7 @@ def examine_reports(facts: SystemFacts) -> Iterator[Check]:
 
 
 def examine_answers(facts: SystemFacts) -> Iterator[Check]:
-    """Yield a row for each service with too large a share of degraded answers in the last minute."""
+    """Yield a row for each service with too large a share of degraded answers in the last minute, else an ok row."""
     healthy = True
     for service in facts.manager.degraded:
         share = service.degraded / max(service.answered, 1)

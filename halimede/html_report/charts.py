@@ -17,7 +17,7 @@ WIDTH, HALF = 1040, 500
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a timeline: an identity, and when cameras saw it."""
+    """One row of a timeline: an identity, with its name (``label``) and colour, and when cameras saw it."""
 
     label: str
     colour: str
@@ -99,6 +99,7 @@ def timeline(rows: Sequence[Row], seconds: float, lanes: Mapping[str, str]) -> s
         for start, end, camera in row.spans:
             lane = list(lanes).index(camera) * 8
             more = f'opacity="0.9"><title>{camera}, {start:.1f} to {end:.1f} s</title></rect'
+            # a rectangle with a title inside ends with its own end tag, not with "/>"
             shapes.append(
                 rect(margin + start * scale, y + 1 + lane, (end - start) * scale, 7, lanes[camera], more=more)[:-2]
                 + ">"
@@ -117,7 +118,8 @@ def bars(
 ) -> str:
     """Return a chart of shares from 0 to 1, as horizontal bars by name.
 
-    ``target``: a value with its name, as a vertical line. ``ends``: the interval of each value.
+    ``colours``: by name. ``target``: a value with its name, as a vertical line. ``ends``: the interval of each value,
+    by name; a name without one has none.
     """
     margin, row_height, width = 92, 42, HALF
     scale = width - margin - 64
@@ -143,7 +145,7 @@ def bars(
 def pairs(rows: Sequence[tuple[str, float, float]], colours: Mapping[str, str]) -> str:
     """Return a chart of two shares of each node, from 0 to 1: of the capacity (outlined) and of the answers.
 
-    A row is (node, share of the capacity, share of the answers).
+    A row is (node, share of the capacity, share of the answers); there is one at least. ``colours``: by node.
     """
     margin, row_height, width = 70, 64, HALF
     largest = max(max(a, b) for _, a, b in rows) * 1.02
@@ -165,7 +167,8 @@ def pairs(rows: Sequence[tuple[str, float, float]], colours: Mapping[str, str]) 
 def stacked_bars(series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, step: float, unit: str) -> str:
     """Return a chart of rates over time, one bar for each ``step`` seconds, the names of ``series`` stacked.
 
-    ``unit`` says what a rate is.
+    ``series``: by name the rate of each step, as many for every name. ``colours``: by name. ``unit`` says what a rate
+    is.
     """
     margin, bottom, width, top = 44, 190, HALF, 8
     count = max((len(values) for values in series.values()), default=1)
@@ -279,7 +282,8 @@ def curve(
 def flow(columns: Sequence[Sequence[Stop]], links: Sequence[tuple[str, str, int]], label: str) -> str:
     """Return a Sankey diagram of how many samples went from stop to stop: the more samples, the thicker the band.
 
-    ``columns``: the stops from left to right. A link is (name of a stop, name of a later stop, number of samples).
+    ``columns``: the stops from left to right, in two columns or more. A link is (name of a stop, name of a later stop,
+    number of samples). ``label`` describes the diagram to readers who cannot see it.
     """
     width, height, gap, block, caption = 580, 280, 36, 12, 170
     passed = {

@@ -1,7 +1,8 @@
 """Models behind one interface: files of some formats and users' own estimators, with their pre- and post-processing.
 
 The only package that imports model runtimes (onnxruntime, ai_edge_litert, tensorflow; ``runtimes``) and OpenCV.
-It uses no bus, no frames and no files except the model's own, and loads no custom operator libraries and no pickles.
+It uses no bus and no files except the model's own, decodes no frames, and loads no custom operator libraries and no
+pickles.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def open_committee(model: Model, further: Sequence[tuple[Path | str, ModelSpec]]
 def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = None, *, threads: int = 1) -> Model:
     """Load the prepared model at ``path`` and check that it fits its spec.
 
-    With ``estimator`` (a class without arguments, or an instance, with a method ``predict``) the user's own code reads
-    the file, whatever its format. Without it the file must have a format that halimede reads
+    With ``estimator`` (an instance with a method ``predict``, or its class, which is called without arguments) the
+    user's own code reads the file, whatever its format. Without it the file must have a format that halimede reads
     (``halimede.api.model_formats``), and runs on ``threads`` threads of the CPU (0: one for each core).
     Raises ModelError or, for a spec that contradicts itself, InvalidFieldError.
     """

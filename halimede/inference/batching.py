@@ -80,11 +80,15 @@ class BatchGain:
     """
 
     def __init__(self) -> None:
+        #: milliseconds a sample of the last calls, by whether the samples ran in one call
         self._ms: dict[bool, deque[float]] = {True: deque(maxlen=MEASURED_CALLS), False: deque(maxlen=MEASURED_CALLS)}
         self._calls_to_retry = CALLS_TO_RETRY
 
     def must_batch(self) -> bool:
-        """Whether the next samples must run in one call: because that is faster, or to measure it (again)."""
+        """Whether the next samples must run in one call, False: one by one. Call this once before each run.
+
+        That is the faster kind, or the kind to measure: one without times, or the slower one when its retry is due.
+        """
         for batched, times in self._ms.items():
             if not times:
                 return batched

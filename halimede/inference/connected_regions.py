@@ -1,7 +1,7 @@
 """Connected regions of a mask, in pure NumPy: a library only for this is too large for an edge node.
 
 The detection of texts and the detection of motion use it. A run is a row's uninterrupted sequence of set cells. The
-work grows with the number of runs, which is at most half of the mask's cells.
+work grows with the number of runs: a row of n cells has at most (n + 1) / 2.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class Region:
 def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None = None) -> list[Region]:
     """Return the connected parts of a mask, the one with the most set cells first. Cells that touch at corners connect.
 
-    ``gap``: parts that are at most so many cells apart are one. ``weights``: a number for each cell,
-    ``[height, width]``; None: 1 for each.
+    ``gap``: parts with at most so many unset cells between them are one; an odd number counts as the next even one.
+    ``weights``: a number for each cell, ``[height, width]``; None: 1 for each.
     """
     labels, count = _label_parts(dilate(mask, (gap + 1) // 2))
     rows, columns = np.nonzero(mask)
     if not rows.size:
         return []
-    owner = labels[rows, columns]
+    owner = labels[rows, columns]  # the part of each set cell
+    # first and last column and row of each part
     lows = [np.full(count, np.iinfo(np.intp).max) for _ in range(2)]
     highs = [np.full(count, -1) for _ in range(2)]
     for values, low, high in zip((columns, rows), lows, highs, strict=True):
@@ -54,7 +55,7 @@ def regions(mask: Mask, gap: int = 0, weights: NDArray[np.floating[Any]] | None 
         np.maximum.at(high, owner, values)
     sizes = np.bincount(owner, minlength=count)
     order = np.argsort(-sizes, kind="stable")
-    order = order[sizes[order] > 0]
+    order = order[sizes[order] > 0]  # not every number is the label of a part
     table = np.stack([*lows, *(high + 1 for high in highs), sizes], axis=1)[order].tolist()
     sums = sizes if weights is None else np.bincount(owner, weights[rows, columns], minlength=count)
     counted = zip(table, sums[order].tolist(), strict=True)
@@ -74,7 +75,7 @@ def dilate(mask: Mask, by: int) -> Mask:
 
 
 def _label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
-    """Return the label of the part of each set cell, ``[height, width]``, and one more than the highest label."""
+    """Return the label of each cell's part, ``[height, width]``, and a number above all labels; unset cells have 0."""
     height, width = mask.shape
     flat = np.zeros((height, width + 1), np.int8)  # the extra column separates each row from the next
     flat[:, :width] = mask
@@ -102,9 +103,9 @@ def _merge_runs(starts: list[int], ends: list[int], stride: int) -> NDArray[np.i
 
     above = 0
     for run, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while ends[above] + stride < start:
+        while ends[above] + stride < start:  # it ends left of this run, also for later ones
             above += 1
-        at = above
+        at = above  # the first run of the row above that may touch this one, at a corner too
         while at < run and starts[at] + stride <= end:
             first, second = sorted((first_run(at), first_run(run)))
             parent[second] = first

@@ -46,7 +46,8 @@ class Decoding:
     def scale(self, width: int, height: int) -> int:
         """Return by what the sides of a picture of this size in pixels are divided: 1, 2, 4 or 8.
 
-        ``target`` makes the same size of the smaller picture as of the whole one. Where it makes none, the scale is 1.
+        ``target`` makes the same size of the smaller picture as of the whole one. If it cannot be applied, the result
+        is 1.
         """
         try:
             size = _size(self.target, width, height)
@@ -60,7 +61,10 @@ class Decoding:
 
 
 def decoding_of(mode: DecodeMode, steps: Sequence[ProcessingStep]) -> Decoding | None:
-    """Return how pictures are decoded for these steps of pre-processing; None: whole, in their own colours."""
+    """Return how pictures are decoded for these steps of pre-processing; None: whole, in their own colours.
+
+    ``mode``: exact: always whole; scaled: smaller where a step with a size allows it.
+    """
     if mode == "exact":
         return None
     grey = False

@@ -32,7 +32,7 @@ from halimede.messages import Box, PicturePoint, Prediction
 
 #: numbers of a box in the format rows
 BOX_COLUMNS = 6
-#: most boxes of a message (messages.samples); of more candidates only the best are used
+#: most boxes of a message (messages.samples). Of more candidates nms and topK use the best; without them it is an error
 MAX_BOXES = 10_000
 #: the highest class index that is accepted
 MAX_CLASS = 2**31 - 1
@@ -45,7 +45,7 @@ class Candidates(NamedTuple):
 
     Attributes:
         boxes: ``[n, 4]`` float64 in the form of ``BoxReader``'s spec, in the model's units.
-        scores: ``[n]`` float64, 0..1.
+        scores: ``[n]`` float64, above 0; at most 1 after ``BoxReader`` has checked them.
         classes: ``[n]`` float64, class indices.
         points: landmarks ``[n, points, 2]`` in pixels of the model's input; None if the model gives none.
 
@@ -61,8 +61,8 @@ class BoxReader:
     """A ``Reader`` (file_model) of a detection model's outputs: ``split`` them by samples, then ``read`` each.
 
     ``names``: the outputs to read: that of scores or of whole boxes first, then separate ones of boxes, classes,
-    offsets and landmarks. ``labels``: the names of the classes; empty: boxes get class indices. ``anchors``: those of
-    the model's input size; None: the format needs none.
+    offsets and landmarks. ``postprocess``: that of the spec. ``labels``: the names of the classes; empty: boxes get
+    class indices. ``anchors``: those of the model's input size; None: the format needs none.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class BoxReader:
         """
         if self._is_map:
             return self._split_maps(outputs)
-        boxes = outputs[-1 if len(outputs) == 1 else 1]
-        if boxes.ndim == 4 and boxes.shape[2] == 1:
+        boxes = outputs[-1 if len(outputs) == 1 else 1]  # scores are first where boxes have their own output
+        if boxes.ndim == 4 and boxes.shape[2] == 1:  # [samples, boxes, 1, 4]: with an axis of one class
             boxes = boxes[:, :, 0]
         whole = (outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)
         if boxes.ndim == 2 and count == 1:
@@ -190,6 +190,7 @@ class BoxReader:
             columns = leading + len(self._labels)
             if columns not in values.shape:
                 raise self._misfit(values)
+            # both sides may be equal: then yolo has a column for each box, and yolov5 a row
             is_transposed = values.shape[0] == columns and (values.shape[1] != columns or leading == 4)
         else:
             is_transposed = values.shape[0] < values.shape[1]  # there are more boxes than classes

@@ -1,8 +1,9 @@
 """A committee: two or three small classifiers that answer each sample together, by majority.
 
-The answer's label is the one with the most votes, and of equally many the one with the higher sum of scores. Its
-probabilities are the mean of all members'. Its ``value`` has the votes and their scores, from which the mining rule
-``Agreement`` judges the sample ("Agreement-based cascading for efficient inference", arXiv 2407.02348).
+The answer's label is the one with the most votes, and of equally many the one with the higher sum of scores. Its score
+is the sum of the scores of these votes, divided by the number of members. Its probabilities are the mean of all
+members'. Its ``value`` has all votes and their scores, from which the mining rule ``Agreement`` judges the sample
+("Agreement-based cascading for efficient inference", arXiv 2407.02348).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from halimede.messages import Frame, Prediction
 
 #: least and most members of a committee
 LEAST_MEMBERS, MOST_MEMBERS = 2, 3
-#: part of the error about another number
+#: part of the error about another number of members
 COUNT_FIX = f"a committee has {LEAST_MEMBERS} or {MOST_MEMBERS} models"
 
 
@@ -61,7 +62,8 @@ class EnsembleModel(Model):
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Return the majority's answer to each sample. Raises SampleError, also if a member is no classifier."""
-        if len({sample.dtype for sample in batch}) > 1:  # inputs of other shapes that have as many bytes
+        # ``batching.group`` compares only the bytes of structured samples: members' inputs may differ in shape
+        if len({sample.dtype for sample in batch}) > 1:
             return [self.predict([sample])[0] for sample in batch]
         answers = [
             member.predict([sample[str(number)] for sample in batch]) for number, member in enumerate(self._members)

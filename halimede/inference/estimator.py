@@ -1,8 +1,8 @@
 """Runs a user's own Python estimator as a ``Model``, with the interface that Sedna's users know.
 
 An estimator is a class or an instance with ``predict(data)``. Optional methods are ``load``, which is called once with
-the path of the model's file (as ``model_url`` or ``model_path``, whichever parameter it has), ``predict_batch(list)``
-and ``close()``. If a method raises an exception for a sample, only that sample fails.
+the path of the model's file if it has a parameter for it (``_call_load``), ``predict_batch(list)`` and ``close()``. If
+a method raises an exception for a sample, only that sample fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EstimatorModel(Model):
 
     Attributes:
         labels: names of the classes in order, by the spec.
-        decoding: the smaller scale at which JPEG frames are decoded, by the declared steps; None: they are decoded
+        decoding: decides at which smaller scale JPEG frames are decoded, by the declared steps; None: they are decoded
             whole.
 
     """
@@ -73,7 +73,7 @@ class EstimatorModel(Model):
         return [as_prediction(answer, self.labels) for answer in answers]
 
     def close(self) -> None:
-        """Call the estimator's own ``close``, if it has one."""
+        """Call the estimator's own ``close``, if it has one. Raises what that raises."""
         close = getattr(self._estimator, "close", None)
         if callable(close):
             close()
@@ -124,7 +124,11 @@ def load_instance(estimator: object, path: Path | str) -> Any:
 
 
 def _call_load(load: Callable[..., object], path: str) -> None:
-    """Call ``load`` with the path: by the parameter name that it has, as its first argument, or without it."""
+    """Call ``load`` with the path, or without it if ``load`` has no parameter. Raises what ``load`` raises.
+
+    The path goes to the parameters with a name of LOAD_NAMES; else to ``model_url`` if ``load`` takes any keyword; else
+    to its first parameter.
+    """
     parameters = inspect.signature(load).parameters
     named = {name: path for name in LOAD_NAMES if name in parameters}
     kinds = [parameter.kind for parameter in parameters.values()]

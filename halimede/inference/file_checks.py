@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from halimede.inference.model import ModelError, UnsafeModelError
-from halimede.system.onnx_file import MalformedProtobufError, ProtobufRecord, WireType, records
+from halimede.system.onnx_file import MalformedProtobufError, MessageType, ProtobufRecord, records
 
 #: parts of error texts
 EXPORT = "export it to ONNX"
@@ -97,7 +97,10 @@ def _text_format(head: bytes) -> str:
 
 
 def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
-    """Raise ModelError, or UnsafeModelError, if the first bytes of a file, ``head``, show that it is not ONNX."""
+    """Raise ModelError, or UnsafeModelError, if the first bytes of a file, ``head``, show that it is not ONNX.
+
+    ``file``: the open file, whose members are read if it is a zip archive.
+    """
     if _pickle_start.match(head):
         raise UnsafeModelError(f"the model file {path} is a pickle, and {RUNS_CODE}: {EXPORT}")
     if head.startswith(b"\x93NUMPY"):
@@ -137,7 +140,7 @@ def _zip_error(path: Path, file: BinaryIO) -> ModelError:
     return ModelError(f"the model file {path} is a zip archive: give the ONNX file in it")
 
 
-def _check_records(path: Path, records: Iterator[ProtobufRecord]) -> None:
+def _check_records(path: Path, file_records: Iterator[ProtobufRecord]) -> None:
     """Raise UnsafeModelError for foreign operators, and UnsafeModelError or ModelError for bad external data.
 
     Operators are judged after the last record, because a model may define its own functions after their use.
@@ -145,11 +148,11 @@ def _check_records(path: Path, records: Iterator[ProtobufRecord]) -> None:
     foreign: dict[str, str] = {}
     own: set[str] = set()
     sizes: dict[str, int] = {}
-    for record in records:
+    for record in file_records:
         domain = record.texts.get("domain", "")
-        if record.kind is WireType.FUNCTION:
+        if record.kind is MessageType.FUNCTION:
             own.add(domain)
-        elif record.kind is WireType.NODE and domain not in DOMAINS:
+        elif record.kind is MessageType.NODE and domain not in DOMAINS:
             foreign.setdefault(domain, record.texts.get("name", ""))
         elif record.entries:
             _check_external(path, record, sizes)

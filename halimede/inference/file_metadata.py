@@ -79,7 +79,10 @@ def call_reader(function: str, path: Path, file_format: str) -> Any:
 
 
 def class_names(text: str) -> tuple[str, ...]:
-    """Return the names of classes in a text: a list, or a dict by index 0, 1, ..., as a Python literal; else none."""
+    """Return the names of classes in a text: a list, or a dict by index 0, 1, ..., as a Python literal.
+
+    There are none in any other text, or if they are more than MAX_CLASSES. Names are cut to MAX_NAME characters.
+    """
     try:
         value = ast.literal_eval(text)
         if isinstance(value, dict) and sorted(value, key=str) == sorted(range(len(value)), key=str):

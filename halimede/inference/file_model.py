@@ -37,7 +37,7 @@ from halimede.inference.decoding import decoding_of
 from halimede.inference.detection import BoxReader
 from halimede.inference.geometry import Geometry, follow, geometry_of, with_geometry
 from halimede.inference.model import Array, Model, ModelError, SampleError
-from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
+from halimede.inference.postprocess import SCORE_SLACK, ClassReader, EmbeddingReader, FeaturedClassReader
 from halimede.inference.scripts import LoadedPostprocessScript, ScriptError, ScriptReader, ScriptSampleError, bind
 from halimede.inference.session import Declared, RuntimeSession, failure, open_session
 from halimede.inference.tensor_ports import InputPort, choose_input, choose_output, choose_outputs, picture_shape
@@ -71,13 +71,15 @@ class Reader(Protocol):
 
 
 class FileModel(Model):
-    """A ``Model`` of an opened file. ``port``: the model's input. ``spec``: with its scripts loaded.
+    """A ``Model`` of an opened file, ``session``.
+
+    ``port``: the model's input. ``reader``: of its outputs. ``spec``: with its scripts loaded.
 
     Attributes:
         batched: the model takes several samples in one call; else they run one by one.
         labels: names of the classes in order, by the spec.
         ours: True: the spec has no scripts.
-        decoding: the smaller scale at which JPEG frames are decoded, by the declared steps; None: they are decoded
+        decoding: decides at which smaller scale JPEG frames are decoded, by the declared steps; None: they are decoded
             whole.
 
     """
@@ -97,12 +99,14 @@ class FileModel(Model):
         has_reader_script = spec.postprocess is not None and spec.postprocess.script is not None
         self._mapped_steps = None if scripts and has_reader_script else spec.preprocess
         self.decoding = decoding_of(spec.decode, spec.preprocess)
-        #: returns the model's input, without batch axis, for a prepared sample. Raises SampleError
+        #: returns the model's input, without batch axis, for a prepared sample; raises SampleError
         self.make_input: Callable[[Array], Array] = self._run_scripts if scripts else port.fit
         self.labels = tuple(spec.labels)
         self._maps_back = _needs_geometry(spec)
         self.batched = False
+        #: by the magnitude (bits) of a sample's bytes and of the number of samples
         self._gains: dict[tuple[int, int], BatchGain] = {}
+        #: in which samples are copied side by side; None: no call has made it, or one uses it
         self._buffer: Array | None = None
         self._names = list(reader.names)
 
@@ -130,7 +134,7 @@ class FileModel(Model):
             (part,) = self.run(self.make_input(batch[0])[np.newaxis])
             return [read(part, geometry_of(batch[0]) if self._maps_back else None)]
         samples = [self.make_input(sample) for sample in batch]
-        are_alike = len({sample.shape for sample in samples}) == 1
+        are_alike = len({sample.shape for sample in samples}) == 1  # a script may return other shapes
         parts = self._run_several(samples) if self.batched and samples and are_alike else self._run_alone(samples)
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
 
@@ -281,9 +285,10 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
 
 
 def _check_scripts(model: FileModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
-    """Run the scripts on blank frames until the model answers one. Raises ScriptError if a script fails on them.
+    """Run the scripts on blank frames until the model answers one.
 
-    If the model answers none, that is an error only with a script among the steps of pre-processing.
+    Raises ScriptError if the script of postprocess fails on that answer. If the model answers no frame, that is a
+    ScriptError only with a script among the steps of pre-processing.
     """
     first_error: SampleError | None = None
     for frame in _blank_frames(spec, port):
@@ -308,7 +313,7 @@ def _check_scripts(model: FileModel, reader: Reader, port: InputPort, spec: Mode
 
 
 def _blank_frames(spec: ModelSpec, port: InputPort) -> Iterator[Array]:
-    """Yield frames of zeros: of 480 x 640, or larger if a declared step needs that; last, one shaped as the input."""
+    """Yield frames of zeros: of BLANK_SIZE, or larger if a declared step needs that; last, one shaped as the input."""
     needed = preprocess.blank(spec.preprocess, 1)
     height, width = BLANK_SIZE
     if needed is not None and needed.size <= MAX_BLANK:
@@ -325,7 +330,7 @@ def _without_nan(output: Array) -> Array:
 
 
 def _check_answer(model: FileModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
-    """Run once on zeros. Raises ModelError if the model fails, or its output does not fit the spec.
+    """Run once on zeros. Raises ModelError if the model fails, or its outputs' shapes or scores do not fit the spec.
 
     NaN in the output is no error: a model may divide by values that a blank frame lacks.
     """
@@ -346,7 +351,7 @@ def _check_answer(model: FileModel, reader: Reader, port: InputPort, spec: Model
         raise ModelError(
             f"the model has {row.size} classes and spec.labels names {len(spec.labels)}: name each, in order"
         )
-    if postprocess.activation == "none" and (row.min() < -1e-3 or row.max() > 1 + 1e-3):
+    if postprocess.activation == "none" and (row.min() < -SCORE_SLACK or row.max() > 1 + SCORE_SLACK):
         raise ModelError(
             f"the model gives scores from {row.min():.4g} to {row.max():.4g}, which are no probabilities: "
             "set spec.postprocess.activation to softmax or sigmoid"

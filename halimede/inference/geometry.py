@@ -48,7 +48,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The mapping from the pixels of a frame to those of a picture made from it, such as the model's input."""
+    """The mapping from the pixels of a frame to those of a picture made from it, such as the model's input.
+
+    ``x``: along the width. ``y``: along the height.
+    """
 
     x: Axis
     y: Axis

@@ -70,13 +70,16 @@ def first_operators(nodes: Iterable[tuple[str, Collection[str], Collection[str]]
             continue
         if operator in MOVING:
             reached.update(outputs)
-        elif operator not in {"Shape", "Size", "SHAPE"}:
+        elif operator not in {"Shape", "Size", "SHAPE"}:  # they read no values
             operators.add(operator)
     return frozenset(operators)
 
 
 def scale_warning(path: Path, spec: ModelSpec) -> str:
-    """Return the warning that pictures reach a model of floats as 0 to 255; empty if they do not, or may not."""
+    """Return the warning that pictures reach a model of floats as 0 to 255.
+
+    It is empty if they do not, if the model may scale its input itself, and if the file does not show its input.
+    """
     graph = graph_input(path, spec.format) if has_unscaled_pixels(spec.preprocess) else None
     if graph is None or not graph.floats or graph.scales:
         return ""

@@ -45,7 +45,7 @@ class Model(ABC):
 
     Attributes:
         ours: True: no user code runs in the model, so a call that was measured as short does not block.
-        decoding: the smaller scale at which JPEG frames are decoded for ``prepare``; None: they are decoded whole.
+        decoding: decides at which smaller scale JPEG frames are decoded for ``prepare``; None: they are decoded whole.
 
     """
 
@@ -55,7 +55,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes in order; empty when none were declared (a label is then the index as text)."""
+        """Names of the classes in order; empty when none were declared: labels are then indices, a text or a number."""
 
     @abstractmethod
     def prepare(self, image: Array) -> Array:
@@ -89,7 +89,10 @@ class Model(ABC):
 
 
 class WrappedModel(Model):
-    """A ``Model`` that passes all calls on to another one, ``model``. Subclasses override some of them."""
+    """A ``Model`` that passes all calls on to another one, ``model``. Subclasses override some methods.
+
+    ``decoding`` is that of ``model``; ``ours`` stays False.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -56,7 +56,7 @@ def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
 
 
 def _run_all(steps: Sequence[ProcessingStep], image: Array) -> Array:
-    """Return what all steps make of a picture; scaling followed by the layout chw runs as one pass."""
+    """Return what all steps make of a picture; scaling and layout chw at the end (or before a cast) are one pass."""
     image = np.asarray(image)  # without the mapping to its frame
     completed, end = 0, len(steps) - 1
     if end > 0 and isinstance(steps[end], Cast):
@@ -78,7 +78,7 @@ def check_finite(image: Array) -> None:
     """
     if image.dtype.kind != "f":
         return
-    # vdot does not report that a square overflows, as dot does; hiding that would cost more than the sum
+    # np.dot would warn that a square overflows, and to suppress the warning would cost more than the sum
     if image.dtype.char in FAST_FLOATS and math.isfinite(np.vdot(image, image)):
         return
     finite = np.isfinite(image)
@@ -94,7 +94,7 @@ def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:
     sized = [step for step in steps if isinstance(step, Resize | Letterbox | Crop)]
     if not sized:
         return None
-    width = height = 2
+    width = height = 2  # any size suits a step that resizes
     for step in sized:
         if not isinstance(step, Crop):
             break
@@ -104,7 +104,11 @@ def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:
 
 @singledispatch
 def run(step: ProcessingStep, image: Array) -> Array:  # noqa: ARG001 (the registered functions use it)
-    """Return what one step makes of a picture. Raises SampleError. Each kind of step has its function below."""
+    """Return what one step makes of a picture. Each kind of step has its function below.
+
+    Raises SampleError, and TypeError for a step without a function, such as a script that ``scripts.bind`` has not
+    loaded.
+    """
     raise TypeError(f"pre-processing step {type(step).__name__} has no function here")
 
 
@@ -125,7 +129,7 @@ def grayscale(_: Grayscale, image: Array) -> Array:
 
 @run.register
 def channels(step: Channels, image: Array) -> Array:
-    """Return ``[height, width, 3]`` of one gray channel, or of three or four RGB ones (alpha is left out)."""
+    """Return ``[height, width, 3]``, in the step's order, of one gray channel, or of RGB (alpha is left out)."""
     picture = _picture("channels", image)
     if picture.shape[2] == 1:
         return np.repeat(picture, 3, axis=2)
@@ -162,7 +166,7 @@ def crop(step: Crop, image: Array) -> Array:
 
 @run.register
 def scale(step: Scale | Normalize, image: Array) -> Array:
-    """Return ``(x * factor - mean) / std`` as float32; float64 stays. Channels are last. Normalize has 1/255."""
+    """Return ``(x * factor - mean) / std`` as float32; float64 stays. Channels are last. Normalize scales by 1/255."""
     return _scale_values(step, image, channel_axis=2)
 
 
@@ -197,7 +201,7 @@ def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
     The scaling writes its element type and this order of axes in one pass.
     """
     *before, scaling = steps
-    assert isinstance(scaling, SCALING)  # noqa: S101  # by ``apply``
+    assert isinstance(scaling, SCALING)  # noqa: S101  # by ``_run_all``
     box = before[-1] if before else None
     for step in before[:-1] if isinstance(box, Letterbox) else before:
         image = run(step, image)

@@ -2,8 +2,8 @@
 
 The files are in the model's folder, so they come with its archive: one download, one digest, one rollout. A script is
 the user's code and runs with the rights of its process. It is called only where a model is called: in the model's
-thread, under its watchdog. Where the kernel has Landlock, that thread cannot write files. If a script fails on a
-sample, only that sample fails, and the error names the field of the spec.
+thread, under its watchdog. Where the kernel has Landlock, that thread can neither write files nor use TCP. If a script
+fails on a sample, only that sample fails, and the error names the field of the spec.
 
 Files are compiled here and not imported: an import would write into the model's folder, and keep modules of models that
 are gone.
@@ -47,7 +47,7 @@ MAX_ERROR = 512
 PACK_FIX = "pack it into one archive (tar, tar.gz, zip) with the model"
 #: numbers in the names of the modules that are made of scripts
 _numbers = itertools.count()
-#: called with the field and the name of a script before it runs, and with an empty text after it
+#: called with a script's field, function and file before it runs, and with an empty text after it
 Report = Callable[[str], None]
 
 
@@ -64,8 +64,8 @@ class ScriptSampleError(SampleError):
 class ScriptFunction:
     """A function of a user's file that raises ScriptSampleError alone.
 
-    ``field``: where the spec names the function. ``path``: the file. ``name``: of the function ``call``. ``report``:
-    told when the function runs.
+    ``field``: where the spec names the function. ``path``: the file. ``name``: of the function ``call``. ``report``: is
+    called before and after each run.
     """
 
     def __init__(self, field: str, path: Path, name: str, call: Callable[..., Any], report: Report) -> None:
@@ -106,7 +106,7 @@ class LoadedPostprocessScript(PostprocessScript, kw_only=True):
 def _(step: LoadedScript, image: Array) -> Array:
     """Return the array that the script makes of a picture. Raises ScriptSampleError.
 
-    The script gets a plain read-only array, because it is called with the same one again if its batch fails.
+    The script gets a plain read-only array: if a batch fails, it is called again with the same arrays.
     """
     call, picture = step.call, np.asarray(image).view()
     picture.setflags(write=False)
@@ -124,8 +124,11 @@ def _(step: LoadedScript, image: Array) -> Array:
 class ScriptReader:
     """A ``Reader`` (file_model) of the outputs ``names`` that calls a script.
 
+    ``call``: the script's function. ``labels``: names of the classes; empty: not declared.
+
     The script gets the outputs by name, as the model returns them for one sample (with a first axis of 1), and the
-    frame's height and width, or None. Its boxes are mapped back to the frame by the sample's geometry.
+    frame's height and width; None if the frame is no picture. Coordinates in its answer are mapped back to the frame by
+    the sample's geometry.
     """
 
     def __init__(self, names: Sequence[str], call: ScriptFunction, labels: Sequence[str]) -> None:
@@ -256,9 +259,10 @@ def _read(path: Path) -> bytes:
 def _run_guarded(
     work: Callable[[], Any], error_of: Callable[[str], Exception], title: str, path: Path, report: Report
 ) -> Any:
-    """Return what ``work``, a user's code in the file ``path``, returns.
+    """Return what ``work``, a user's code in the file ``path``, returns; ``report`` is called with ``title`` before.
 
-    Whatever it raises becomes the error that ``error_of`` makes of a text, which has the exception and the line.
+    Whatever it raises becomes the error that ``error_of`` makes of a text, which has the exception and the line. Only a
+    KeyboardInterrupt of the main thread is raised as it is.
     """
     report(title)
     try:

@@ -90,7 +90,7 @@ def type_name(dtype: Any) -> str:
 
 
 def import_runtime(file_format: str) -> Any:
-    """Return the module that opens a format. Raises ModelError if halimede does not read it, or lacks its package."""
+    """Return the module that opens a format. Raises ModelError for an unknown format, or if its package is missing."""
     form = format_of(file_format)
     if form is None:
         raise ModelError(

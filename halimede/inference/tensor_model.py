@@ -51,7 +51,7 @@ class Port:
         name: as the file declares it.
         datatype: the element type's name in the Open Inference Protocol, such as ``FP32``.
         dtype: its NumPy type.
-        shape: with -1 for an open axis; None: the file declares no shape.
+        shape: batch axis included, with -1 for an open axis; None: an output whose shape the file does not declare.
 
     """
 
@@ -67,7 +67,10 @@ class Port:
         return len(shape) == len(self.shape) and all(w in {-1, s} for w, s in zip(self.shape, shape, strict=True))
 
     def closed_shape(self, rows: int, extent: int) -> list[int]:
-        """Return the shape with ``rows`` for an open first axis, and ``extent`` for each other open axis."""
+        """Return the shape with ``rows`` for an open first axis, and ``extent`` for each other open axis.
+
+        It is empty for a scalar, and ``[rows]`` if the file declares no shape.
+        """
         if self.shape == ():
             return []
         first, *inner = self.shape or (rows,)
@@ -108,9 +111,9 @@ class TensorModel:
         return answers
 
     def smoke(self) -> None:
-        """Run once on a small input, so that the first request is not the first run; test whether rows may be batched.
+        """Set ``batched`` and ``call_s`` from runs on a small input, so that the first request is not the first run.
 
-        If no small input fits the open axes, nothing is run, and each request runs alone.
+        If the model answers no small input, each request runs alone. Blocks.
         """
         self.batched = self._are_rows_independent()
 
@@ -203,7 +206,7 @@ def _are_alike(together: Array, apart: Array, port: Port) -> bool:
         together, apart = as_float(together), as_float(apart)
     if together.dtype.kind != "f":
         return bool((together == apart).all())
-    rough = 1e-2 if port.datatype in {"FP16", BF16} else 1e-4
+    rough = 1e-2 if port.datatype in {"FP16", BF16} else 1e-4  # 16 bits round more coarsely
     return bool(np.allclose(together, apart, rtol=rough, atol=rough * 0.1, equal_nan=True))
 
 

@@ -18,9 +18,9 @@ from halimede.inference.detection import BOX_COLUMNS
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.session import TYPE_NAMES, Declared
 
-#: element types that no pre-processing makes
+#: element types of inputs that are refused: neither pictures nor the step cast have them
 OTHER_TYPES = frozenset({"tensor(bool)", "tensor(uint32)", "tensor(uint64)"})
-#: the types of inputs that samples may have
+#: NumPy's types of the inputs that are accepted, by ONNX Runtime's names
 DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items() if name not in OTHER_TYPES}
 #: the types of outputs that hold scores
 FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)"})
@@ -58,7 +58,7 @@ class InputPort:
         name: as the file declares it.
         dtype: the element type of samples.
         shape: of one sample, without batch axis, with None for an open axis; None: the file declares no shape.
-        batched: the batch axis is open, so the model may take several samples in one call.
+        batched: the batch axis is open, so the model may take several samples in one call; True without a shape.
 
     """
 
@@ -68,7 +68,7 @@ class InputPort:
     batched: bool
 
     def fit(self, sample: Array) -> Array:
-        """Return a pre-processed sample in the input's element type, and with its axes of length 1.
+        """Return a pre-processed sample in the input's element type; axes of length 1 are added or removed to fit it.
 
         Raises SampleError, with advice, if the type or the shape does not fit.
         """
@@ -117,7 +117,7 @@ def _accepts(declared: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
 
 
 def choose_input(inputs: Sequence[Declared]) -> InputPort:
-    """Return the only input of a model. Raises ModelError for several, for no numbers, or for a fixed batch size."""
+    """Return a model's only input. Raises ModelError for several, no numbers, or a batch axis neither 1 nor open."""
     if len(inputs) != 1:
         names = ", ".join(port.name for port in inputs) or "none"
         raise ModelError(f"the model has {len(inputs)} inputs ({names}): export it with one")

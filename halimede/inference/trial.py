@@ -134,7 +134,10 @@ def _smoke(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) ->
 
 
 def _feeds(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> Iterator[dict[str, Array]]:
-    """Yield samples of zeros by input, the most fitting first: what the pre-processing produces, then small ones."""
+    """Yield samples of zeros by input, the most fitting first: what the pre-processing produces, then small ones.
+
+    Raises ModelError if the pre-processing sets a size, and the model's input cannot be chosen.
+    """
     for channels in (3, 1):
         frame = preprocess.blank(spec.preprocess, channels)
         if frame is not None:

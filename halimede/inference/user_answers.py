@@ -25,13 +25,14 @@ SUM_SLACK = 0.01
 def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
     """Return the answer to one sample as a Prediction. ``labels``: names of the classes; empty: not declared.
 
-    Raises SampleError for None, bytes, NaN or infinity, invalid boxes, and what JSON cannot represent.
+    Raises SampleError for None, bytes, a row of numbers or a field with NaN or infinity, invalid boxes, and what JSON
+    cannot represent. NaN and infinity elsewhere stay in the value.
 
     | returned | becomes |
     |---|---|
     | Prediction | itself, with NumPy's numbers as plain numbers |
-    | dict with label, score, probabilities, boxes, landmarks or lines | those fields; its other entries are the value |
-    | text; whole number | the label; the class of that index |
+    | dict with label, score, probabilities, boxes, landmarks or lines | those fields; other entries are the value |
+    | text; whole number, also as ``[number]`` | the label; the class of that index |
     | row of numbers in 0..1, also as ``[1, classes]`` | class probabilities |
     | row of Box or of ``[x1, y1, x2, y2, score]``, label optional; empty list | boxes |
     | any other value that JSON can represent | the value |
@@ -53,7 +54,10 @@ def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
 
 
 def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
-    """Return the prediction of a dict; without any of FIELDS the dict is its value. Raises SampleError."""
+    """Return the prediction of a dict; without any of FIELDS the dict is its value. Raises SampleError.
+
+    Its other entries are the value as a dict; if ``value`` is the only one, its content is the value.
+    """
     if not any(name in value for name in FIELDS):
         return Prediction(value=value)
     fields = {name: value[name] for name in FIELDS if value.get(name) is not None}
@@ -77,7 +81,7 @@ def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:
     """Return the prediction of a list: boxes, probabilities, or else the list as value. Raises SampleError."""
     if not value:
         return Prediction(boxes=[])
-    if len(value) == 1 and isinstance(value[0], list) and _are_probabilities(value[0], whole=True):
+    if len(value) == 1 and isinstance(value[0], list) and _are_probabilities(value[0], may_be_box=True):
         return classify(np.asarray(value[0]), labels)
     if all(isinstance(row, list) and len(row) in BOX_LENGTHS and _are_numbers(row[:5]) for row in value):
         return Prediction(boxes=_boxes(value, labels))
@@ -125,14 +129,14 @@ def _are_numbers(row: list[Any]) -> bool:
     return all(isinstance(item, int | float) and not isinstance(item, bool) for item in row)
 
 
-def _are_probabilities(row: list[Any], *, whole: bool = False) -> bool:
+def _are_probabilities(row: list[Any], *, may_be_box: bool = False) -> bool:
     """Whether all items are numbers in 0..1.
 
-    ``whole``: a row that is as long as a box must also sum to 1, which distinguishes probabilities from a box.
+    ``may_be_box``: a row that is as long as a box must also sum to 1, which distinguishes probabilities from a box.
     """
     if not _are_numbers(row) or not all(0 <= item <= 1 for item in row):
         return False
-    return not whole or len(row) not in BOX_LENGTHS or abs(sum(row) - 1) <= SUM_SLACK
+    return not may_be_box or len(row) not in BOX_LENGTHS or abs(sum(row) - 1) <= SUM_SLACK
 
 
 def _plain(answer: Any) -> Any:

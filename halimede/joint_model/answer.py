@@ -75,7 +75,10 @@ class Answer:
 
 
 def answer_of(result: Result, detail: str) -> Answer:
-    """Return the user's form of a final result. ``detail``: why the next tier did not answer; empty: it did."""
+    """Return the user's form of a final result.
+
+    ``detail``: why the next tier did not answer a hard sample; empty: it did, or the sample was easy.
+    """
     return Answer(
         label=result.label,
         score=result.score,

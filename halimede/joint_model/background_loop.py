@@ -91,7 +91,8 @@ class BackgroundLoop:
         """Submit a sample from any thread; return the future of its answer. Raises HalimedeError after the end.
 
         ``payload`` returns the sample as a camera message, and is called in another thread. ``field`` names the sample
-        in errors. The future has NoAnswerError, InvalidFieldError, or TimeoutError after ``timeout_s``.
+        in errors. The future has NoAnswerError, InvalidFieldError, TimeoutError after ``timeout_s`` seconds, or the
+        error by which the loop or a worker has ended.
         """
         return self._begin(self._answer(payload, field, timeout_s))
 
@@ -166,6 +167,7 @@ class BackgroundLoop:
         """Return a function that makes connections, and the broker's address (empty: in memory).
 
         It tries the credentials first: raises NotAllowedError, and BrokerNameError for a certificate of another name.
+        That the broker is away is only logged: connections are tried again while samples are answered.
         """
         if self._broker is None:
             return partial(_in_memory, MemoryBroker()), ""
@@ -232,7 +234,10 @@ class BackgroundLoop:
         return tier_job(settings) if stage.rule else joint_inference(settings)
 
     def _settings(self, stage: RunnableTier, folder: Path, broker: str) -> WorkerSettings:
-        """Return the settings of a tier's worker, which keeps its files in ``folder``."""
+        """Return the settings of a tier's worker, which keeps its files in ``folder``.
+
+        ``broker``: its URL; empty: the broker is in memory.
+        """
         plan, names = self._plan, [tier.name for tier in self._plan.stages]
         index = names.index(stage.name)
         next_tier = plan.next_tier if index + 1 == len(names) else names[index + 1]
@@ -320,7 +325,7 @@ def quiet_logs() -> None:
     """Drop halimede's log events below warnings, unless the program has configured structlog itself."""
     if not structlog.is_configured():
         structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger(30),
+            wrapper_class=structlog.make_filtering_bound_logger(30),  # the level of warnings
             logger_factory=structlog.PrintLoggerFactory(sys.stderr),
             cache_logger_on_first_use=False,
         )
@@ -371,5 +376,6 @@ class DaemonExecutor(Executor):
         atexit.unregister(self._end_at_exit)
 
     def _end_at_exit(self) -> None:
+        """End the thread when Python exits; wait for a running call, at most ``CALL_S``."""
         self.shutdown(wait=False, cancel_futures=True)
         self._thread.join(CALL_S)

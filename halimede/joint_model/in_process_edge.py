@@ -84,9 +84,9 @@ class ExplainingClient:
         self._client.abandon()
 
     def explain(self, result: Result) -> str:
-        """Return why the next tier did not answer the sample of a result, for people; empty: it answered, or was easy.
+        """Return why the next tier did not answer the sample of a result, for people.
 
-        The reason is forgotten after that.
+        Empty: it answered, or the sample was easy. The reason is forgotten after that.
         """
         detail = self._details.pop(result.id) if result.degraded else ""
         return detail or EXPLANATIONS.get(result.reason, "")

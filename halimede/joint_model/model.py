@@ -57,9 +57,9 @@ class JointModel(Predictor):
 
         A model is the path of an ONNX file, an estimator (an object or class with ``predict``), a fitted scikit-learn
         classifier, or a ``Tier`` with its own rule and processing. ``tiers`` are between ``edge`` and ``cloud``;
-        without a cloud the edge answers alone. ``mining`` to ``fusion`` define when the next tier is requested, as in a
-        service's edgeWorker; ``labels`` to ``postprocess`` apply to all models, as in a Model. ``deadline_ms`` (1 to
-        600000) is how long a hard sample may wait for the next tier, ``timeout_s`` how long any call waits.
+        without a cloud the edge answers alone. ``mining`` to ``fusion`` define when the next tier is requested: they
+        are the fields of ``Rule``. ``labels`` to ``postprocess`` apply to all models, as in a Model. ``deadline_ms`` (1
+        to 600000) is how long a hard sample may wait for the next tier, ``timeout_s`` how long any call waits.
 
         Raises InvalidFieldError, naming the argument.
         """
@@ -118,9 +118,11 @@ class JointModel(Predictor):
         The small model and its rule are those of ``edge`` and the arguments after it, or those of a ``manifest``.
         ``broker`` and ``credentials`` default to HALIMEDE_BROKER (else 127.0.0.1:1883) and HALIMEDE_CREDENTIALS; a
         broker with access rules requires those of an edge worker. ``next_tier`` is the requested tier of a service with
-        tiers. While no worker answers, the small model does: answers are then ``degraded``, with a reason.
+        tiers. ``namespace`` is the service's, ``node`` the name of this machine in messages. ``deadline_ms`` None is
+        the manifest's, else 2000. While no worker answers, the small model does: answers are then ``degraded``, with a
+        reason.
 
-        Raises InvalidFieldError, naming the argument.
+        Raises InvalidFieldError, naming the argument, and FetchError for a model of the manifest.
         """
         check_name("service", service)
         check_label("namespace", namespace)

@@ -135,12 +135,18 @@ class Predictor:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def open(self) -> Self:
-        """Open the models now, not at the first sample; block until they are open. Raises HalimedeError."""
+        """Open the models now, not at the first sample; block until they are open.
+
+        Raises HalimedeError, and ImportError for a missing library.
+        """
         self._open_engine()
         return self
 
     def close(self) -> None:
-        """Answer pending samples, and close the models; block until they are closed. It cannot be opened again."""
+        """Answer pending samples, and close the models; block until they are closed, at most some seconds.
+
+        It cannot be opened again.
+        """
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -170,11 +176,12 @@ class Predictor:
         await self.aclose()
 
     async def _aopen(self) -> None:
+        """Open the models, as ``open`` does, without blocking the event loop."""
         if self._engine is None:
             await asyncio.to_thread(self._open_engine)
 
     def _open_engine(self) -> BackgroundLoop:
-        """Return the running background loop; start it if it does not run. Raises HalimedeError."""
+        """Return the running background loop; start it if it does not run. Raises HalimedeError and ImportError."""
         with self._lock:
             if self._closed:
                 raise closed_error()
@@ -189,11 +196,17 @@ class Predictor:
             return self._engine
 
     def _submit(self, x: Sample, field: str, timeout_s: float | None) -> Future[Answer]:
+        """Submit a sample to the models, which are opened if needed; return the future of its answer.
+
+        ``field`` names the sample in errors. Raises InvalidFieldError for an invalid ``timeout_s``, and what ``open``
+        raises.
+        """
         limit = self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
         return self._open_engine().submit(partial(payload, x, field), field, limit)
 
 
 def _check_timeout(timeout_s: float) -> float:
+    """Return the number of seconds if it is valid. Raises InvalidFieldError."""
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise InvalidFieldError("timeout_s", timeout_s, "give seconds, more than 0")
     return timeout_s

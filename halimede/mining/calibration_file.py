@@ -105,7 +105,7 @@ class Reference(Struct, kw_only=True):
 
     Attributes:
         hardness: quantiles of the hardness by the selected rule, at equal steps from 0 to 1; empty: not recorded.
-        classes: the share of each class in the small model's answers.
+        classes: the share of each class in the small model's answers; empty: it answers no or too many classes.
         samples: the number of samples.
 
     """
@@ -150,7 +150,7 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
         mixture: how the answers of both models to a hard sample are combined.
         regions: which regions of a hard frame are uploaded.
         reference: the samples, to measure drift against.
-        metrics: what was measured on samples that nothing was fitted on, each with its 95 % interval,
+        metrics: what was measured on samples that nothing was fitted on, most with their 95 % interval,
             ``<name>.low`` and ``<name>.high``.
         edge_digest, cloud_digest: SHA-256 of the models' files, hexadecimal.
         edge_pixels: digest of how the small model's input is made of a picture

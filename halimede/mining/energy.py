@@ -21,7 +21,7 @@ PROBABILITY_TEMPERATURE = 0.5
 @register("Energy")
 @dataclass(frozen=True, slots=True)
 class Energy(EnergyParameters, ByHardness):
-    """Hard when the energy -T ln(sum(exp(f / T))) >= ``threshold_energy``, for the class scores f.
+    """Hard when the energy -T ln(sum(exp(f / T))) >= ``threshold_energy``, for class scores f and ``temperature`` T.
 
     With ``logits: true`` f are the model's raw outputs (activation none), and T is 1 by default: samples of an unknown
     kind have low scores for all classes, hence a high energy.

@@ -26,7 +26,10 @@ class IBT(IBTParameters, ByHardness):
         return 1 - self.threshold_img
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """The share of unsure boxes, 0 to 1; without boxes a number beyond that, by ``empty``."""
+        """The share of unsure boxes, 0 to 1; without boxes a number beyond that, by ``empty``.
+
+        Raises MiningError for a prediction without any score.
+        """
         scores = box_scores(prediction)
         if not scores:
             return empty_hardness(self.empty)

@@ -118,7 +118,10 @@ def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
 
 
 def _embedding(prediction: Prediction, length: int) -> list[float]:
-    """Return the penultimate features in a prediction. Raises MiningError if they are not ``length`` finite ones."""
+    """Return the penultimate features in a prediction, which has them as little-endian half-precision numbers.
+
+    Raises MiningError if they are not ``length`` finite ones.
+    """
     data = prediction.embeddings or b""
     if len(data) != 2 * length:
         raise MiningError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @register("Random")
 @dataclass(slots=True)
 class Random(RandomParameters, BelowThreshold):
-    """Hard if a uniform random number from 0..1 is below ``random_ratio``; a ``seed`` makes runs repeatable.
+    """Hard if a uniform random number from 0..1 is below ``random_ratio``; with a ``seed``, not None, runs repeat.
 
     It is a ``PreInferenceByNumber`` as well: it can judge samples before inference (mining-then-inference).
     """

@@ -27,8 +27,10 @@ from halimede.mining.miner import Miner
 from halimede.mining.pre_inference import check_mode
 from halimede.system.modules import import_siblings
 
+#: the class of an algorithm
 M = TypeVar("M", bound=type[Miner])
 
+#: the name as it was registered, and the class, by the name in lower case
 _algorithms: dict[str, tuple[str, type[Miner]]] = {}
 
 

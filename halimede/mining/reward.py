@@ -21,7 +21,7 @@ from halimede.mining.scores import own_scores, unit_floats
 MAX_BOXES = 25
 #: the number of best boxes whose scores are separate features, and of those whose pairs are compared
 TOP_SCORES, PAIRED_BOXES = 8, 16
-#: scores above which boxes are counted
+#: scores from which boxes are counted
 SCORE_LEVELS = tuple(level / 10 for level in range(1, 10))
 #: bound of sides and positions, in pixels: larger than any frame
 MAX_PIXELS = 1e6
@@ -64,9 +64,11 @@ def feature_count(rule: RewardRule) -> int:
 
 
 def box_features(prediction: Prediction, classes: Sequence[str]) -> list[float]:
-    """Return the features of a frame's boxes. Raises MiningError without boxes, and for corners that are not finite.
+    """Return the features of a frame's boxes, of which there may be none.
 
-    They are: the number of boxes; whether there are none; the number above each level of scores; sums and order
+    Raises MiningError for a prediction that is no detection, and for corners that are not finite.
+
+    They are: the number of boxes; whether there are none; the number from each level of scores on; sums and order
     statistics of scores and of uncertainty (4 s (1 - s)); sides in pixels; overlaps of pairs; for each of ``classes``
     the sums of scores and of uncertainty. Only the features of classes leave out boxes of other classes.
     """
@@ -88,7 +90,7 @@ def box_features(prediction: Prediction, classes: Sequence[str]) -> list[float]:
 
 
 def _score_features(scores: list[float], doubts: list[float]) -> list[float]:
-    """Return counts above the levels, the top scores, and sums and order statistics. ``scores``: the highest first."""
+    """Return counts from each level on, the top scores, sums and order statistics. ``scores``: the highest first."""
     counts = [float(sum([score >= level for score in scores])) for level in SCORE_LEVELS]
     top = scores[:TOP_SCORES] + [0.0] * (TOP_SCORES - len(scores))
     number, total = len(scores), sum(scores)

@@ -30,7 +30,10 @@ class SmallestBox(SmallestBoxParameters, BelowThreshold):
     largest_threshold = MOST_SIDE
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the side of a square with the area of the smallest box; without boxes a number beyond, by ``empty``."""
+        """Minus the side of a square with the area of the smallest box; without boxes a number beyond, by ``empty``.
+
+        Raises MiningError, also for a box whose corners are no numbers.
+        """
         pairs = zip(prediction.boxes or (), own_scores(prediction), strict=True)
         sides = [side(box) for box, score in pairs if score >= self.score]
         return -min(*sides, MOST_SIDE) if sides else empty_hardness(self.empty)

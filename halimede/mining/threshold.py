@@ -24,6 +24,9 @@ class Threshold(ThresholdParameters, BelowThreshold):
     threshold_field = "threshold"
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the mean score: -1 to 0; without boxes a number beyond that, by ``empty``."""
+        """Minus the mean score: -1 to 0; without boxes a number beyond that, by ``empty``.
+
+        Raises MiningError for a prediction without any score.
+        """
         scores = box_scores(prediction)
         return -math.fsum(scores) / len(scores) if scores else empty_hardness(self.empty)

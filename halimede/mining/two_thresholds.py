@@ -26,7 +26,8 @@ TWO_THRESHOLDS = "TwoThresholds"
 class TwoThresholds(TwoThresholdsParameters, ByHardness):
     """Hard when ``low`` <= p <= ``high``, for the probability p of the class ``positive``.
 
-    An easy sample gets the class of its side. A hard one that stays here is positive from ``answer`` on.
+    An easy sample gets the class of its side: ``positive``, or the other class, ``negative``. A hard one that stays
+    here is positive from ``answer`` on (None: from the middle between both thresholds).
     """
 
     @property

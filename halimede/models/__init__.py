@@ -1,4 +1,4 @@
-"""Downloads, verifies and caches all models and files that halimede uses; no other code does.
+"""Downloads, verifies and caches all models and files with a URL. Also unpacks and tries models, and uploads files.
 
 ``fetch`` turns a URL into a file of the node's cache, which names files by their SHA-256 digests. It refuses a content
 of another digest than the given one, an empty or endless body, and a folder. It connects only to addresses that the

@@ -103,7 +103,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINATION_LOG) -> int:
     """Run with the process's arguments (None) or the given ones, and return the exit code.
 
-    An error is one line on standard error and in ``termination_log``, if that exists.
+    An error is one line on standard error and in ``termination_log``, if that exists. Raises SystemExit for what
+    argparse refuses.
     """
     options = parser().parse_args(arguments)
     logging.configure(level="WARNING")

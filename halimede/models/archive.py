@@ -201,7 +201,7 @@ def _read_record(record: Path) -> dict[str, tuple[int, int]] | None:
 
 
 class ArchiveRefusedError(FetchError):
-    """An archive is damaged, exceeds a limit, or has refused content. ``message``: says which, in a few words."""
+    """An archive is damaged, exceeds a limit, or has refused content. ``message``, ``reason``: which of these."""
 
     def __init__(self, message: str, reason: FetchReason = FetchReason.BAD_ARCHIVE) -> None:
         super().__init__(reason, f"the archive cannot be unpacked: {message}")
@@ -215,7 +215,7 @@ class ArchiveLimits:
         members: files and folders.
         max_bytes: of all files together.
         ratio: output bytes for each byte of the archive; MIN_OUTPUT_LIMIT bytes are always allowed.
-        depth: folders above a file, itself included.
+        depth: steps of a member's path: the folders above it, and its own name.
         seconds: by the clock.
 
     """
@@ -230,7 +230,8 @@ class ArchiveLimits:
 class Unpacking:
     """An archive that is being unpacked: counts and checks what the unpackers read, and writes the files.
 
-    ``folder``: new and private. ``size``: bytes of the archive. ``stop``: when it is set, the next count raises.
+    ``folder``: new and private. ``limits``: of the archive. ``size``: bytes of the archive. ``stop``: when it is set,
+    the next count raises.
     """
 
     def __init__(self, folder: Path, limits: ArchiveLimits, size: int, stop: threading.Event) -> None:
@@ -447,7 +448,7 @@ def _archive_errors() -> Iterator[None]:
 class _TarReader:
     """The file object for Python's tar reader: it reads small pieces, only forwards, and counts the bytes.
 
-    All methods raise ArchiveRefusedError for what a valid tar does not need.
+    ``archive``: the tar, decompressed. All methods raise ArchiveRefusedError for what a valid tar does not need.
     """
 
     def __init__(self, archive: IO[bytes], unpacking: Unpacking) -> None:

@@ -92,6 +92,7 @@ class CacheEntry:
     """Content in the cache.
 
     Attributes:
+        digest: SHA-256 of the content in hexadecimal.
         size: bytes on disk, including the unpacked folder.
         used_ns: the time of its last use in ns since 1970; 0: not known.
 
@@ -147,7 +148,10 @@ class Cache:
         return self._read(self._file_record(digest), FileRecord) == FileRecord(stat.st_size, stat.st_mtime_ns)
 
     async def find(self, digest: str) -> Fetched | None:
-        """Return the cached file of a digest, or None, and record its use. A file that was changed is removed."""
+        """Return the cached file of a digest, and record its use; None if it is not cached.
+
+        A file that was changed is removed.
+        """
         return await in_thread(self._find, digest)
 
     def digests(self) -> dict[str, int]:
@@ -156,7 +160,7 @@ class Cache:
         return {digest: _size(self.path(digest)) + _size(self.unpacked_folder(digest)) for digest in names}
 
     def touch(self, digest: str) -> None:
-        """Record that a digest is used now; ``find``, ``fetch`` and ``unpack`` do so themselves.
+        """Record that a cached digest is used now; ``find`` and ``keep`` do so themselves.
 
         If the disk is full, nothing is recorded, and the digest is evicted earlier.
         """
@@ -231,14 +235,14 @@ class Cache:
         self._write(self._url_record(key), record)
 
     def guard(self, digest: str) -> None:
-        """Restrict a digest that is not cached yet to the requesters to which ``grant`` gives it."""
+        """Restrict a digest to the requesters that ``grant`` records, unless its content is cached already."""
         if not self.path(digest).exists():  # content that is cached without a guard needed no credentials
             folder = self._grants_folder(digest)
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
 
     def grant(self, key: str, digest: str) -> None:
-        """Record that a requester has received guarded content from an origin. ``key``: ``Requester.key``."""
+        """Record that a requester has received content from an origin, if it is guarded. ``key``: ``Requester.key``."""
         if self._grants_folder(digest).is_dir():
             (self._grants_folder(digest) / _key_hash(key)).touch()
 

@@ -93,7 +93,7 @@ class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, 
 
     @property
     def only(self) -> DesiredModel | None:
-        """The desired model, if there is exactly one."""
+        """The desired model, if there is exactly one; otherwise None."""
         return self.models[0] if len(self.models) == 1 else None
 
 

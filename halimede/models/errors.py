@@ -22,30 +22,49 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 
 
 class FetchReason(StrEnum):
-    """Why a download failed: used as the ``reason`` of a condition."""
+    """Why a transfer, or the use of what it brought, failed: the ``reason`` of a condition."""
 
+    #: the URL, or a setting of its store, is not valid
     INVALID_URL = "InvalidURL"
     UNSUPPORTED_SCHEME = "UnsupportedScheme"
+    #: the origin does not have the content
     NOT_FOUND = "NotFound"
+    #: a path of the node is a folder, a device or a pipe
     NOT_A_FILE = "NotAFile"
     EMPTY_FILE = "EmptyFile"
+    #: a file of the node cannot be read
     NOT_READABLE = "NotReadable"
+    #: the server answered with a status that no other reason has
     HTTP_STATUS = "HTTPStatus"
+    #: the operator has not allowed the address (``address_policy``)
     FORBIDDEN_ADDRESS = "ForbiddenAddress"
+    #: a redirect leads away from HTTP, or from HTTPS to HTTP
     FORBIDDEN_REDIRECT = "ForbiddenRedirect"
+    #: it was not complete in time, or another process held its lock for too long
     TIMEOUT = "Timeout"
+    #: bytes arrived at less than ``TransferLimits.min_rate``
     TOO_SLOW = "TooSlow"
     UNREACHABLE = "Unreachable"
+    #: the transfer ended early, or the content changed meanwhile
     INTERRUPTED = "Interrupted"
+    #: a limit of bytes or of files is exceeded
     TOO_LARGE = "TooLarge"
+    #: the content has another SHA-256 than was given or sent
     DIGEST_MISMATCH = "DigestMismatch"
+    #: the folder of the node's cache cannot be used
     CACHE_FAILED = "CacheFailed"
     DISK_FULL = "DiskFull"
+    #: the archive has a member, or the model a data file, that could harm this machine
     UNSAFE_ARCHIVE = "UnsafeArchive"
+    #: the archive is damaged, or of a kind that is not unpacked
     BAD_ARCHIVE = "BadArchive"
+    #: the archive has no model, or several
     NO_MODEL_FILE = "NoModelFile"
+    #: the target of a delivery or an upload cannot be written
     NOT_WRITABLE = "NotWritable"
+    #: the store refused the credentials
     ACCESS_DENIED = "AccessDenied"
+    #: a Python package for the scheme is missing
     NOT_INSTALLED = "NotInstalled"
 
 
@@ -69,7 +88,7 @@ class FetchError(HalimedeError):
 async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float) -> T:
     """Return what ``attempt`` returns; repeat it for ``patience_s`` seconds while its FetchErrors are temporary.
 
-    Raises the last FetchError.
+    Raises the first FetchError that is not temporary, or the last one.
     """
     loop = asyncio.get_running_loop()
     deadline, backoff = loop.time() + patience_s, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)

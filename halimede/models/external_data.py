@@ -36,12 +36,15 @@ MAX_ATTEMPTS = 3
 MAX_FILES, MAX_DEPTH = 256, 8
 #: most characters of a location: messages quote it
 MAX_LOCATION = 1024
-#: a location that ONNX Runtime interprets as an address in memory
+#: part of a location that ONNX Runtime interprets as an address in memory
 MEMORY_ADDRESS_PREFIX = "_ORT_MEM_ADDR_"
 
 
 class DataFilesError(FetchError):
-    """The data files of a model could not be fetched. ``model``: the model file, which is in the cache without them."""
+    """The data files of a model could not be fetched, because of ``error``.
+
+    ``model``: the model file, which is in the cache without them.
+    """
 
     def __init__(self, model: Fetched, error: FetchError) -> None:
         self.model = model
@@ -61,8 +64,8 @@ async def fetch_model(
     """Return the file of ``url`` in the cache; for an ONNX model with external data, a tar of model and data files.
 
     The parameters are those of ``fetcher.fetch``. ``sha256`` covers one file, so it must be empty for a model with data
-    files. The limits apply to all files together. Raises InvalidFieldError, FetchError, and as a FetchError a
-    DataFilesError if only the model file could be fetched.
+    files. ``limits.max_bytes`` is for all files together, the other limits are for each. Raises InvalidFieldError and
+    FetchError; the latter is a DataFilesError if only the model file could be fetched.
     """
     limits = limits or TransferLimits()
     common: dict[str, Any] = {"policy": policy, "openers": openers}
@@ -206,7 +209,7 @@ def _short_list(files: Sequence[str]) -> str:
 
 
 def is_inside(location: str) -> bool:
-    """Whether a location is a plain path below the model's folder, and not that of the model itself."""
+    """Whether a location is a plain path below the model's folder, within the limits, and not MODEL_NAME."""
     parts = PurePosixPath(location).parts
     is_outside = location.startswith("/") or ".." in parts or len(parts) > MAX_DEPTH + 1
     is_strange = MEMORY_ADDRESS_PREFIX in location or "\\" in location or not location.isprintable()

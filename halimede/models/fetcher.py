@@ -57,9 +57,10 @@ async def fetch(
     If several tasks and processes of a node request one content at a time, it is downloaded once. Content that needed
     credentials is an exception: each requester receives it only after an origin has sent it to that requester.
 
-    ``progress``: told how much is present. ``limits``: None: the defaults. ``policy``: the addresses that may be
-    connected to; None: public ones and those of HALIMEDE_FETCH_ALLOW. ``openers``: of further schemes. A partial
-    download, however it ended, is resumed by the next call.
+    ``progress``: told how much is present; None: nothing is. ``limits``: None: the defaults. ``policy``: the addresses
+    that may be connected to; None: public ones and those of HALIMEDE_FETCH_ALLOW. ``openers``: of further schemes. The
+    next call resumes a partial download if its result can be verified (``partial_download``), unless its content was
+    wrong or the disk full.
     """
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidFieldError("sha256", sha256, "write 64 lower-case hexadecimal digits")
@@ -92,7 +93,7 @@ async def probe(
 
 @dataclass(frozen=True, slots=True)
 class _Download:
-    """One call of ``fetch``, with its parameters."""
+    """One call of ``fetch``, with its parameters; ``requester``: who requests the URL."""
 
     url: str
     requester: Requester
@@ -139,7 +140,10 @@ class _Download:
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _fetch_from_origin(self, if_none_match: str, cached: Fetched | None) -> Fetched:
-        """Download the content; return ``cached`` if its validator, ``if_none_match``, is still the origin's."""
+        """Download the content; return ``cached`` if its validator, ``if_none_match``, is still the origin's.
+
+        Records the grant of downloaded content, and without ``sha256`` the URL's digest. Raises FetchError, OSError.
+        """
         part = PartialDownload(self.cache, self.name, self.requester.key, has_digest=bool(self.sha256))
         try:
             async with asyncio.timeout(self.limits.total_s), part:

@@ -58,7 +58,7 @@ async def open_http(
     *,
     encoded: bool = False,
 ) -> AsyncIterator[Stream]:
-    """Request a URL from an HTTP server, until the end of the block.
+    """Request a URL from an HTTP server, and yield its stream, which is open until the end of the block.
 
     ``shown``: the URL as errors show it; empty: without its secrets. ``encoded``: the URL is signed, and is sent
     unchanged. Raises FetchError, also while blocks are read, without its cause, whose text may contain secrets.
@@ -77,7 +77,7 @@ async def open_http(
             aiohttp.ClientSession(
                 connector=connector,
                 timeout=timeout,
-                auto_decompress=False,  # ``_is_encoded`` decides what is decompressed
+                auto_decompress=False,  # ``_is_compressed`` decides what is decompressed
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=BLOCK,
             ) as session,
@@ -130,7 +130,8 @@ class Guard:
 class _Hops:
     """Requests of one session that follow redirects themselves, so that each host is checked.
 
-    ``shown``: the URL as errors show it. ``patience_s``: seconds for the headers of each response.
+    ``guard``: makes the session's sockets. ``shown``: the URL as errors show it. ``patience_s``: seconds for the
+    headers of each response.
     """
 
     def __init__(self, session: ClientSession, guard: Guard, shown: str, patience_s: float) -> None:
@@ -145,9 +146,9 @@ class _Hops:
         validator = _validator(response)
         if response.status == NOT_MODIFIED and request.if_none_match:
             return Stream(request.if_none_match, None, None)
-        encoded = _is_encoded(response)
+        is_compressed = _is_compressed(response)
         if request.offset and response.status in {PARTIAL_CONTENT, UNSATISFIABLE}:
-            size = None if encoded else _continued_size(response, request, validator)
+            size = None if is_compressed else _continued_size(response, request, validator)
             if size is not None:
                 return Stream(
                     validator or request.if_range, size or None, response.content.iter_chunked(BLOCK), request.offset
@@ -155,7 +156,7 @@ class _Hops:
             response.close()
             return await self.open(url, SourceRequest(request.if_none_match))
         self._check_status(response.status)
-        if encoded:  # its bytes have another position in each encoding, so it is not resumed
+        if is_compressed:  # its bytes have another position in each encoding, so it is not resumed
             weak = WEAK + validator if is_strong(validator) else validator
             return Stream(weak, None, _decompress(response.content.iter_chunked(BLOCK), self._shown))
         return Stream(validator, response.content_length, response.content.iter_chunked(BLOCK))
@@ -221,7 +222,7 @@ def _headers(request: SourceRequest) -> dict[str, str]:
     return headers
 
 
-def _is_encoded(response: ClientResponse) -> bool:
+def _is_compressed(response: ClientResponse) -> bool:
     """Whether the server compressed the content for the transfer, although the request forbids it.
 
     Some servers send the header also for a file whose name ends with .gz: then the compressed file is the content.
@@ -262,7 +263,7 @@ def _continued_size(response: ClientResponse, request: SourceRequest, validator:
     if response.status != PARTIAL_CONTENT or content_range is None or int(content_range[1]) != request.offset:
         return None
     if request.if_range and validator and validator != request.if_range:
-        return None  # its content has changed, and it does not support If-Range
+        return None  # the content has changed, and the server does not support If-Range
     return 0 if content_range[3] == "*" else int(content_range[3])
 
 

@@ -1,4 +1,4 @@
-"""Writes a cached model to a given path: atomically, readable by all, read-only.
+"""Writes a cached model to a given path: readable by all, its files read-only. A file is replaced atomically.
 
 The copy shares disk blocks with the cache if the file system can do that (a reflink), but never the file itself: a hard
 link would have the cache's mode, and a process that may write to it would change the file of all workers of the node.
@@ -32,7 +32,10 @@ def deliver(source: Path, target: Path) -> None:
 
 
 def deliver_folder(source: Path, target: Path) -> None:
-    """Copy an unpacked folder to a path; an existing folder is replaced. Blocks. Raises FetchError."""
+    """Copy an unpacked folder to a path. Blocks. Raises FetchError.
+
+    An existing folder is removed when the copy is complete; for a moment there is none.
+    """
     new_folder = target.with_name(f".{target.name}.new")
     make_parent(target)
     try:

@@ -29,7 +29,7 @@ __all__ = ["Trial", "TrialLimits", "TrialReason", "not_installed", "try_model"]
 
 #: packages without which no model is tried
 NEEDED_PACKAGES = ("numpy", "onnxruntime", "PIL")
-#: seconds for the start of the child, which are added to its limit by the clock; at that limit it ends itself
+#: seconds for the start of the child, in addition to its limit by the clock, at which it ends itself
 START_TIMEOUT_S = 30.0
 #: most bytes of the child's output that are read, and last bytes of its standard error
 MAX_OUTPUT_BYTES, ERROR_TAIL_BYTES = 1024 * 1024, 4096

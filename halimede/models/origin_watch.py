@@ -78,7 +78,7 @@ async def wait_for_recheck(seconds: float, recheck: asyncio.Event) -> bool:
 
 
 def _file_validators(url: str, path: Path, cache: Cache) -> dict[Path, str]:
-    """Return the validator of the cached content of the model file and of each data file; empty: it has none."""
+    """Return the validator of the cached content of the model file and of each data file, if it is cached."""
     urls = {path: url}
     with contextlib.suppress(OSError):  # if it is gone since, its cached content stays in use
         urls |= {path.parent / name: sibling_url(url, name) for name in _data_files(url, path, cache)}

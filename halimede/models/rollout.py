@@ -21,8 +21,9 @@ ALL_PERCENT = 100
 #: most characters of a reported reason and message
 MAX_REASON, MAX_MESSAGE = 256, 4096
 
-#: the step to a desired model. keep: none, it was refused. load: open it. promote: give the canary all requests.
-#: share: give the canary another percentage. withdraw: end the canary, because the current version is the desired one
+#: the step to a desired model. keep: do nothing, because the model was refused. load: open it. promote: give the canary
+#: all requests. share: give the canary another percentage. withdraw: end the canary, if there is one, because the
+#: current version is the desired one
 Step = Literal["keep", "load", "promote", "share", "withdraw"]
 
 
@@ -55,7 +56,7 @@ class Rollout(Generic[V]):
         canary: the version on trial; None: there is none.
         percent: of the requests that go to the canary; 0 without one.
         strikes: requests at which the canary failed and the current version did not.
-        refused: the desired model that was refused; None: none, or its spec could not be read.
+        refused: the desired model that was refused; None: none, its spec could not be read, or ``retry`` was called.
         refused_digest: of the refused model's content; empty: not known.
         reason: why a model was refused, in one word; empty: none was.
         message: why a model was refused, in a sentence; empty: none was.

@@ -1,8 +1,8 @@
 """The sources of models: a file of the node, an HTTP server, S3, or one that a caller adds. Each is a stream of blocks.
 
-An origin is the place that a URL names. A validator is a text that changes with the origin's content: a file's size
-and modification time, or what the server sent. It shows later whether the origin still has the same content. Errors of
-libraries are never passed on, because their texts contain whole URLs.
+An origin is the place that a URL names. A validator is a text that changes with the origin's content: a file's size,
+modification time and inode, or what the server sent. It shows later whether the origin still has the same content.
+Errors of libraries are never passed on, because their texts contain whole URLs.
 """
 
 from __future__ import annotations

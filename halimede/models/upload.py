@@ -87,7 +87,7 @@ async def upload(
     uploads = []
     for file, file_url, size in targets:
 
-        def report(sent: int, sent_before: int = sent_before) -> None:
+        def report(sent: int, sent_before: int = sent_before) -> None:  # bound here: the loop changes it
             """Tell ``progress`` the bytes of all files, from those of this one."""
             if progress:
                 progress(sent_before + sent, total)
@@ -100,7 +100,10 @@ async def upload(
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """One file on its way to ``url``. ``report`` is called with the number of its bytes that were sent."""
+    """One file on its way to ``url``. ``report`` is called with the number of its bytes that were sent.
+
+    ``limits``: of this transfer. ``policy``: the addresses that HTTP may connect to; None: any.
+    """
 
     file: Path
     url: str

@@ -68,9 +68,9 @@ class BatchExecutor:
         run: calls the model.
         most: rows from which a batch takes no further request.
         instances: the number of threads.
-        ran: is called on the event loop after each call of the model.
+        ran: is called on the event loop after each call of the model; None: no function is.
         policy: decides which calls run on the event loop; None: none.
-        begin: is called first in each thread.
+        begin: is called first in each thread; None: no function is.
         waiting: requests without an answer.
 
     """
@@ -86,6 +86,7 @@ class BatchExecutor:
     _queue: queue.SimpleQueue[BatchJob | None] = field(default_factory=queue.SimpleQueue)
     _loop: asyncio.AbstractEventLoop | None = None
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    #: the begin of each running call in monotonic seconds, by the number of its thread
     _began: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -96,11 +97,11 @@ class BatchExecutor:
             threading.Thread(target=self._work, args=(number,), name=f"model_{self.name}", daemon=True).start()
 
     def is_quick(self, rows: int) -> bool:
-        """Whether a call with so many ``rows`` is short enough for the event loop."""
-        return self.policy is not None and rows <= self.policy.max_samples > 0
+        """Whether a call with so many ``rows`` is short enough for the event loop, by ``policy``; never without it."""
+        return self.policy is not None and rows <= self.policy.max_samples > 0  # 0: no call, not even of 0 rows
 
     def run_inline(self, call: Callable[[], T], rows: int) -> T:
-        """Run a call of the model on the event loop, and return its result. Raises ModelFailedError."""
+        """Run a call of the model on the event loop, and return its result. A SampleError becomes ModelFailedError."""
         began = self._began[EVENT_LOOP] = time.monotonic()
         spent = time.thread_time()
         try:
@@ -195,7 +196,7 @@ class BatchExecutor:
     def _deliver(
         self, jobs: Sequence[BatchJob], alive: Sequence[BatchJob], answers: Sequence[Any], began: float, ended: float
     ) -> None:
-        """Give jobs their answers, on the event loop. The jobs that are not ``alive`` have expired."""
+        """Give jobs their answers, on the event loop. Jobs that are not ``alive`` have expired or were cancelled."""
         for job, answer in zip(alive, answers, strict=True):
             if job.answer.done():
                 continue

@@ -42,7 +42,7 @@ def tensor_response(body: bytes, head: int, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, headers=headers)
 
 
-async def live(_: web.Request) -> web.Response:
+async def answer_live(_: web.Request) -> web.Response:
     """Answer that the server runs."""
     return json_response({"live": True})
 

@@ -34,7 +34,7 @@ def make() -> str:
         descriptors = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     (file,) = descriptors.file
     data = file.SerializeToString(deterministic=True).hex()
-    lines = [f'    "{data[at : at + 112]}"' for at in range(0, len(data), 112)]
+    lines = [f'    "{data[at : at + 112]}"' for at in range(0, len(data), 112)]  # lines of 118 characters
     return "\n".join([DOCSTRING, "", "FILE = bytes.fromhex(", *lines, ")", ""])
 
 

@@ -270,7 +270,7 @@ def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
         id=request.id,
         tensors=tensors_of(request, contents),
         outputs=[output.name for output in request.outputs],
-        binary=bool(contents) or not request.inputs,
+        binary=bool(contents) or not request.inputs,  # without inputs the form of the answer is raw
         binary_of={},
         timeout_s=timeout_of(_parameters(request.parameters)) if request.parameters else math.inf,
         model=request.model_name,

@@ -49,7 +49,10 @@ Like = tuple[object, ...]
 
 
 class Work:
-    """One request with tensors, as the executor gets it: inputs by name, names of the outputs, number of samples."""
+    """One request with tensors, as the executor gets it: inputs by name, names of the outputs, number of samples.
+
+    The number is 1 for a model that is not ``batched``.
+    """
 
     __slots__ = ("feeds", "outputs", "rows")
 
@@ -58,18 +61,22 @@ class Work:
 
     @property
     def like(self) -> Like:
-        """What it has in common with the requests that can share its call."""
+        """What this request has in common with those that can share its call."""
         return (*self.outputs, *((name, a.dtype.char, a.shape[1:]) for name, a in self.feeds.items()))
 
 
 class Loaded:
     """An opened model with its threads. Call ``start`` once, then ``infer``, and ``retire`` at the end.
 
+    ``tensors``: answers requests with the model's own tensors; None: it takes only pictures. ``pictures``: answers
+    requests with pictures; None: it takes none. ``spec``: of its Model. ``most``: samples of one call. ``threads``: of
+    one call; 0: one for each core.
+
     Attributes:
         platform: the name of its format in the protocol.
         inputs: its own input tensors by name; empty if it takes only pictures.
         outputs: its own output tensors by name; empty if it takes only pictures.
-        batched: several requests may share a call: the first axis of all inputs counts samples.
+        batched: several requests may share a call: the first axis of all inputs counts samples. True without tensors.
         takes_pictures: it answers requests with pictures.
         image: the input with pictures: ``image``, or ``image_file`` if the model has a tensor ``image`` of its own.
         prediction: the output for pictures: ``prediction``, or ``prediction_json`` if the model has such a tensor.
@@ -123,7 +130,7 @@ class Loaded:
     ) -> list[Tensor]:
         """Return the named outputs for one request; all of them if ``outputs`` is empty. Raises ServeError.
 
-        ``until``: the deadline in monotonic seconds.
+        A request with pictures has one output. ``until``: the deadline in monotonic seconds.
         """
         assert self._engine is not None, "started"  # noqa: S101 - for the type checker
         if self.takes_pictures and any(tensor.name == self.image for tensor in tensors):
@@ -142,7 +149,7 @@ class Loaded:
         return [Tensor(name, ports[name].datatype, array) for name, array in zip(work.outputs, arrays, strict=True)]
 
     async def retire(self) -> None:
-        """Answer pending requests, then free the model. No request may come after this call."""
+        """Wait until pending requests are answered, then free the model. No request may come after this call."""
         if self._engine:
             await self._engine.wait_idle()
             self._engine.close()
@@ -255,13 +262,15 @@ class Loaded:
 def open_loaded(
     path: Path, spec: ModelSpec, *, estimator: object | None = None, threads: int = 1, most: int = 64
 ) -> Loaded:
-    """Open a model's file and run it once. Blocks. Raises ModelError or InvalidFieldError.
+    """Open a model's file, and run it on small inputs unless an estimator reads it. Blocks.
+
+    Raises ModelError or InvalidFieldError.
 
     Args:
         path: the file.
         spec: the spec of its Model.
-        estimator: a user's object that replaces the file.
-        threads: of ONNX Runtime in one call; 0: one for each core.
+        estimator: a user's object that reads the file and answers pictures; None: a model runtime does.
+        threads: of one call; 0: one for each core.
         most: samples of one call.
 
     """
@@ -318,7 +327,7 @@ class ModelVersionState:
     """An opened version of a model.
 
     Attributes:
-        desired: the desired model for which it was opened.
+        desired: the desired model for which it was opened; a server's is never None (``OpenedVersion``).
         version: its name; empty if it has none.
         digest: SHA-256 of its file.
         loaded: the opened model.
@@ -336,10 +345,10 @@ class RequestCounts:
     """Counts of one model since the server's start.
 
     Attributes:
-        requests: all requests.
-        failures: requests that got an error.
+        requests: those for which there was a version.
+        failures: those of them that got an error.
         rollouts: versions that became the current one.
-        refusals: versions that were refused or withdrawn.
+        refusals: versions that were refused, and canaries that were withdrawn because they failed.
 
     """
 
@@ -354,7 +363,7 @@ class ModelTimes:
     """Distributions of one model, in milliseconds except for ``batch``.
 
     Attributes:
-        request: from a request's begin to its answer.
+        request: from a request's begin to its answer; only of requests without an error.
         queue: from a request's arrival until its call began.
         compute: of each call of the model.
         batch: samples in each call.
@@ -366,8 +375,11 @@ class ModelTimes:
     compute: Distribution = field(default_factory=Distribution)
     batch: Distribution = field(default_factory=Distribution)
 
-    def ran(self, arrivals: Sequence[float], rows: int, began: float, ended: float) -> None:
-        """Record a call of the model; ``BatchExecutor`` calls this. Times are monotonic seconds."""
+    def record_call(self, arrivals: Sequence[float], rows: int, began: float, ended: float) -> None:
+        """Record a call of the model; ``BatchExecutor`` calls this.
+
+        ``arrivals``: of its requests. ``rows``: its samples. All times are monotonic seconds.
+        """
         self.batch.record(rows)
         self.compute.record((ended - began) * 1000)
         for arrival in arrivals:
@@ -382,10 +394,11 @@ class Served:
     rollout: Rollout[ModelVersionState] = field(default_factory=Rollout)
     counts: RequestCounts = field(default_factory=RequestCounts)
     times: ModelTimes = field(default_factory=ModelTimes)
+    #: grows by the canary's percentage with each request for any version; at 100 the canary answers
     _share: int = 0
 
     def choose(self, version: str = "") -> ModelVersionState:
-        """Return the version that answers the next request. Of requests for any, a canary gets its percentage.
+        """Return the version that answers the next request. Of requests for any version, a canary gets its percentage.
 
         ``version``: the requested one; empty: any. Raises ModelUnavailableError before a version is open,
         ModelNotFoundError for an unknown version.

@@ -54,7 +54,7 @@ class RepositorySettings:
 
     Attributes:
         most: samples of one call.
-        threads: of ONNX Runtime in a call; 0: one for each core.
+        threads: of one call; 0: one for each core.
         instances: calls of one model at a time.
         estimator: a user's object that replaces the model files; None: there is none.
 
@@ -85,7 +85,7 @@ class Repository:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Free idle models; a running one ends with the process."""
+        """Cancel all tasks, and free idle models; a running one ends with the process."""
         for task in list(self._tasks):
             task.cancel()
         for served in self._models.values():
@@ -97,7 +97,7 @@ class Repository:
     async def apply(self, desired: Desired) -> None:
         """Apply a desired state, and return when each of its models is in use or refused.
 
-        Raises InvalidFieldError if it has two models of one name.
+        Models that it does not name are retired. Raises InvalidFieldError if it has two models of one name.
         """
         names = [model.name for model in desired.models]
         if len(set(names)) < len(names):
@@ -136,7 +136,7 @@ class Repository:
         return {name: served.rollout.in_use() for name, served in self._models.items()}
 
     def busy_s(self) -> float:
-        """Return the seconds for which the longest running model call has run. Any thread may call this."""
+        """Return the seconds for which the longest running model call has run; 0 without one. For any thread."""
         versions = [version for served in list(self._models.values()) for version in served.open_versions()]
         return max((version.loaded.busy_s for version in versions), default=0.0)
 
@@ -181,7 +181,8 @@ class Repository:
     ) -> tuple[ModelVersionState, list[Tensor]]:
         """Return the version that answered a request, and its output tensors. Raises ServeError.
 
-        If a canary fails, the current version answers, unless the request named the canary.
+        If a canary fails, the current version answers, unless the request named the canary, the server is overloaded
+        or the deadline is over.
 
         Args:
             name: the model.
@@ -258,7 +259,7 @@ class Repository:
             self._refuse(served, desired, digest, reason, message)
             return
         name = served.name
-        loaded.start(name, instances=self.settings.instances, ran=served.times.ran)
+        loaded.start(name, instances=self.settings.instances, ran=served.times.record_call)
         new = ModelVersionState(desired, desired.version, digest, loaded)
         self._use(served, new, desired.canary_percent)
         if served.rollout.canary is new:
@@ -271,7 +272,10 @@ class Repository:
         return open_loaded(path, spec, estimator=settings.estimator, threads=settings.threads, most=settings.most)
 
     def _use(self, served: Served, version: ModelVersionState, percent: int) -> None:
-        """Give a version ``percent`` of the requests (100: it becomes the current one), from the next one on."""
+        """Give a version ``percent`` of the requests, from the next one on.
+
+        For 100, or if there is no current version, it becomes the current one.
+        """
         before = served.rollout.current
         to_close = served.rollout.use(version, percent)
         if served.rollout.current is not before:
@@ -280,7 +284,7 @@ class Repository:
         self._retire(to_close)
 
     def _strike(self, served: Served, canary: ModelVersionState, error: ServeError) -> None:
-        """Count a request at which only the canary failed, and withdraw it after a few of them."""
+        """Count a request at which only the canary failed; after ``rollout.MAX_STRIKES`` of them, withdraw it."""
         if served.rollout.strike(canary, f"it failed where its predecessor did: {error}"):
             self._record_refusal(served)
             self._retire([canary])

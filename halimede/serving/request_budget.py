@@ -73,7 +73,7 @@ class SharedTimeout:
 
 
 class RequestBudget:
-    """The budget of a server whose requests have up to ``largest`` bytes. One request of that size always fits.
+    """The budget of a server whose requests have up to ``largest`` bytes. An idle server accepts one of that size.
 
     Attributes:
         memory: most bytes of all open requests.

@@ -48,7 +48,10 @@ Parameters = dict[str, Any]
 
 
 class TensorHeader(Struct):
-    """An input of a request, or an output of an answer, in JSON. ``data``: its values, flat or nested, if not bytes."""
+    """An input of a request, or an output of an answer, in JSON: the fields of the protocol.
+
+    ``data``: its values, flat or nested; UNSET: they are sent as bytes, and ``parameters`` has BINARY_SIZE.
+    """
 
     name: str
     shape: list[int]
@@ -58,14 +61,14 @@ class TensorHeader(Struct):
 
 
 class OutputHeader(Struct):
-    """A requested output in JSON."""
+    """A requested output in JSON. The parameter ``binary_data``: whether to send it as bytes."""
 
     name: str
     parameters: Parameters = {}
 
 
 class RequestHeader(Struct):
-    """The JSON of a request. ``outputs``: empty: all."""
+    """The JSON of a request. ``outputs``: the requested ones; empty: all."""
 
     inputs: list[TensorHeader]
     id: str = ""
@@ -74,7 +77,7 @@ class RequestHeader(Struct):
 
 
 class LargeTensorHeader(Struct):
-    """An input of a large request in JSON; ``Raw`` fields are not decoded yet."""
+    """An input of a large request in JSON, as ``TensorHeader``; ``Raw`` fields are not decoded yet."""
 
     name: str
     shape: Raw
@@ -84,7 +87,7 @@ class LargeTensorHeader(Struct):
 
 
 class LargeRequestHeader(Struct):
-    """The JSON of a large request; ``Raw`` fields are not decoded yet."""
+    """The JSON of a large request, as ``RequestHeader``; ``Raw`` fields are not decoded yet."""
 
     inputs: list[LargeTensorHeader]
     id: str = ""
@@ -119,7 +122,7 @@ class Request:
         id: the client's name for it; empty if it has none.
         tensors: its inputs.
         outputs: names of the requested outputs; empty: all.
-        binary: outputs are sent as bytes, unless ``binary_of`` has them.
+        binary: outputs are sent as bytes, except where ``binary_of`` says otherwise.
         binary_of: whether an output is sent as bytes, by its name.
         timeout_s: the client's timeout in seconds; infinity without one.
 
@@ -218,7 +221,10 @@ def _large_header(body: bytes, end: int) -> RequestHeader:
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float:
-    """Return the seconds of a client's parameter ``timeout`` (microseconds); infinity without. Raises ServeError."""
+    """Return the seconds of a client's parameter ``timeout`` (microseconds); infinity without it, or if it is 0.
+
+    Raises ServeError.
+    """
     timeout = parameters.get("timeout", 0)
     if type(timeout) is str and timeout.isascii() and timeout.isdigit() and len(timeout) < 20:
         timeout = int(timeout)

@@ -18,7 +18,7 @@ from aiohttp import web
 from halimede import __version__
 from halimede.observe import Accepts
 from halimede.serving import rest_codec
-from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
+from halimede.serving.bounded_requests import BoundedRequests, answer_live, json_response, refuse, tensor_response
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import Loaded, Served
 from halimede.serving.model_repository import Repository
@@ -73,7 +73,7 @@ class RestHandlers(BoundedRequests):
         get, post = application.router.add_get, application.router.add_post
         get("/v2", self._server)
         get("/v2/", self._server)
-        get("/v2/health/live", live)
+        get("/v2/health/live", answer_live)
         get("/v2/health/ready", self._ready)
         post("/v2/repository/index", self._index)
         # the most frequent addresses first: aiohttp matches in this order

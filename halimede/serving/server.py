@@ -24,7 +24,7 @@ from halimede.pipeline.executor import LoopWatchdog
 from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.request_budget import RequestBudget
 from halimede.serving.rest_handlers import RestHandlers, accepted_requests
-from halimede.serving.settings import ServerSettings, reachable, read_settings
+from halimede.serving.settings import ServerSettings, reachable_host, read_settings
 from halimede.system.runtime import stop_on_signal
 from halimede.worker.status_reporter import StatusReporter
 
@@ -114,7 +114,7 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
                     if settings.strict and models.not_ready():
                         raise HalimedeError(f"a model is not there: {_refusal_text(models)}")
             except InvalidFieldError as error:
-                # its author may correct it; the served models stay in use
+                # the file is not valid: its author may correct it, and the served models stay in use
                 log.warning("desired model not loaded", error=str(error))
                 await asyncio.sleep(desired_state.CHECK_PERIOD_S * 4)
 
@@ -187,7 +187,10 @@ async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBud
 
 @contextlib.asynccontextmanager
 async def _report(settings: ServerSettings, models: Repository, http: str) -> AsyncIterator[StatusReporter | None]:
-    """Yield what reports to the local controller; None without one. ``http``: the URL of the REST server."""
+    """Yield what reports to the local controller; None without one. ``http``: the URL of the REST server.
+
+    The end of the block publishes that the server has completed.
+    """
     identity = settings.reports
     if identity is None:
         yield None
@@ -200,7 +203,7 @@ async def _report(settings: ServerSettings, models: Repository, http: str) -> As
         reporter.model = lambda: next(iter(models.in_use().values()), ModelInUse())
         scheme, _, at = http.partition("://")
         host, port = parse_bind(at) or ("", 0)
-        reporter.url = f"{scheme}://{reachable(host, identity.broker)}:{port}"
+        reporter.url = f"{scheme}://{reachable_host(host, identity.broker)}:{port}"
         reports = asyncio.ensure_future(reporter.run())
         try:
             yield reporter

@@ -46,9 +46,10 @@ OPEN_ACCESS = ServerAccess()
 
 
 def read_access(token_file: str, certificate: str, key: str, token: str = "") -> ServerAccess:
-    """Read the files of the command line's options, whose paths are given; empty: none.
+    """Return the access that files define.
 
-    ``token``: the token itself, which counts without a token file. Raises InvalidFieldError.
+    ``token_file``, ``certificate``, ``key``: paths of the files; empty: none. ``token``: the token itself, which counts
+    without a token file. Raises InvalidFieldError, which names the option or SERVE_TOKEN.
     """
     if bool(certificate) != bool(key):
         raise InvalidFieldError("--tls-cert", certificate, "give --tls-cert and --tls-key, or neither")

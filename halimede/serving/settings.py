@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> ServerSettings:
     """Return the settings on a command line and in the environment.
 
-    Raises InvalidFieldError for invalid values, SystemExit for unknown options and ``--help``.
+    Raises InvalidFieldError, and SystemExit for what argparse refuses, for ``--help`` and ``--version``.
     """
     options = parser().parse_args(arguments)
     if bool(options.models) == bool(options.file):
@@ -182,15 +182,17 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Serve
     )
 
 
-def reachable(host: str, broker: str) -> str:
+def reachable_host(host: str, broker: str) -> str:
     """Return the host at which others reach a server that listens at ``host``, in brackets if it is of IPv6.
 
-    If it listens at all addresses, the result is the address that it has towards the ``broker`` (host:port or a URL).
+    If it listens at all addresses, the result is the address that it has towards the ``broker`` (host:port or a URL),
+    or the name of this machine if that cannot be found out. Blocks while the broker's name is looked up.
     """
     if host and not _is_any(host):
         return f"[{host}]" if ":" in host else host
     match = re.fullmatch(r"(?:\w+://)?(?:[^@/]*@)?(\[[^\]]+\]|[^:/]+)(?::(\d+))?/?.*", broker)
     try:
+        # 192.0.2.1 is no machine's address: the route to it is that to most machines
         where = (match[1].strip("[]"), int(match[2] or 1883)) if match else ("192.0.2.1", 9)
         family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -246,12 +248,18 @@ def _count(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    """Return the seconds (0 to a day) in an environment variable. Raises InvalidFieldError for other values."""
+    """Return the seconds (0 to a day) in an environment variable; ``default`` if it is missing or empty.
+
+    Raises InvalidFieldError for other values.
+    """
     return number(environ, name, default, least=0, most=86_400, kind="number of seconds")
 
 
 def _reports(environ: Mapping[str, str]) -> ReportSettings | None:
-    """Return the identity for reports; None unless the environment names all of it. Raises InvalidFieldError."""
+    """Return the identity for reports; None unless the environment names broker, service, worker and node.
+
+    Raises InvalidFieldError.
+    """
     names = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
     if not all(names.values()):
         return None

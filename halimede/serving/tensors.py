@@ -38,12 +38,16 @@ LARGE = 64 * 1024
 PART = 64 * 1024
 #: types of numbers in JSON
 NUMBERS = {int, float, bool}
+#: the length in bytes before each element of BYTES
 _length = struct.Struct("<I")
 
 
 @dataclass(slots=True)
 class Tensor:
-    """One input or output: its name, its element type in the protocol (such as ``FP32``), and its values."""
+    """One input or output: its name, its element type in the protocol (such as ``FP32``), and its values.
+
+    The type of ``array`` is that of DTYPES, or object for BYTES.
+    """
 
     name: str
     datatype: str
@@ -53,12 +57,13 @@ class Tensor:
 def count_of(name: str, shape: Sequence[int]) -> int:
     """Return the number of elements of a shape. ``name``: of its tensor. Raises ServeError for invalid sizes."""
     if len(shape) <= MAX_AXES and min(shape, default=1) > 0 and (count := math.prod(shape)) <= MAX_ELEMENTS:
-        return count
+        return count  # as nearly always
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or max(shape, default=0) > MAX_ELEMENTS:
         shown = ", ".join(str(size) if abs(size) < 2**64 else "..." for size in shape[:MAX_AXES])
         fix = f"give up to {MAX_AXES} sizes from 0 to {MAX_ELEMENTS}"
         raise ServeError(f"tensor {name[:80]}: shape [{shown}] is invalid: {fix}")
-    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # an empty array has strides too
+    # NumPy refuses an empty array whose other sizes are as large
+    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:
         raise TooMuchError(f"tensor {name[:80]}: shape {list(shape)} has more than {MAX_ELEMENTS} elements")
     return math.prod(shape)
 
@@ -158,9 +163,10 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw)
 
 def _texts(name: str, data: bytes) -> Any:
     """Return a long list of texts in JSON, nested as deep as its first element. Raises ServeError for other values."""
+    # a text has two quotes and perhaps some in it, and may be in a list of its own
     if data.count(b'"') > 8 * MAX_TEXTS or data.count(b"[") > 2 * MAX_TEXTS:
         raise TooMuchError(f"tensor {name}: its data has too many texts or quotes: send it as binary data")
-    start = data[: 64 * MAX_AXES].translate(None, b" \t\r\n")
+    start = data[: 64 * MAX_AXES].translate(None, b" \t\r\n")  # 64: a bracket with white space around it
     depth = len(start) - len(start.lstrip(b"["))
     kind: Any = str
     for _ in range(min(depth, MAX_AXES)):
@@ -199,6 +205,7 @@ def bits_of(array: Array) -> Array:
     wide = np.ascontiguousarray(array, np.float32)
     bits = wide.view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    # 0x7FC0 is NaN: rounding would turn the bits of another NaN into infinity or zero
     return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
 
 
@@ -220,7 +227,10 @@ def _dtype(name: str, datatype: str) -> np.dtype[Any]:
 
 
 def _cast(name: str, datatype: str, dtype: np.dtype[Any], array: Array) -> Array:
-    """Return numbers in their declared type. Raises ServeError if more than precision would be lost."""
+    """Return numbers in their declared type. Raises ServeError if more than precision would be lost.
+
+    A number that is too large for a type of floats becomes infinity.
+    """
     kind = array.dtype.kind
     if dtype.kind == "b":
         if kind == "b" or (kind in "iu" and array.size and array.min() >= 0 and array.max() <= 1) or not array.size:

@@ -80,7 +80,8 @@ def decode_text(data: bytes) -> str:
 def bounded_yaml() -> YAML:
     """Return a new reader. Its ``load`` and ``load_all`` return maps, lists and scalars.
 
-    They raise ruamel's YAMLError for text that is not YAML, or beyond the bounds.
+    They raise ruamel's YAMLError for text that is not YAML, or beyond the bounds. For a scalar that does not fit its
+    type they raise ValueError, KeyError or IndexError: the date 2024-13-45, ``!!bool x``, ``!!int ''``.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Scanner, yaml.Constructor = BoundedScanner, BoundedConstructor

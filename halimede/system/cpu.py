@@ -20,7 +20,7 @@ def cores() -> int:
 def limited_cores(scheduled: int, limit: str) -> int:
     """Return the lower of ``scheduled`` cores and a limit ``<quota> <period>``, at least 1.
 
-    Other text (``max``) and a quota below 0 mean no limit.
+    Other text (``max``) and a quota that is not above 0 mean no limit.
     """
     quota, _, period = limit.strip().partition(" ")
     try:

@@ -91,13 +91,17 @@ class ShareKeeper:
             self._window.popleft()
         if self.rate < self.share:
             target_s *= CATCH_UP
+        # so many levels change the computed time to the target; at least one tick, because 0 has no logarithm
         levels = math.log(max(period.computed_s, 0.01) / target_s) / math.log(NICE_FACTOR)
         levels = max(-MOST_LEVELS, min(MOST_LEVELS, round(levels)))
         self.level = max(self.strongest_level, min(self.weakest_level, self.level + levels))
 
     @property
     def strongest_level(self) -> int:
-        """The niceness that is enough for the share next to MOST_COMPETITORS processes of niceness 0 on each core."""
+        """The level that is enough for the share next to MOST_COMPETITORS processes of niceness 0 on each core.
+
+        A niceness, or for a share below 0.7 % IDLE_LEVEL.
+        """
         level = round(-math.log(MOST_COMPETITORS * self.share) / math.log(NICE_FACTOR))
         return max(0, min(IDLE_LEVEL, level))
 

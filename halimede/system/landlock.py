@@ -27,7 +27,10 @@ _libc = ctypes.CDLL(None)
 
 
 def forbid_writing() -> None:
-    """Take the rights from the calling thread, as far as the kernel's version of Landlock can; nothing without it."""
+    """Take the rights to write files and to use TCP from the calling thread, as the first lines of the module say.
+
+    As far as the kernel's version of Landlock can; nothing without it. Raises nothing if the kernel refuses.
+    """
     version = _libc.syscall(CREATE_RULESET, None, 0, ASK_VERSION)
     if version < 1:
         return

@@ -34,7 +34,7 @@ class MalformedProtobufError(ValueError):
     """The bytes are not a protobuf message, or exceed one of this module's limits."""
 
 
-class WireType(Enum):
+class MessageType(Enum):
     """The types of messages in onnx.proto that contain operators and tensors, directly or not."""
 
     MODEL = auto()
@@ -49,30 +49,30 @@ class WireType(Enum):
 
 
 #: numbers of a message's fields that hold other messages to read, with the type of these
-CHILDREN: dict[WireType, dict[int, WireType]] = {
-    WireType.MODEL: {7: WireType.GRAPH, 20: WireType.TRAINING, 25: WireType.FUNCTION},
-    WireType.TRAINING: {1: WireType.GRAPH, 2: WireType.GRAPH},
-    WireType.FUNCTION: {7: WireType.NODE, 11: WireType.ATTRIBUTE},
-    WireType.GRAPH: {1: WireType.NODE, 5: WireType.TENSOR, 15: WireType.SPARSE},
-    WireType.NODE: {5: WireType.ATTRIBUTE},
-    WireType.ATTRIBUTE: {
-        5: WireType.TENSOR,
-        6: WireType.GRAPH,
-        10: WireType.TENSOR,
-        11: WireType.GRAPH,
-        22: WireType.SPARSE,
-        23: WireType.SPARSE,
+CHILDREN: dict[MessageType, dict[int, MessageType]] = {
+    MessageType.MODEL: {7: MessageType.GRAPH, 20: MessageType.TRAINING, 25: MessageType.FUNCTION},
+    MessageType.TRAINING: {1: MessageType.GRAPH, 2: MessageType.GRAPH},
+    MessageType.FUNCTION: {7: MessageType.NODE, 11: MessageType.ATTRIBUTE},
+    MessageType.GRAPH: {1: MessageType.NODE, 5: MessageType.TENSOR, 15: MessageType.SPARSE},
+    MessageType.NODE: {5: MessageType.ATTRIBUTE},
+    MessageType.ATTRIBUTE: {
+        5: MessageType.TENSOR,
+        6: MessageType.GRAPH,
+        10: MessageType.TENSOR,
+        11: MessageType.GRAPH,
+        22: MessageType.SPARSE,
+        23: MessageType.SPARSE,
     },
-    WireType.SPARSE: {1: WireType.TENSOR, 2: WireType.TENSOR},
-    WireType.TENSOR: {13: WireType.ENTRY},
-    WireType.ENTRY: {},
+    MessageType.SPARSE: {1: MessageType.TENSOR, 2: MessageType.TENSOR},
+    MessageType.TENSOR: {13: MessageType.ENTRY},
+    MessageType.ENTRY: {},
 }
 #: numbers of a message's fields that hold text to keep, with the text's key in ``ProtobufRecord.texts``
-TEXTS: dict[WireType, dict[int, str]] = {
-    WireType.NODE: {4: "name", 7: "domain"},
-    WireType.FUNCTION: {1: "name", 10: "domain"},
-    WireType.TENSOR: {8: "name"},
-    WireType.ENTRY: {1: "key", 2: "value"},
+TEXTS: dict[MessageType, dict[int, str]] = {
+    MessageType.NODE: {4: "name", 7: "domain"},
+    MessageType.FUNCTION: {1: "name", 10: "domain"},
+    MessageType.TENSOR: {8: "name"},
+    MessageType.ENTRY: {1: "key", 2: "value"},
 }
 
 
@@ -84,7 +84,7 @@ class ProtobufRecord:
     tensor refers to a file; otherwise empty.
     """
 
-    kind: WireType
+    kind: MessageType
     texts: dict[str, str] = field(default_factory=dict)
     entries: list[tuple[str, str]] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
     Raises MalformedProtobufError.
     """
     remaining = MAX_FIELDS
-    root = ProtobufRecord(WireType.MODEL)
+    root = ProtobufRecord(MessageType.MODEL)
     stack: list[tuple[ProtobufRecord, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
     while stack:
         record, record_fields = stack[-1]
@@ -119,17 +119,17 @@ def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
                 if len(stack) >= MAX_DEPTH:
                     raise MalformedProtobufError(f"it is nested more than {MAX_DEPTH} levels deep")
                 stack.append((ProtobufRecord(children[number]), fields(content, start, end)))
-                break
+                break  # the child first: the further fields of this record are read after it
             if number in texts:
                 record.texts[texts[number]] = _text(content, start, end)
-        else:
+        else:  # all fields of the record are read
             stack.pop()
-            if record.kind is WireType.ENTRY:
+            if record.kind is MessageType.ENTRY:
                 entries = stack[-1][0].entries
                 if len(entries) >= MAX_ENTRIES:
                     raise MalformedProtobufError(f"a tensor has more than {MAX_ENTRIES} external data entries")
                 entries.append((record.texts.get("key", ""), record.texts.get("value", "")))
-            elif record.kind in {WireType.NODE, WireType.FUNCTION, WireType.TENSOR}:
+            elif record.kind in {MessageType.NODE, MessageType.FUNCTION, MessageType.TENSOR}:
                 yield record
 
 

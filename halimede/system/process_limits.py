@@ -47,7 +47,8 @@ class ProcessLimits:
 def limit_process(limits: ProcessLimits) -> None:
     """Set the limits of this process. SIGALRM ends it after ``clock_s``, SIGXCPU one to two seconds after ``seconds``.
 
-    Beyond ``memory_bytes`` allocations fail; beyond ``written_bytes`` writes fail (OSError), or SIGXFSZ ends it.
+    Beyond ``memory_bytes`` allocations fail; beyond ``written_bytes`` writes fail (OSError), or SIGXFSZ ends it. Open
+    files and core dumps are limited as by ``limit_memory``.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds) + 1
@@ -59,7 +60,10 @@ def limit_process(limits: ProcessLimits) -> None:
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process use at most ``more_bytes`` beyond its present memory, and at most ``MAX_OPEN_FILES`` files."""
+    """Let this process use at most ``more_bytes`` beyond its present address space.
+
+    It also lets the process open at most ``MAX_OPEN_FILES`` files, and write no core dump.
+    """
     _lower_limit(resource.RLIMIT_AS, memory_statistic("VmSize") + more_bytes)
     _lower_limit(resource.RLIMIT_CORE, 0)
     _lower_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
@@ -72,7 +76,10 @@ def limit_file_size(written_bytes: int) -> None:
 
 @contextlib.contextmanager
 def limited_time(seconds: float, clock_s: float) -> Iterator[None]:
-    """End the process if the block takes more than ``seconds`` of processor time (SIGPROF) or ``clock_s`` (SIGALRM)."""
+    """End the process if the block takes more than ``seconds`` of processor time (SIGPROF) or ``clock_s`` (SIGALRM).
+
+    Both signals have their default action afterwards as well. Without nesting: a process has one timer of each kind.
+    """
     timers = {signal.ITIMER_PROF: (signal.SIGPROF, seconds), signal.ITIMER_REAL: (signal.SIGALRM, clock_s)}
     for timer, (number, limit) in timers.items():
         signal.signal(number, signal.SIG_DFL)
@@ -88,8 +95,9 @@ def run_in_background(cores: int, *, has_share: bool) -> None:
     """Run this process only while no other one needs the processor, on at most ``cores`` cores.
 
     ``has_share``: the process is promised a share of a core. So it becomes idle only if its priority can be raised
-    again. Where the kernel schedules sessions (``sched_autogroup``), only processes of the same session count: so a
-    process of a training stays in the session of its parent.
+    again; else it only preempts no other process (``SCHED_BATCH``). Where the kernel schedules sessions
+    (``sched_autogroup``), only processes of the same session count: so a process of a training stays in the session of
+    its parent.
     """
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[-max(1, cores) :])
@@ -134,7 +142,10 @@ def memory_statistic(name: str) -> int:
 
 
 def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit of ``resource`` (RLIMIT_...), never above its hard limit; ``hard``: the new one, or ``soft``."""
+    """Set a limit of ``resource`` (RLIMIT_...), never above its hard limit.
+
+    ``soft``, ``hard``: the new soft and hard limit; ``hard`` None: that of ``soft``.
+    """
     _, allowed = resource.getrlimit(kind)
     requested = soft if hard is None else hard
     hard = requested if allowed == resource.RLIM_INFINITY else min(requested, allowed)

@@ -54,6 +54,7 @@ class HomeAssistantBridge:
         self._target_bus = target_bus
         self._topics = topics
         self._client = client
+        #: what the system has sent
         self.view = SystemView()
         #: None before ``run`` has read the record
         self.publisher: DiscoveryPublisher | None = None
@@ -117,7 +118,10 @@ class HomeAssistantBridge:
             publisher.remove_device(key.id)
 
     def _settle(self) -> None:
-        """Remove what the last bridge has published and no longer exists, when all of the system has arrived."""
+        """Remove what the last bridge has published and no longer exists, and compute all devices again.
+
+        It is called when all of the system has arrived.
+        """
         if self.publisher is None:
             return
         keys = list(all_devices(self.view))
@@ -141,7 +145,7 @@ class HomeAssistantBridge:
         self.touch(SYSTEM)
 
     async def _watch(self, publisher: DiscoveryPublisher) -> None:
-        """Show counts that have changed, and whether there is a connection to the system, until cancelled."""
+        """Show changed counts, refused messages, and whether there is a connection to the system, until cancelled."""
         loop, connected_at = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         while True:
             if self._system_bus.connected:

@@ -28,11 +28,15 @@ ANSWER_S = 2.0
 #: most claims that wait
 MAX_QUEUED = 64
 
+#: a text of bounded length
 Short = Annotated[str, Meta(max_length=256)]
 
 
 class Claim(Struct, rename="camel", kw_only=True, frozen=True):
-    """One bridge: its life (a smaller text began earlier), and where it runs."""
+    """One bridge: its life (a smaller text began earlier), and where it runs.
+
+    ``host``, ``pid``: its machine's name and its process id; ``started``: the time of its start, ISO 8601 in UTC.
+    """
 
     life: Short
     host: Short = ""

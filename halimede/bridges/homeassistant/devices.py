@@ -65,7 +65,10 @@ SERVICE_NUMBERS: tuple[tuple[str, str, str, float, int, Mapping[str, Any]], ...]
 
 
 class DeviceKey(NamedTuple):
-    """The key of a device. ``plural``: of a service, the plural of its kind."""
+    """The key of a device. Fields that its kind does not have are empty.
+
+    ``plural``: of a service, the plural of the resource's kind. Only services and cameras have a ``namespace``.
+    """
 
     kind: Literal["service", "camera", "node", "system"]
     namespace: str = ""

@@ -250,7 +250,7 @@ def state_text(text: str) -> bytes:
 
 
 def state_number(value: float | None, digits: int = 1) -> bytes:
-    """Return the payload of a state that is a number; None is unknown."""
+    """Return the payload of a state that is a number, rounded to ``digits`` decimals; None is unknown."""
     return UNKNOWN if value is None else f"{round(value, digits):g}".encode() if digits else f"{value:.0f}".encode()
 
 

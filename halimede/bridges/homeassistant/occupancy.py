@@ -20,10 +20,11 @@ from halimede.messages import OccupancyEvent
 
 #: most zones with a label of one camera and service, and of all, that become sensors
 MAX_CAMERA_SENSORS, MAX_SENSORS = 64, 4096
-#: ids of the last events of a camera and service, of which each is an event once
+#: most ids of events that are remembered for a camera and service, so that a repeated event is not posted again
 MAX_IDS = 256
 #: characters of a digest in an id: zones and labels may be any text
 ID_DIGITS = 12
+#: the types of events that Home Assistant may receive
 EVENT_TYPES = ("entered", "left", "changed")
 
 

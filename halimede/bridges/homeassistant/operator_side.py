@@ -40,7 +40,7 @@ MAX_PAYLOAD = 64
 
 @dataclass(frozen=True, slots=True)
 class DrainCommand:
-    """Drain a node, or make it schedulable again."""
+    """Drain a node, or make it schedulable again (``drain`` is False)."""
 
     node: str
     drain: bool
@@ -95,7 +95,7 @@ class OperatorSide:
     """Reads nodes and budgets into the view, and carries out commands: ``start``, then ``run`` until cancelled.
 
     ``target_bus``: the connection to Home Assistant's broker. ``client``: a connection with an operator's rights.
-    ``failed`` is called with the text of a command's error.
+    ``touch`` is called with each device that has changed, ``failed`` with the text of a command's error.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class OperatorSide:
         await self._target_bus.listen(self._topics.commands, 1, self._on_command, MAX_COMMANDS, drop_oldest=True)
 
     async def run(self) -> None:
-        """Read nodes and budgets every few seconds, until cancelled. Raises NotLetInError."""
+        """Read nodes and budgets every few seconds, until cancelled. Raises HalimedeError if GM refuses the rights."""
         while True:
             await self._check()
             try:
@@ -178,7 +178,7 @@ class OperatorSide:
         self._touch(service_key(key))
 
     async def _on_command(self, packet: Packet) -> None:
-        """Carry out a command; a retained one is old, and ignored, as are all on Kubernetes."""
+        """Carry out a command, or report its error; a retained one is old, and ignored, as are all on Kubernetes."""
         if packet.retain or self._view.on_kubernetes:
             return
         try:

@@ -22,6 +22,7 @@ from halimede.errors import InvalidFieldError
 #: seconds in which the broker sends a retained message to a new subscriber
 RETAINED_S = 3.0
 
+#: a text of bounded length
 Text = Annotated[str, Meta(max_length=4096)]
 
 
@@ -38,7 +39,8 @@ class OccupancySensor(Struct, frozen=True, array_like=True):
 class PublishedRecord(Struct, rename="camel", kw_only=True):
     """What a bridge has published.
 
-    ``documents``: the platforms of the entities of each device, also of removed ones, by their ids.
+    ``program``: marks the message as one of halimede. ``documents``: the platforms of the entities of each device, also
+    of removed ones, by their ids. ``sensors``: all occupancy sensors.
     """
 
     program: Literal["halimede"] = "halimede"

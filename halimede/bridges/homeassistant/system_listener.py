@@ -185,7 +185,10 @@ class SystemListener:
         key_of: Callable[[Mapping[str, str]], Any],
         device_of: Callable[[Any], DeviceKey],
     ) -> tuple[Callable[[Delivery[Any]], Awaitable[None]], Callable[[Mapping[str, str]], Awaitable[None]]]:
-        """Return the handlers that keep a mirror up to date: of a message, and of one that was cleared."""
+        """Return the handlers that keep a mirror up to date: of a message, and of one that was cleared.
+
+        ``key_of``: returns the mirror's key from the names in a topic; ``device_of``: the device that shows this key.
+        """
 
         async def put(delivery: Delivery[CameraStatus | Presence | StatusDocument]) -> None:
             self._note(delivery)

@@ -30,9 +30,10 @@ LEAST_RATE_S = 60.0
 
 
 class RetainedMirror(Generic[K, M]):
-    """The retained messages of one topic by key, at most ``limit``; further ones are ignored and counted."""
+    """Retained messages of one kind by key, at most ``limit``; further ones are ignored and counted."""
 
     def __init__(self, limit: int) -> None:
+        #: the last message of each key
         self.entries: dict[K, M] = {}
         #: messages that were ignored because there were too many
         self.ignored = 0
@@ -60,7 +61,10 @@ class RetainedMirror(Generic[K, M]):
 
 @dataclass(slots=True)
 class UploadWindow:
-    """The uploaded bytes of one service over the last day: (seconds of the loop's clock, bytes), the oldest first."""
+    """The uploaded bytes of one service over the last day: (seconds of the loop's clock, bytes), the oldest first.
+
+    ``uid``: of the service. ``points``: counts in steps of ``UPLOAD_STEP_S``. ``newest``: the last count.
+    """
 
     uid: str
     points: deque[tuple[float, int]] = field(

@@ -141,7 +141,10 @@ async def apply_manifests(
 
 
 async def _wait_all(client: Client, applied: Iterable[tuple[Key, int]], wait_s: float) -> int:
-    """Wait until resources (key, generation) are ready, all within the same time; return how many are not."""
+    """Wait until resources (key, generation) are ready, all together for ``wait_s`` seconds; return how many are not.
+
+    Each has at least 0.1 s, so that one which is ready already counts. Prints the result of each.
+    """
     failed, loop = 0, asyncio.get_running_loop()
     give_up = loop.time() + wait_s
     for key, generation in applied:
@@ -156,9 +159,9 @@ async def _wait_all(client: Client, applied: Iterable[tuple[Key, int]], wait_s: 
 
 
 async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | None:
-    """Apply one manifest; return the generation that GM has stored (0 of a dry run), None if GM refused it.
+    """Apply one manifest; return the generation that GM has stored (0 of a dry run), None if it was refused.
 
-    Prints the outcome, changes of the files that it names, and warnings.
+    Prints the outcome or the refusal, changes of the files that the manifest names, and warnings.
     """
     resource, generation = manifest.resource, 0
     name = reference(resource.key)
@@ -184,7 +187,10 @@ async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | 
 
 
 async def _print_code(resource: Resource[Any], status: Mapping[str, Any]) -> None:
-    """Print the Python files of a service that have changed since nodes read them; ``status`` is the service's."""
+    """Print the Python files of a service that have changed since nodes read them.
+
+    ``status`` is the service's; it has the beginning of each digest.
+    """
     for file, digest in (await asyncio.to_thread(local_code, resource)).items():
         reported = {(node.get("code") or {}).get(file, "") for node in status.get("nodes") or ()}
         old = ", ".join(f"{before[:SHORT]}.." for before in sorted(reported - {""}) if not digest.startswith(before))
@@ -239,7 +245,7 @@ def _warn_of_classes(service: Manifest, models: Mapping[str, ModelSpec]) -> None
 def _range_warning(resource: Resource[Any]) -> str:
     """Return the warning that a Model probably gets pixels on another range than it was trained on; else empty.
 
-    It is empty as well if the model's file is not on this machine.
+    It is empty as well if the model's file or the packages that read it are not on this machine.
     """
     if resource.kind.plural != MODELS:
         return ""

@@ -39,7 +39,7 @@ REPLY_TIMEOUT_S = 30.0
 NO_PROGRESS_TIMEOUT_S = 90.0
 #: seconds between two lines of progress
 PROGRESS_INTERVAL_S = 2.0
-#: seconds for a transfer
+#: most seconds for a transfer
 TRANSFER_TIMEOUT_S = 86_400.0
 #: an argument of commands
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="SHA-256, sha256:DIGEST or bus URL of the file.")]
@@ -144,7 +144,7 @@ async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
 
 
 async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> None:
-    """Print the files of ``gm`` or a node. Raises HalimedeError."""
+    """Print the files that ``gm`` or the node ``source`` offers. Raises HalimedeError."""
     source_name = _bus_name("--from", source)
     entries: list[BlobEntry] = []
     async with _connect(broker) as client:
@@ -164,7 +164,10 @@ async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> No
 
 
 async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str) -> None:
-    """Download a file to ``out`` from ``gm``, a node or ``any`` of them, and verify it. Raises HalimedeError."""
+    """Download a file to ``out`` from ``gm``, a node or ``any`` of them, and verify it. Raises HalimedeError.
+
+    The parts of an interrupted download stay in a hidden folder next to ``out``, until a later call completes it.
+    """
     digest = _digest(digest)
     if source != ANY:
         _bus_name("--from", source)  # checks the name
@@ -209,7 +212,11 @@ async def _connect(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
 
 
 async def _wait_with_progress(order: asyncio.Task[object], bytes_sent: Callable[[], int], size: int, to: str) -> None:
-    """Wait for the order to store a file; print the progress. Raises HalimedeError if there is none for too long."""
+    """Wait until ``to`` has carried out the order to store a file; print the progress.
+
+    ``bytes_sent`` returns the bytes that were sent, ``size`` is the file's. Raises HalimedeError after
+    ``NO_PROGRESS_TIMEOUT_S`` without progress, and the order's error.
+    """
     loop = asyncio.get_running_loop()
     sent, since = 0, loop.time()
     while not (await asyncio.wait([order], timeout=PROGRESS_INTERVAL_S))[0]:
@@ -237,14 +244,14 @@ def _measure(file: Path) -> tuple[str, int]:
 
 
 def _bus_name(option: str, name: str) -> str:
-    """Return the name on the bus of ``gm`` or a node. Raises InvalidFieldError."""
+    """Return the name on the bus of ``gm`` or a node. Raises InvalidFieldError for ``any`` or an invalid name."""
     if name == ANY:
         raise InvalidFieldError(option, name, "give the name of a node, or gm")
     return bus_name_of(check_name(option, name))
 
 
 def _digest(text: str) -> str:
-    """Return the digest of a digest, ``sha256:`` digest or bus URL. Raises InvalidFieldError."""
+    """Return the bare SHA-256 of a digest, of a digest after ``sha256:``, or of a bus URL. Raises InvalidFieldError."""
     bare = text.rpartition("/sha256/")[2] if text.startswith(f"{SCHEME}://") else text.removeprefix("sha256:")
     return check_digest("DIGEST", bare)
 

@@ -1,4 +1,7 @@
-"""``halimede calibrate``: fits a service's rule, threshold and mixture on samples, and writes them as manifests."""
+"""``halimede calibrate``: fits which samples of a service go to the cloud, and how to mix the answers of two tiers.
+
+It writes the calibration to a file, and manifests of the service that use the file.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ def calibrate(
 def _read_and_calibrate(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> CalibratedTier:
     """Read the service and its data, and calibrate the tier ``tier`` with a progress bar. Raises HalimedeError.
 
-    ``rule``: the algorithm; empty: the best of all.
+    ``goal``: what the calibration must achieve. ``rule``: the algorithm; empty: the best of all.
     """
     from halimede.calibration.calibrate import describe_shortage
     from halimede.calibration.service import calibrate_tier, tier_index
@@ -154,9 +157,9 @@ class WrittenCalibration:
 
     #: the calibration
     artefact: Path
-    #: the manifests of the calibration, the service and its Models
+    #: the manifests of the calibration (a Model), of the service, which uses it, and of the service's Models
     fragment: Path
-    #: lines about what these change in the service
+    #: lines about what the new manifest changes in the service
     changes: list[str]
 
     @property

@@ -296,9 +296,10 @@ def secrets(
 
 
 def _make_site(folder: Path, names: Names, settings: dict[str, str | int], *, days: int) -> None:
-    """Make a site, or update its files to its ``site.yaml``; of an existing site only ``install`` may be given.
+    """Make a site, or update its files to its ``site.yaml``; options may only change ``install`` of an existing site.
 
-    ``settings`` are the other options of ``certs init``. Raises InvalidFieldError and HalimedeError.
+    ``names`` and ``settings`` are the options of ``certs init``, ``days`` is for new certificates. Raises
+    InvalidFieldError and HalimedeError.
     """
     options = {**names, **{key: value for key, value in settings.items() if value}}
     with _usable(folder):
@@ -320,7 +321,7 @@ def _make_site(folder: Path, names: Names, settings: dict[str, str | int], *, da
 def _change(folder: Path, options: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
     """Add users to a site, or remove them, and update its files. ``options`` are the arguments of ``_names_by_field``.
 
-    Raises InvalidFieldError for a user that is there already, or is not there.
+    Raises InvalidFieldError without a user, for a user to add that is there already, and for one to remove that is not.
     """
     trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists the users"
     with _open_site(folder) as site:
@@ -362,14 +363,14 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
 
 
 def _show_users(folder: Path, form: Format) -> int:
-    """Print the users of a site; return the exit code: 1 if a certificate is missing, invalid or expired."""
+    """Print the users of a site; return the exit code: 1 if a certificate or password is missing or not valid."""
     now = datetime.now(UTC)
     with _open_site(folder) as site:
         states = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
     roles = {principal.username: principal.role.value for principal in site.principals()}
     rows = []
     for state in states:
-        name = state.entry.username
+        name = state.entry.username  # of the authority and of brokers as well: they are no users and have no role
         days = math.floor((state.expires - now).total_seconds() / 86_400) if state.expires else None
         rows.append({"user": name, "role": roles.get(name, {"ca": "authority"}.get(name, name)), "days": days,
                      "expires": state.expires.isoformat() if state.expires else None, "problem": state.problem,
@@ -468,6 +469,7 @@ def _show(lines: list[str], steps: list[str]) -> None:
 
 
 def _list(names: tuple[str, ...] | list[str]) -> str:
+    """Return the first ``SHOWN`` names as one text, and how many names there are if that is not all."""
     more = f", ... ({len(names)})" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -480,7 +482,7 @@ def _time(days: Any, problem: str) -> str:
 
 
 def _names_by_field(*names: list[str] | None) -> Names:
-    """Return the names of the options ``--node``, ``--camera``, ``--operator``, ``--consumer`` and ``--broker``."""
+    """Return the names of ``--node``, ``--camera``, ``--operator``, ``--consumer``, ``--broker``; no empty lists."""
     fields = ("nodes", "cameras", "operators", "consumers", "broker")
     return {field: users for field, users in zip(fields, names, strict=True) if users}
 

@@ -128,7 +128,10 @@ def _tier_rank(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
 
 
 def _spec(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines that describe the spec of a service; of another kind, its spec as YAML."""
+    """Yield lines that describe the spec of a service; of another kind, its spec as YAML.
+
+    For a missing field it shows the default of ``halimede.api``, such as 100 boxes and 2000 ms.
+    """
     spec = body.get("spec") or {}
     if isinstance(dig(spec, "edgeWorkers"), Sequence) and isinstance(dig(spec, "application"), Mapping):
         yield from _multi_edge(spec)
@@ -220,17 +223,18 @@ def _call_text(chosen: Mapping[str, Any]) -> str:
     return f"{text(chosen.get('name'))}({parameters})" if parameters else text(chosen.get("name"))
 
 
-def _source(edge: Mapping[str, Any], service: str) -> str:
-    """Return where a worker's frames come from; ``service`` is the name of the camera if it names none."""
+def _source(edge: Mapping[str, Any], default_camera: str) -> str:
+    """Return where a worker's frames come from; ``default_camera``: the camera of a worker that names none."""
     source = edge.get("source") or {}
     if source.get("path") or source.get("url"):
         return hide_secrets(str(source.get("path") or source.get("url")))
-    cameras = source.get("cameras") or [service]
+    cameras = source.get("cameras") or [default_camera]
     names = ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
     return f"{names}, dropped if older than {source['maxAgeMs']} ms" if source.get("maxAgeMs") else names
 
 
 def _pairs(values: Any) -> str:
+    """Return a mapping as ``key=value, ...``, without ``=`` where the value is empty; empty for anything else."""
     if not isinstance(values, Mapping):
         return ""
     return ", ".join(f"{key}={value}" if value != "" else str(key) for key, value in values.items())
@@ -279,7 +283,8 @@ def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType
 def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
     """Return a table with a bar for each of the most frequent classes, and the total of the others.
 
-    ``classes`` are name and count, the most frequent first, ``number`` is that of all classes.
+    ``classes`` (at least one) have name and count, the most frequent first. ``number`` is that of all classes: above
+    their number, the status does not list all, and the total of the others is a lower bound.
     """
     counts = [(str(entry.get("name")), int(entry.get("count") or 0)) for entry in classes]
     total, longest = sum(count for _, count in counts), max(count for _, count in counts)

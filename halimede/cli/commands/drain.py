@@ -40,7 +40,10 @@ def drain(
 
 
 async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: float) -> int:
-    """Drain a node and, with ``wait``, wait until it has no worker. Returns the exit code: 1 if it is not empty."""
+    """Drain a node and, with ``wait``, wait until it has no worker.
+
+    Returns the exit code: 1 if the node is not empty after ``timeout_s`` or offline with workers; 0 without ``wait``.
+    """
     async with Client.to(broker) as client:
         answer = await client.drain(node)
         print(f"node {node} is drained: nothing is placed on it until `halimede uncordon {node}`", flush=True)
@@ -64,11 +67,15 @@ def stranded_text(node: str, role: Mapping[str, Any]) -> str:
 
 
 def _count_text(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 async def _wait_empty(client: Client, node: str, timeout_s: float) -> int:
-    """Wait until a node has neither services nor workers, with progress. Returns the exit code."""
+    """Wait until a node has neither services nor workers, or is unknown; print the progress. Returns the exit code.
+
+    1 after ``timeout_s``, and at once for a node that is offline.
+    """
     loop = asyncio.get_running_loop()
     give_up, shown = loop.time() + timeout_s, ""
     with Console(stderr=True).status("") as status:

@@ -84,7 +84,10 @@ def evaluate(
 def _read_and_evaluate(
     service: list[Path], data: Path, rules: list[str], link: TierLink
 ) -> tuple[EvaluationReport, LabelledSamples]:
-    """Read the service and its data, and evaluate with a progress bar. Raises HalimedeError."""
+    """Read the service and its data, evaluate with a progress bar, and return the report and the samples.
+
+    ``rules``: only these; empty: all. Raises HalimedeError.
+    """
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.evaluate import evaluate as evaluate_chain
     from halimede.evaluation.service import check_crops, read_chain

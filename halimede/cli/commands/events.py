@@ -183,7 +183,10 @@ async def page(client: Client, choice: EventSelection, *, after: int, most: int)
 
 
 async def _follow(client: Client, choice: EventSelection, after: int) -> AsyncIterator[Event]:
-    """Yield selected events after a sequence number as they happen; a GM that is away is waited for."""
+    """Yield selected events after a sequence number as they happen, without end. It waits for a GM that is away.
+
+    A GM with a new store has begun its sequence again: then its events are yielded from the first, after a warning.
+    """
     is_away = False
     while True:
         await asyncio.sleep(POLL_S)
@@ -224,7 +227,7 @@ def show_event(event: Event, form: Format) -> None:
 
 
 def _table(shown: Sequence[Event], choice: EventSelection, form: Format) -> None:
-    """Print events as a table, or as one document; warn if there is none."""
+    """Print events as a table, or as one document; warn if there is none for the table."""
     if form is not Format.TABLE:
         dump(plain(shown), form)
     elif shown:

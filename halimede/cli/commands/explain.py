@@ -90,5 +90,6 @@ def page(kind: Kind, field: ResourceField, *, recursive: bool) -> Iterator[str]:
 
 
 def _facts(field: ResourceField) -> str:
+    """Return type, limits and default of a field as one text; of a field that must be set, ``required``."""
     default = f"default {field.default}" if field.default not in {"", "required"} else field.default
     return "; ".join(filter(None, [f"<{field.type}>", field.limits, default]))

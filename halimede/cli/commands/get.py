@@ -104,6 +104,7 @@ async def show_kinds(form: Format) -> None:
 
 
 def _groups(kind: Kind) -> list[str]:
+    """Return the API versions that have a kind."""
     return [other.api_version for other in kinds() if other.kind == kind.kind]
 
 
@@ -134,7 +135,10 @@ async def show_resources(broker: BrokerAddress, kind: Kind, name: str, namespace
 
 
 async def fetch(client: Client, kind: Kind, name: str, namespace: str) -> tuple[list[ResourceBody], bool]:
-    """Return resources, sorted by namespace and name, and whether the list was cut at the size of a reply."""
+    """Return the named resource, or without a name all of a kind, and whether ``Client.list`` has cut the list.
+
+    All are sorted by namespace and name. Raises ApiRefusedError (``NotFound``) for a name that does not exist.
+    """
     if name:
         return [await client.get(kind.plural, name, namespace)], False
     bodies, cut = await client.list(kind.plural, namespace)
@@ -147,7 +151,7 @@ def key(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _in_namespace(namespace: str) -> str:
-    """Return where there is nothing, for a warning; empty: in no namespace."""
+    """Return the namespace as a part of a warning; empty for an empty namespace, which means all of them."""
     return f" in namespace {namespace}" if namespace else ""
 
 
@@ -235,7 +239,10 @@ class _Lines:
 
 
 class _Screen:
-    """For terminals: draws the whole table again on each change. Use it with ``with``; call ``start``, ``changed``."""
+    """For terminals: draws the whole table again on each change. Use it with ``with``.
+
+    Call ``start`` with all rows, and ``changed`` with the key of a row that has changed or was deleted, and all rows.
+    """
 
     def __init__(self, kind: Kind, *, wide: bool, all_namespaces: bool) -> None:
         self._kind, self._wide, self._all = kind, wide, all_namespaces

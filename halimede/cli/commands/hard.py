@@ -281,7 +281,10 @@ def _request_of(
     disagree: bool,
     stratum: Stratum,
 ) -> KeptRequest:
-    """Return the request for samples that match these options. Raises InvalidFieldError for an invalid option."""
+    """Return the request for samples that match these options. Raises InvalidFieldError for an invalid option.
+
+    ``limit``: samples of one page, at most 256 (``PAGE`` of the message). Texts are cut to the message's limits.
+    """
     if service:
         check_name("SERVICE", service)
     if camera:
@@ -341,7 +344,7 @@ async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None
 
 
 async def label_samples(broker: BrokerAddress, labels: Mapping[str, str], person: str) -> int:
-    """Store a person's labels, by the ids of samples; return the exit code: 1 if one was not stored."""
+    """Store the labels that a person gives, each by its sample's id; return the exit code: 1 if one was not stored."""
     failed = 0
     async with _connect(broker) as client:
         for id_, text in labels.items():
@@ -355,7 +358,7 @@ async def label_samples(broker: BrokerAddress, labels: Mapping[str, str], person
 
 
 async def export_samples(broker: BrokerAddress, request: KeptRequest, folder: Path, by: By, form: Form) -> int:
-    """Write all matching samples as a data set; return the exit code: 1 if there are none."""
+    """Write all matching samples as a data set; return the exit code: 1 if none was written."""
     dataset = Export(folder, by, form)
     async with _connect(broker) as client:
         replies = await client.pages(request)

@@ -96,9 +96,9 @@ def inspect(
 
 
 def _open_and_answer(inspection: Inspection, frame: Frame | None) -> tuple[Prediction, float] | None:
-    """Open a model by its spec; return its answer and the milliseconds, None without a picture.
+    """Open a model by its spec; return its answer and the milliseconds that it took, None without a picture.
 
-    Raises ModelError if the model does not answer with this spec.
+    Raises ModelError if the model does not answer with this spec; before, it prints ``inspection.opening``.
     """
     from halimede.inference import ModelError, open_model
 
@@ -113,7 +113,7 @@ def _open_and_answer(inspection: Inspection, frame: Frame | None) -> tuple[Predi
 
 
 def _read(picture: Path) -> Frame:
-    """Return the upright frame of a picture file. Raises InvalidFieldError if it cannot be decoded."""
+    """Return the upright frame of a picture file. Raises InvalidFieldError if it is too large or cannot be decoded."""
     from halimede.frames import encodings
     from halimede.frames.orientation import upright
     from halimede.frames.payloads import open_payload
@@ -225,6 +225,7 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
         score = f", score {answer.score:.3f}" if answer.score is not None else ""
         shown.print(clean(f"{answer.label}{score}"), markup=False)
     else:
+        # a feature has two bytes (float16)
         features = f"{len(answer.embeddings) // 2} features" if answer.embeddings else clean(str(answer.value))
         shown.print(features, markup=False)
 

@@ -40,7 +40,7 @@ POLL_S, SEARCH_S = 0.5, 3.0
 PART_BYTES = 262_144
 #: bytes to request for each of the last lines: more than most lines have
 BYTES_A_LINE = 1024
-#: most logs that are followed at a time
+#: number of followed logs from which on logs of new workers are not followed
 MOST_LOGS = 500
 #: colours of workers' names
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
@@ -128,7 +128,7 @@ class LogSelection:
     since: datetime | None = None
 
     @property
-    def direct(self) -> bool:
+    def is_direct(self) -> bool:
         """Whether node and worker are named, so that no request to GM is needed."""
         return bool(self.node and self.name)
 
@@ -142,13 +142,13 @@ class Log:
     worker: str
     #: ``edge`` or ``cloud``; empty: unknown
     role: str = ""
-    #: bytes that were read
+    #: where the next read begins, in bytes
     offset: int = 0
     #: the beginning of a line whose end has not been read
     unfinished_line: str = field(default="", repr=False)
     #: why the last read failed; empty: it did not
     problem: str = ""
-    #: a read has succeeded
+    #: the next read continues at ``offset``: a read has succeeded, or the worker is new
     started: bool = False
 
     @property
@@ -161,7 +161,7 @@ async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool
     """Print the selected logs, and with ``follow`` new lines until Ctrl-C. Returns 1 if no log could be read."""
     async with Client.to(broker) as client:
         selected = await find(client, choice)
-        with_names = len(selected) > 1 or (follow and not choice.direct)
+        with_names = len(selected) > 1 or (follow and not choice.is_direct)
         texts = await asyncio.gather(*(_new(client, choice, log) for log in selected))
         for log, lines in zip(selected, texts, strict=True):
             for line in lines:
@@ -173,7 +173,7 @@ async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool
 
 async def find(client: Client, choice: LogSelection) -> list[Log]:
     """Return the selected logs. Raises InvalidFieldError for an unknown name, and HalimedeError if there is none."""
-    if choice.direct:
+    if choice.is_direct:
         return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
     by_service: dict[str, list[Log]] = {}
@@ -226,7 +226,7 @@ async def _follow(client: Client, choice: LogSelection, selected: Sequence[Log])
                 start(log)
             while True:
                 await asyncio.sleep(SEARCH_S)
-                if choice.direct:
+                if choice.is_direct:
                     continue
                 for log in await _search_again(client, choice):
                     if log.key not in followed and len(followed) < MOST_LOGS:
@@ -247,7 +247,7 @@ async def _follow_one(client: Client, choice: LogSelection, log: Log) -> None:
     """Print new lines of one log, until it is cancelled."""
     while True:
         for line in await _new(client, choice, log):
-            show_line(log.worker, line, several=not choice.direct)
+            show_line(log.worker, line, several=not choice.is_direct)
         await asyncio.sleep(POLL_S)
 
 
@@ -267,8 +267,9 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
 
 
 async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
-    """Return the complete lines since the last read, or (``from_end``) the last ``lines`` of the log.
+    """Return the complete lines since the last read, or (``from_end``) the last ``lines`` of the log; advance ``log``.
 
+    Of lines with over ``BYTES_A_LINE`` on average, fewer are returned, and the beginning of the first may be missing.
     Raises HalimedeError if the node does not answer or has no such log.
     """
     collected: list[str] = []

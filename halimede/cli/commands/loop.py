@@ -87,9 +87,9 @@ async def find(client: Client, service: str, namespace: str) -> ResourceBody:
 
 
 async def begin(broker: BrokerAddress, service: str, namespace: str, *, quiet: bool = False) -> int:
-    """Begin a round: write the number of a new command into the spec. Returns the exit code.
+    """Begin a round: write the number of a new command into the spec. Returns the exit code: 1 if GM refused that.
 
-    On Kubernetes, it prints the command that does so. ``quiet``: print nothing if it succeeds.
+    On Kubernetes GM refuses it, and this prints the command that does so. ``quiet``: print nothing if it succeeds.
     """
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
@@ -111,8 +111,9 @@ async def begin(broker: BrokerAddress, service: str, namespace: str, *, quiet: b
 
 
 def next_command(body: ResourceBody) -> int:
-    """Return the number of the next command, above that of each round: a manifest applied again may have a lower one.
+    """Return the number of the next command: above that in the spec, and above the last one that began a round.
 
+    The spec may have a lower number than that of the round, from a manifest that was applied again.
     Raises HalimedeError if the state of the loop cannot be read.
     """
     return max(int(body["spec"]["loop"].get("command") or 0), state_of(body).served) + 1
@@ -217,7 +218,7 @@ def row(record: RoundRecord) -> tuple[str, ...]:
 
 
 def _estimate(estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Return an estimate with its interval as text; ``-`` without one."""
+    """Return an estimate with its interval as text; ``-`` without one. ``signed``: positive ones have a sign, too."""
     if estimate is None:
         return "-"
     form = "+.3f" if signed else ".3f"
@@ -225,6 +226,7 @@ def _estimate(estimate: Estimate | None, *, signed: bool = False) -> str:
 
 
 def _moment(seconds: float) -> str:
+    """Return seconds since 1970 as a time in UTC; ``-`` for 0."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").removesuffix("+00:00") if seconds else "-"
 
 

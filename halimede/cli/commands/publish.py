@@ -208,6 +208,7 @@ class PublishPlan:
 class PublishSummary:
     """The outcome of sending pictures."""
 
+    #: with or without a subscriber
     sent: int = 0
     #: sent without a subscriber
     unheard: int = 0
@@ -218,7 +219,7 @@ class PublishSummary:
 async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
     """Send all pictures of a plan with a progress bar, and print a summary.
 
-    Returns the exit code: 1 if a frame had no subscriber or no drawn answer. Raises HalimedeError.
+    Returns the exit code: 1 if a frame had no subscriber or, with ``plan.draw``, no answer. Raises HalimedeError.
     """
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     pictures, other_files = images.find(plan.paths)
@@ -270,6 +271,7 @@ async def send_all(
 ) -> None:
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``.
 
+    ``trace_buffer`` records when each frame was sent, for traces; ``drawer`` draws the answers, None: nobody does.
     Raises NotReadyError if no worker reads the camera in time, and HalimedeError.
     """
     bus, window = client.bus, asyncio.Semaphore(WINDOW)
@@ -330,7 +332,8 @@ async def send_frame(
     """Publish one camera message; return whether there is a subscriber.
 
     It is repeated while the broker is not reachable, and while subscribers that were there before may return. A frame
-    keeps its id, so that workers answer it once. Raises UnreachableError after ``PATIENCE_S`` without the broker.
+    keeps its id, so that workers answer it once. Raises UnreachableError after ``PATIENCE_S`` without the broker, and
+    the further errors of ``Bus.publish``.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE_S
@@ -348,6 +351,7 @@ async def send_frame(
 
 
 def _rounds(pictures: Sequence[InlineImage], plan: PublishPlan) -> Iterator[InlineImage]:
+    """Yield the pictures of all rounds, each round in the order of the plan."""
     for _ in itertools.count() if plan.rounds == 0 else range(plan.rounds):
         yield from plan.order.sample(pictures, len(pictures)) if plan.order else pictures
 
@@ -373,7 +377,7 @@ def _warn_unheard(plan: PublishPlan, sent: int, unheard: int) -> None:
 
 
 def is_stream(paths: Sequence[str]) -> bool:
-    """Whether one of the paths is neither a picture nor a folder."""
+    """Whether one of the paths is an address, a device, ``@FILE`` or a video file, judged only by its text."""
     return any(
         "://" in path or path.startswith(("@", "/dev/")) or Path(path).suffix.lower() in VIDEOS for path in paths
     )
@@ -406,6 +410,7 @@ class WaitingPublisher:
         return await self._publisher.take(picture, sequence)
 
     async def _publish_once(self, picture: CapturedPicture, sequence: int) -> bool:
+        """Publish a picture; return whether it had a subscriber. Without one, it does not count as unheard."""
         accepted = await self._publisher.take(picture, sequence)
         has_subscriber, self._publisher.unheard = accepted and not self._publisher.unheard, 0
         return has_subscriber
@@ -414,7 +419,7 @@ class WaitingPublisher:
 async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
     """Send a source's frames until its end or Ctrl-C, and print a summary.
 
-    Returns the exit code: 1 if a frame had no subscriber or no drawn answer. Raises HalimedeError.
+    Returns the exit code: 1 if a frame had no subscriber or, with ``plan.draw``, no answer. Raises HalimedeError.
     """
     from halimede.cameras.camera import Camera
     from halimede.cameras.ipc_messages import SourceError
@@ -435,7 +440,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             name=name,
             address=address,
             fps=(plan.fps or 0.0) if live else 0.0,
-            pace=-1.0 if plan.fps is None else plan.fps,
+            pace=-1.0 if plan.fps is None else plan.fps,  # -1: the source's own
             plays=plan.rounds,
             max_width=plan.max_width,
             max_bytes=images.limit(client.bus.max_packet, bare=plan.bare),

@@ -72,7 +72,7 @@ class Recorder:
         reason: why it has to end, for people; empty: it has not.
         error: the error that ends it; None: none.
         skipped: messages that were no frames.
-        last_ms: milliseconds from the first to the last frame.
+        last_ms: milliseconds from the first message to the last frame.
 
     """
 
@@ -84,7 +84,7 @@ class Recorder:
         self.last_ms = 0.0
         self._tape = tape_
         self._limits = limits
-        self._began = -1.0
+        self._began = -1.0  # when the first message arrived, on the loop's clock; negative: none has
 
     async def __call__(self, delivery: Delivery[bytes]) -> None:
         """Store a frame, unless the recording has ended."""

@@ -76,8 +76,8 @@ class ReplayPlan:
     Attributes:
         folder: a recording, or a folder of pictures.
         camera, namespace: the camera as which it is published.
-        speed: as a multiple of the original.
-        fps: frames per second; 0: the recording's own times.
+        speed: as a multiple of the original; without effect if ``fps`` is set.
+        fps: frames per second; 0: the recording's own times, of pictures 25 a second.
         loop: repeat it without end.
         wait_s: seconds for a worker to read the camera before frames are counted; 0: do not wait.
         return_s: seconds for which frames wait until a worker reads the camera again.
@@ -106,14 +106,15 @@ class ReplayFrames:
 class ReplaySummary:
     """The outcome of a replay."""
 
+    #: with or without a subscriber
     sent: int = 0
     #: sent without a subscriber
     unheard: int = 0
-    #: refused by the broker
+    #: refused by the broker, or too large for it
     refused: int = 0
     #: seconds of the longest delay of a frame
     late: float = 0.0
-    #: why the broker refused the first one
+    #: why the first one was refused
     why: str = ""
 
 
@@ -168,7 +169,10 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
 
 
 def due(entries: Sequence[RecordingEntry], gap_s: float, speed: float) -> list[RecordingEntry]:
-    """Return frames with the offsets at which they are sent: every ``gap_s``, or if that is 0 as recorded."""
+    """Return frames with the offsets at which they are sent: every ``gap_s`` seconds, or if that is 0 as recorded.
+
+    ``speed``: the multiple of the original at which recorded times pass; it does not change ``gap_s``.
+    """
     if gap_s:
         return [replace(entry, offset_ms=i * gap_s * 1000) for i, entry in enumerate(entries)]
     first = entries[0].offset_ms

@@ -80,7 +80,7 @@ class Once:
         self._ids: OrderedDict[str, None] = OrderedDict()
 
     def is_new(self, id_: str) -> bool:
-        """Whether an id was not asked for before; it is remembered."""
+        """Remember an id; return whether it was not among the remembered ones."""
         if id_ in self._ids:
             return False
         self._ids[id_] = None
@@ -135,12 +135,13 @@ async def _results(
     broker: BrokerAddress, filters: Sequence[Filter[Any]], drawer: PreviewDrawer | None
 ) -> AsyncIterator[Result]:
     """Yield each result once, until the service is deleted; draw hard samples meanwhile."""
+    # services of several kinds may have the name: kinds (in the plural) of those that have a status
     once, living = Once(), set[str]()
     async for names, body in follow(broker, *filters):
         if plural := names.get("plural"):
             if body is not None:
                 living.add(plural)
-            elif living == {plural}:  # GM clears the status of a resource that is gone
+            elif living == {plural}:  # the last one: GM clears the status of a resource that is gone
                 warn(f"service {names['name']} in namespace {names['ns']} was deleted: no more results")
                 return
             else:
@@ -177,9 +178,9 @@ def _notes(result: Result) -> Iterator[str]:
 async def warn_if_unknown(
     broker: BrokerAddress, service: str, namespace: str, messages: Literal["results", "occupancy events"]
 ) -> None:
-    """Warn if there is no such service, or it has no occupancy, because no message would arrive.
+    """Warn if no message would arrive, because there is no such service, or for occupancy events it has no occupancy.
 
-    GM may be offline: the messages need no GM.
+    GM may be offline: the messages need no GM. Raises NoBrokerError and ApiRefusedError.
     """
     try:
         async with Client.to(broker, patience_s=0.0) as client:

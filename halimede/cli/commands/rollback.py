@@ -55,9 +55,9 @@ def rollback(
 
 
 async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
-    """Change a resource to the version ``to``, or to the previous one (empty). Returns the exit code.
+    """Change a resource to the version ``to``, or to the previous one (empty). Returns the exit code: 1 if GM refuses.
 
-    On Kubernetes, it prints the command that does so. Raises InvalidFieldError and HalimedeError.
+    On Kubernetes GM refuses, and this prints the command that does so. Raises InvalidFieldError and HalimedeError.
     """
     if not kind.versioned:
         versioned = " and ".join(other.plural for other in plurals() if other.versioned)
@@ -105,13 +105,13 @@ def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
     Raises HalimedeError if too little is known about the version.
     """
     spec: Mapping[str, Any] = body["spec"]
-    plural_versions = spec.get("versions") or spec.get("manifest") or []
-    if version.version in _names(plural_versions):
+    listed = spec.get("versions") or spec.get("manifest") or []
+    if version.version in _names(listed):
         return {"targetVersion": version.version}
     if "manifest" in spec:
         raise HalimedeError(f"version {version.version} is no longer in spec.manifest: add it and apply that")
     url = spec.get("url", "")
-    if hide_secrets(url) != version.url:
+    if hide_secrets(url) != version.url:  # the status hides secrets, so an equal address is that of the spec
         url = version.url
         if "***" in url:
             raise HalimedeError(f"version {version.version}: its address has a secret ({url}): apply its manifest")
@@ -127,7 +127,10 @@ def kubectl(body: ResourceBody, key: Key, change: Mapping[str, Any]) -> str:
 
 
 def _is_present(body: ResourceBody, version: ServedVersion) -> bool:
-    """Whether a version is the one in the spec now."""
+    """Whether a version is the one in the spec now.
+
+    By name: ``targetVersion``, else the last listed version if the spec has no url. Otherwise by digest, else by url.
+    """
     spec, status = body["spec"], _status(body)
     listed = spec.get("versions") or spec.get("manifest") or []
     names = _names(listed)
@@ -140,6 +143,7 @@ def _is_present(body: ResourceBody, version: ServedVersion) -> bool:
 
 
 def _names(versions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of versions in a spec."""
     return [str(version.get("version", "")) for version in versions]
 
 

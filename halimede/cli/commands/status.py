@@ -30,7 +30,7 @@ from halimede.messages import NodeInfo
 
 #: seconds to wait for a GM that is restarting
 PATIENCE_S = 2.0
-#: seconds in which the broker sends the retained statuses of cameras
+#: seconds in which the broker sends the retained statuses of cameras and GMs, and dead letters may arrive
 LISTEN_S = 0.5
 #: most services, rows of checks, and names of nodes on the screen
 SHOWN_SERVICES, SHOWN_CHECKS, SHOWN_NAMES = 20, 20, 5
@@ -59,15 +59,15 @@ class Snapshot:
     #: the broker's address, and where that was found
     broker: str
     reachable: bool = True
-    #: why the broker does not accept this command; empty: it does
+    #: why the broker does not accept this command; empty: it does, or it is not reachable
     refused: str = ""
     #: empty: unknown
     broker_version: str = ""
     #: None: not measured
     round_trip_ms: float | None = None
-    #: None: GM did not answer
+    #: None: GM was not reached, or did not answer
     answers: SystemAnswers | None = None
-    #: why the answers of GM are missing
+    #: why the answers of GM are missing; empty: they are not
     error: str = ""
 
     @property
@@ -98,7 +98,10 @@ async def show_status(broker: BrokerAddress, form: Format) -> int:
 
 
 async def take_snapshot(broker: BrokerAddress) -> Snapshot:
-    """Return the state of the system, read once; errors are part of it."""
+    """Return the state of the system, read once. That the broker or GM does not answer is part of it.
+
+    Raises ApiRefusedError.
+    """
     snapshot = Snapshot(str(broker))
     try:
         async with Client.to(broker, patience_s=PATIENCE_S) as client:
@@ -198,7 +201,7 @@ def _render_checks(out: Console, title: str, checks: Sequence[Check]) -> None:
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> str:
-    """Return how many nodes are online, offline and drained, with names of the latter two."""
+    """Return how many nodes are online and not drained, how many offline, and how many drained, with names of these."""
     groups = {
         "online": [n.name for n in nodes if n.online and not n.drained],
         "offline": [n.name for n in nodes if not n.online],

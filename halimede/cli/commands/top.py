@@ -163,7 +163,7 @@ class TopState:
             "status": ("online" if online else "offline") + (",drained" if info and info.drained else ""),
             "services": info.resources if info else 0,
             "workers": info.workers if info else 0,
-            # a will does not repeat the content of the birth
+            # the broker publishes the presence of a node that went offline (a will), which has no version
             "version": (presence.version if presence else "") or (info.version if info else ""),
         }
 
@@ -173,6 +173,7 @@ def _worker(key: tuple[str, str, str]) -> dict[str, str]:
 
 
 def _point(now: float, document: StatusDocument) -> RatePoint:
+    """Return the counts in a status document that arrived at ``now``."""
     infos = [node.task_info for node in document.status.nodes if node.task_info]
     uploads = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
     return RatePoint(now, int(_metrics(document).get("inferenceNumber", "0")), uploads)
@@ -228,7 +229,7 @@ SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 
 async def show_system(broker: BrokerAddress, seconds: float, sort: str, form: Format, *, once: bool) -> None:
-    """Show the system every ``seconds`` until it is cancelled, or (``once``) after one measurement."""
+    """Show the system every ``seconds`` until it is cancelled, or (``once``) once, after one measurement."""
     state = TopState()
     async with Client.to(broker, patience_s=0.0) as client:
         await listen(client.bus, state)
@@ -294,7 +295,10 @@ async def _ask(client: Client, state: TopState) -> None:
 async def _show(
     bus: Bus, broker: BrokerAddress, state: TopState, *, seconds: float, sort: str, form: Format, once: bool
 ) -> None:
-    """Show the state: on a terminal as a live screen, else as lines or documents; ``once``: once, and return."""
+    """Show the state: on a terminal as a live screen, else as lines or documents.
+
+    ``once``: wait for ``seconds``, at least ``LEAST_MEASURE_S``, show the state, and return.
+    """
     loop = asyncio.get_running_loop()
 
     def view() -> dict[str, Any]:
@@ -454,7 +458,7 @@ def _shares(counts: Sequence[int], rows: int) -> list[int]:
     """
     frame = 3  # a blank line, the header, and "and n more"
     free = max(0, rows - frame * sum(1 for count in counts if count))
-    shares = [min(count, max(1, free // 4)) for count in counts]
+    shares = [min(count, max(1, free // 4)) for count in counts]  # a quarter each: there are four tables
     for i, count in enumerate(counts):
         shares[i] += max(0, min(count - shares[i], free - sum(shares)))
     return shares

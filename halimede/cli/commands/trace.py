@@ -124,7 +124,10 @@ class FrameQuery:
 
 
 async def trace_frame(broker: BrokerAddress, query: FrameQuery, form: Format) -> None:
-    """Print a frame's steps. Raises HalimedeError if no worker remembers the frame, or if no result arrives in time."""
+    """Print a frame's steps.
+
+    Raises HalimedeError for an invalid id, if no worker remembers the frame, or if no result arrives in time.
+    """
     if query.id and not re.fullmatch(r"[0-9a-f]{32}", query.id):
         raise InvalidFieldError("FRAME_ID", query.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
     async with Client.to(broker) as client:
@@ -243,6 +246,7 @@ def _bar(row: WaterfallRow, first: float, length: float) -> Text:
 
 
 def _short(value: object) -> str:
+    """Return the value of a step's attribute as a short text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3f}" if isinstance(value, float) else str(value)[:80]
@@ -275,7 +279,7 @@ class WaterfallRow:
     role: str
     #: name of the step; ``a.b`` is a part of ``a``
     step: str
-    #: milliseconds after the edge received the frame
+    #: milliseconds after the beginning of the timeline: the first step of the edge worker, or of a lone cloud worker
     start_ms: float
     duration_ms: float
     #: facts about the step, by name
@@ -297,7 +301,7 @@ class Waterfall:
 
 
 def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
-    """Return a timeline for each edge worker that had the frame, then one for each other reply, on its own clock.
+    """Return a timeline for each edge worker that had the frame, then one for each other cloud worker's, on its clock.
 
     Clocks of two machines are not compared: the cloud's steps are placed in the middle of the edge's request to that
     worker, because both directions take about the same time. Clocks only serve for a note about their difference.
@@ -326,7 +330,7 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
         cloud, asker, zero, request = placement
         unplaced.remove(cloud)
         begin, busy = _start(cloud.spans), _busy(cloud.spans)
-        slack = request.duration_ns - busy
+        slack = request.duration_ns - busy  # the time of both directions: half of it passed before the first step
         put = request.start_ns + max(0, slack // 2)
         placed.append((cloud, zero + begin - put))
         rows += _rows(cloud, zero + begin - put)

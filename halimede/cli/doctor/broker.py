@@ -169,6 +169,7 @@ async def _accepts(settings: MqttSettings, context: ssl.SSLContext) -> bool:
             answer = await tls_stranger.reply(streams, context, settings.host, packet, verdict_s=VERDICT_S)
     finally:
         await _hang_up(writer)
+    # its type; after its length and flags, the reason code 0
     return answer[:1] == bytes([CONNACK]) and answer[3:4] == b"\x00"
 
 
@@ -219,7 +220,7 @@ async def _distance_ms(settings: MqttSettings) -> float:
 
 
 async def _large(bus: Bus, small_ms: float) -> Check:
-    """Return the row about large frames, which the broker delivers back to this client.
+    """Return the row about large frames: the time until the broker has acknowledged them, which it sends back as well.
 
     ``small_ms``: milliseconds of a small frame's round trip.
     """
@@ -319,7 +320,7 @@ async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: i
 
 
 async def speaks_v5(settings: MqttSettings, context: ssl.SSLContext | None) -> bool | None:
-    """Whether the broker supports MQTT v5; None if it does not reply. Raises OSError and TimeoutError."""
+    """Whether the broker supports MQTT v5; None if it replies to no version. Raises OSError and TimeoutError."""
     answer = await greet(settings, context, V5)
     if answer.code is not None:
         return answer.level == V5 and answer.code != UNSUPPORTED_VERSION

@@ -273,6 +273,7 @@ class _Trial:
     def attempts(self, grants: Grants) -> list[tuple[Feature, Callable[[], Awaitable[bool]]]]:
         """Return features with their tries, except for those that the CONNACK denies."""
         denied = announced_missing(grants)
+        # each with the announced feature that the try needs
         tries: list[tuple[Feature, Callable[[], Awaitable[bool]], Feature]] = [
             (Feature.SHARED, self.has_shared, Feature.SHARED),
             (Feature.ABSENCE, self.has_absence, Feature.QOS),
@@ -328,7 +329,7 @@ class _Trial:
                 await self._bus.send(Packet(self._topic, b"", retain=True))
 
     async def count_in_flight(self) -> int:
-        """Return how many messages arrive while none is acknowledged."""
+        """Return how many messages, at most ``RECEIVE_MAXIMUM``, arrive while none is acknowledged."""
         await self._bus.wait_connected(CONNECT_S)
         arrived: list[Packet] = []
         with suppress(DisconnectedError):
@@ -345,7 +346,7 @@ class _Trial:
         return len(arrived)
 
     async def count_queued(self) -> int:
-        """Return how many messages a session receives that arrived while it had no connection."""
+        """Return how many messages, of ``QUEUED``, a session receives that arrived while it had no connection."""
         await self._bus.wait_connected(CONNECT_S)
         settings = replace(self._settings, session_s=EXPIRY_S, receive_maximum=RECEIVE_MAXIMUM)
         name = f"{self._name}-queue"

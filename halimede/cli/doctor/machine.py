@@ -29,6 +29,7 @@ def check_allocator(port: int, proc: Path = PROC) -> Check | None:
     """Return the row about the environment of the Mosquitto that listens on a port of this machine.
 
     None: no Mosquitto listens there, its environment cannot be read, or it runs with musl, which has no such settings.
+    ``proc``: the folder of processes.
     """
     sockets = set(_sockets_on_port(port, proc))
     for process in proc.glob("[0-9]*") if sockets else ():

@@ -22,9 +22,9 @@ LISTEN_S = 1.0
 
 
 async def examine_system(client: Client, *, tls: bool) -> AsyncGenerator[Check, None]:
-    """Yield the rows of all health checks; if GM does not answer, only that and the dead letters.
+    """Yield the rows of all health checks; if GM does not answer, only a row with the error, and that of dead letters.
 
-    ``tls``: the connection to the broker has TLS. Raises BusError.
+    ``tls``: the connection to the broker has TLS.
     """
     bus = await listen(client.bus, LISTEN_S)
     try:

@@ -27,7 +27,7 @@ async def reply(
     *,
     verdict_s: float,
 ) -> bytes:
-    """Return the broker's reply to ``packet``; empty if it closes the connection.
+    """Return the broker's reply to ``packet``; empty if it refuses the handshake or closes the connection.
 
     ``streams`` are reader and writer of a new connection without TLS. ``host``: the name that the broker's certificate
     must have. ``packet``: what is sent after the handshake, such as CONNECT. ``verdict_s``: seconds to wait after each

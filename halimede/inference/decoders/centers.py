@@ -74,6 +74,7 @@ def _points(values: Array, boxes: Array, cells: tuple[Array, Array], shape: tupl
             f"the model gives landmarks {list(values.shape)} for one sample, which are no map [2 * points, h, w]: "
             "check spec.postprocess.boxes.landmarks"
         )
+    # [..., ::-1]: y is before x
     shares = np.asarray(values[(slice(None), *cells)], np.float64).T.reshape(len(boxes), len(values) // 2, 2)[..., ::-1]
     corners = boxes[:, :2] - boxes[:, 2:] / 2
     return np.asarray(corners[:, np.newaxis] + shares * boxes[:, np.newaxis, 2:])

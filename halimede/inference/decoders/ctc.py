@@ -53,7 +53,10 @@ def lines_of(text: str) -> list[str]:
 
 
 class TextReader:
-    """A ``Reader`` (file_model) of a CTC model's only output ``name``: ``[steps, classes]`` for each sample."""
+    """A ``Reader`` (file_model) of a CTC model's only output ``name``: ``[steps, classes]`` for each sample.
+
+    ``postprocess``: that of the spec. ``text``: its options for text, with the alphabet.
+    """
 
     def __init__(self, name: str, postprocess: Postprocess, text: LoadedText) -> None:
         self.names: tuple[str, ...] = (name,)
@@ -71,7 +74,10 @@ class TextReader:
         return [(steps,) for steps in output]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (others need it)
-        """Return the text as the label, with the mean probability of its characters as score. Raises SampleError."""
+        """Return the text as the label, with the mean probability of its characters as score. Raises SampleError.
+
+        An empty text has the mean probability of all steps.
+        """
         steps = np.asarray(part[0], np.float64)
         names = self._names(steps.shape[1])
         if not steps.size or not np.isfinite(steps).all():
@@ -96,7 +102,8 @@ class TextReader:
     def _names(self, count: int) -> list[str]:
         """Return the text of each of the model's ``count`` classes; that of the blank is empty.
 
-        With one class more than expected, the last class is the space. Raises SampleError for any other number.
+        With one class more than expected, the last class except the blank is the space. Raises SampleError for any
+        other number.
         """
         names = list(self._characters)
         if len(names) + 2 == count:

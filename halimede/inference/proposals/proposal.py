@@ -13,7 +13,7 @@ from typing import Any
 
 from halimede.errors import InvalidFieldError
 from halimede.inference.proposals.families import FAMILIES, OutputReading, recognise
-from halimede.inference.proposals.skeleton import not_known, script_skeleton
+from halimede.inference.proposals.skeleton import describe_unknown, script_skeleton
 from halimede.inference.proposals.structure import OPEN_SIDES, TEXT_SIDES, FileStructure, file_structure
 from halimede.inference.session import RuntimeSession
 from halimede.inference.tensor_ports import PictureShape
@@ -48,7 +48,7 @@ class Proposal:
         postprocess: the field of the Model of this name, as plain data.
         labels: names of the classes; empty: not known.
         notes: what the user has to check, a sentence each.
-        family: the preset by which the outputs are read; empty if they are unknown.
+        family: the name in FAMILIES by which the outputs are read; empty if they are unknown.
         unknown: the message about outputs of no known family; empty if they are known.
         skeleton: a Python script that begins to read unknown outputs; empty if they are known.
 
@@ -72,7 +72,7 @@ def propose(session: RuntimeSession, path: Path, file_format: str, preset: str =
     structure = file_structure(session, path, file_format)
     reading = _read_by_preset(structure, preset) if preset else recognise(structure)
     if reading is None:
-        return Proposal([], unknown=not_known(structure), skeleton=script_skeleton(structure))
+        return Proposal([], unknown=describe_unknown(structure), skeleton=script_skeleton(structure))
     proposal = _propose_steps(structure, reading, imagenet=preset == IMAGENET_PRESET)
     proposal.family, proposal.postprocess, proposal.labels = reading.family, reading.postprocess, reading.labels
     proposal.notes = [*reading.notes, *proposal.notes]

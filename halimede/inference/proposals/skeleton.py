@@ -18,11 +18,11 @@ SCRIPT_FIX = (
     "Write a script that reads it (postprocess.script, docs/processing.md), beginning with the lines below; or name"
     " what it is: halimede models add FILE --preset NAME"
 )
-#: an output with a side of more than the input's height divided by this is taken for a map of the picture
+#: an output with two sides of more than the input's height divided by this is taken for a map of the picture
 LEAST_SHARE = 8
 
 
-def not_known(structure: FileStructure) -> str:
+def describe_unknown(structure: FileStructure) -> str:
     """Return the message about outputs of no known family: what each may be, and what to do."""
     parts = [
         f"{output.name} {list(structure.shape(output))}{_guess(structure, output)}" for output in structure.outputs
@@ -53,15 +53,18 @@ def script_skeleton(structure: FileStructure) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fixed_axes(session: RuntimeSession) -> str:
-    """Return the name of the input whose first axis is a fixed number of several samples; empty if there is none."""
+def fixed_batch_input(session: RuntimeSession) -> str:
+    """Return the name of the only input if its first axis is a fixed number of several samples; otherwise empty."""
     inputs = session.get_inputs()
     shape = inputs[0].shape if len(inputs) == 1 else ()
     return inputs[0].name if len(shape) and isinstance(shape[0], int) and shape[0] > 1 else ""
 
 
 def opening_lines(session: RuntimeSession, path: Path) -> str:
-    """Return lines of Python that write an ONNX file with open axes, all but that of the channels, next to ``path``."""
+    """Return lines of Python that write the ONNX file ``path`` with open axes, all but that of the channels.
+
+    They write the file ``STEM-open.onnx`` in their working folder. Raises ValueError if the model has several inputs.
+    """
     (port,) = session.get_inputs()
     axes = _axes(port.shape, picture_shape([size if isinstance(size, int) else None for size in port.shape[1:]]))
     opened = path.with_name(f"{path.stem}-open{path.suffix}").name

@@ -36,7 +36,8 @@ class FileStructure:
         graph: the input's first operators; None: the format does not show them.
         metadata: texts, labels and range that the file has.
         outputs: those of floats, as the file declares them.
-        picture: the picture that the input takes, with the sides of the trial run; None: the input is no picture.
+        picture: the picture that the input takes, with the sides of the trial run, or without one 0 for an open side;
+            None: the input is no picture.
         values: the outputs of floats in the trial run, by name; None: no trial run succeeded.
 
     """
@@ -62,7 +63,7 @@ class FileStructure:
         return tuple(size if isinstance(size, int) else 0 for size in output.shape[1:])
 
     def sample(self, output: Declared) -> Array | None:
-        """Return one sample's part of an output in the trial run; None if no run succeeded, or it has NaN."""
+        """Return one sample's part of an output in the trial run; None without a run, or if it has NaN or infinity."""
         values = self._values(output)
         return values if values is not None and np.isfinite(values).all() else None
 
@@ -109,5 +110,5 @@ def _random(port: InputPort, shape: tuple[int, ...]) -> Array:
     """Return a batch of one random sample; one of a single value, which fails, if the shape is too large."""
     shape = (1, *shape) if np.prod(shape, dtype=np.float64) <= MAX_VALUES else (1,)
     random = np.random.default_rng(0)
-    values = random.random(shape) if port.dtype.kind == "f" else random.integers(0, 128, shape)
+    values = random.random(shape) if port.dtype.kind == "f" else random.integers(0, 128, shape)  # int8 holds them
     return np.asarray(values).astype(port.dtype)

@@ -40,7 +40,7 @@ METADATA_MAGIC = b"M001"
 MODEL_TEXTS = {0: "name", 1: "description", 2: "version", 4: "author", 5: "license"}
 SUBGRAPHS, INPUTS, PROCESS_UNITS, OPTIONS_TYPE, OPTIONS = 3, 2, 4, 0, 1
 NORMALIZATION, MEAN, STD = 1, 0, 1
-#: most entries of a list of the metadata that are read
+#: most entries of a list of the metadata that are read: channels, tables
 MAX_CHANNELS = 16
 #: the signature (the set of names of inputs and outputs) that is used where a file has several
 SERVING = "serving_default"
@@ -73,7 +73,7 @@ class LiteTensor:
         return DeclaredTensor(self.name, type_name(np.float32 if self.scale else self.dtype), self.shape)
 
     def quantize(self, values: Any) -> Array:
-        """Return a caller's values in the file's type, C-contiguous; rounded and clipped if it is quantized."""
+        """Return a caller's values, C-contiguous; for a quantized tensor in its own type, rounded and clipped."""
         array = np.ascontiguousarray(values)
         if not self.scale:
             return array
@@ -170,7 +170,10 @@ def check_file(path: Path) -> None:
 
 
 def graph_input(path: Path) -> GraphInput | None:
-    """Return the only input of a file; None if there is none or several. Raises ModelError, OSError, ValueError."""
+    """Return the only input of a file; None if there is none or several.
+
+    Raises ModelError, OSError, and for a damaged file errors such as ValueError, TypeError and struct.error.
+    """
     check_file(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         model = schema.Model.GetRootAs(content)
@@ -189,7 +192,10 @@ def graph_input(path: Path) -> GraphInput | None:
 
 
 def metadata(path: Path) -> FileMetadata:
-    """Return the metadata of a file, empty fields for what it lacks. Raises OSError, ValueError, struct.error."""
+    """Return the metadata of a file, empty fields for what it lacks.
+
+    Raises OSError, ValueError and struct.error, and for a damaged zip archive in it the errors of ``zipfile``.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         labels = _label_lines(path)
         table = _metadata_table(content)

@@ -27,7 +27,7 @@ from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values
 
 #: most bytes of an answer
 MAX_ANSWER = 64 * 1024 * 1024
-#: headers of a client's request that are forwarded
+#: headers that describe a request's body; the router forwards them, except an encoding that it has removed
 PASSED = ("Content-Type", "Content-Encoding", HEADER_LENGTH)
 #: what to do about an address that is not valid
 FIX = "write http://host:port, with /v2/models/NAME behind it where the server has several models"
@@ -57,7 +57,10 @@ class BackendResponse:
 
 
 class Backend:
-    """One model on a server. ``name``: for messages; ``url``: as for ``move``; empty: it is not known yet."""
+    """One model on a server. ``name``: for messages; ``url``: as for ``move``; empty: it is not known yet.
+
+    ``session``: of the HTTP client, which the caller closes.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, name: str, url: str = "") -> None:
         self.name = name
@@ -126,7 +129,7 @@ class Backend:
         path = self._path or self._only_model
         if not path:
             async with self._session.post(f"{base}/v2/repository/index", json={}) as reply:
-                body = await reply.content.read(1024 * 1024)
+                body = await reply.content.read(1024 * 1024)  # enough for the index of thousands of models
             try:
                 rows = msgspec.json.decode(body, type=list[dict[str, str]]) if reply.status == 200 else []
             except msgspec.DecodeError:
@@ -194,7 +197,7 @@ class ResponseReader:
         if len(tensors) != 1:
             listed = ", ".join(f"{output.name} ({output.datatype} {output.shape})" for output in outputs)
             raise UnreadableError(f"{len(tensors)} outputs could hold scores, of {listed}: name one with --output")
-        return self._of(tensors[0])
+        return self._read_tensor(tensors[0])
 
     def _has_scores(self, output: TensorHeader) -> bool:
         """Whether an output holds scores or predictions, by its name, type and shape."""
@@ -204,7 +207,7 @@ class ResponseReader:
             return output.name.startswith(PREDICTION)
         return output.datatype in FLOATS and len(output.shape) == 2 and output.shape[1] > 1
 
-    def _of(self, tensor: Tensor) -> list[Prediction]:
+    def _read_tensor(self, tensor: Tensor) -> list[Prediction]:
         """Return the predictions that a tensor holds: as JSON, or as a row of scores for each sample."""
         if tensor.datatype == BYTES:
             return [msgspec.json.decode(item, type=Prediction) for item in tensor.array.ravel()]

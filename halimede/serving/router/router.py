@@ -41,11 +41,11 @@ class Routed:
     Attributes:
         answer: the response for the client.
         by: the model that answered: ``edge`` or ``cloud``.
-        hard: mining found the request hard, or could not judge it.
+        hard: mining found the request hard, or could not judge it, or the edge did not answer.
         degraded: the edge answered a hard request, because the cloud did not.
         reason: why it is degraded, or why the edge was not asked; otherwise empty.
         edge: the edge's predictions, one for each sample; empty if they could not be read.
-        edge_s: seconds that the edge took.
+        edge_s: seconds that the edge took; 0: it did not answer.
         cloud_s: seconds that the cloud took; 0: it was not asked.
 
     """
@@ -153,7 +153,10 @@ class Router:
         return predictions, any(verdict.hard for verdict in verdicts)
 
     async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[BackendResponse | None, str]:
-        """Return the cloud's answer and an empty reason; or None, and the reason why there is no answer."""
+        """Return the cloud's answer and an empty reason; or None, and the reason why there is no answer.
+
+        Tells the circuit breaker how the request ended.
+        """
         clock = asyncio.get_running_loop()
         if not self.cloud.has_address:
             return None, str(OffloadReason.NO_CLOUD)

@@ -30,7 +30,7 @@ from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.limits import State
-from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
+from halimede.serving.bounded_requests import BoundedRequests, answer_live, json_response, refuse, tensor_response
 from halimede.serving.request_budget import Charge
 from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepted_requests
 from halimede.serving.router.backend_client import PASSED, Backend, ResponseReader
@@ -214,7 +214,8 @@ async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backen
     A status without an address leaves a known one as it is. Raises BusError when the subscription fails.
     """
 
-    async def changed(delivery: Delivery[StatusDocument]) -> None:
+    async def take_address(delivery: Delivery[StatusDocument]) -> None:
+        """Set the backend's address to that of a status."""
         url = delivery.body.status.url or ""
         if not url and upstream.has_address:
             return
@@ -225,7 +226,7 @@ async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backen
         else:
             log.info("model found", service=service, url=url)
 
-    await bus.subscribe(topics.STATUS.filter(ns=namespace, plural=inferencemodel.PLURAL, name=service), changed)
+    await bus.subscribe(topics.STATUS.filter(ns=namespace, plural=inferencemodel.PLURAL, name=service), take_address)
 
 
 class RouterHandlers(BoundedRequests):
@@ -240,7 +241,7 @@ class RouterHandlers(BoundedRequests):
         """Register all addresses in an application."""
         get, post = application.router.add_get, application.router.add_post
         get("/v2", self._server)
-        get("/v2/health/live", live)
+        get("/v2/health/live", answer_live)
         get("/v2/health/ready", self._ready)
         get("/v2/models/{model}/ready", self._ready)
         post("/v2/repository/index", self._index)
@@ -255,7 +256,7 @@ class RouterHandlers(BoundedRequests):
     async def _route(self, request: web.Request, body: bytes, _: Charge) -> web.Response:
         """Return the router's answer to an inference request. Raises ModelUnavailableError."""
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
-        headers.pop("Content-Encoding", None)  # aiohttp has decompressed it
+        headers.pop("Content-Encoding", None)  # aiohttp has decompressed the body
         routed = await self._router.answer(body, headers)
         answer, head = response_of(routed, self._name)
         return tensor_response(answer, head if head < len(answer) else 0, routed.answer.status)
@@ -265,7 +266,7 @@ class RouterHandlers(BoundedRequests):
         return json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
-        """Answer 200 once the address of either backend is known, else 503."""
+        """Answer 200 once the address of either backend is known, else 503; for the server and any model's name."""
         if not self._router.edge.has_address and not self._router.cloud.has_address:
             return refuse(503, "it is not known yet where the models are")
         return json_response({"ready": True})

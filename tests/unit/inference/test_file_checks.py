@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from halimede.system import onnx_file
-from halimede.system.onnx_file import MalformedProtobufError, WireType, fields, records
+from halimede.system.onnx_file import MalformedProtobufError, MessageType, fields, records
 from tests.hostile_models import adding, in_attribute, in_function, in_sparse, in_subgraph, outside
 
 
@@ -35,7 +35,7 @@ def nodes_of(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
 
 
 def read(content: bytes) -> Counter[tuple[str, str]]:
-    found = [record for record in records(content) if record.kind is WireType.NODE]
+    found = [record for record in records(content) if record.kind is MessageType.NODE]
     return Counter((record.texts.get("domain", ""), record.texts.get("name", "")) for record in found)
 
 
