@@ -32,7 +32,8 @@ def classify(scores: Array, labels: Sequence[str] = (), activation: Activation =
     """Return the probabilities of one sample's scores, ``[classes]``, with the best class and its probability.
 
     A single score, unless there is one label, is a two-class model's probability of the second class. Raises
-    SampleError for NaN, infinity and a class without a label.
+    SampleError for other shapes, for none or more than MAX_CLASSES scores, NaN, infinity, and a best class without a
+    label.
     """
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or not 0 < values.size <= MAX_CLASSES:
@@ -84,7 +85,11 @@ class RowReader:
 
 
 class ClassReader(RowReader):
-    """A ``Reader`` (file_model) of a classifier's only output, one sample's ``[classes]`` at a time."""
+    """A ``Reader`` (file_model) of a classifier's only output, one sample's ``[classes]`` at a time.
+
+    ``name``: of the output. ``postprocess``: that of the spec. ``labels``: names of the classes; empty: labels are
+    indices as text.
+    """
 
     def __init__(self, name: str, postprocess: Postprocess, labels: Sequence[str]) -> None:
         super().__init__(name)
@@ -132,7 +137,7 @@ class EmbeddingReader(RowReader):
 class FeaturedClassReader:
     """A ``Reader`` (file_model) of a classifier's scores and of the features from which it computed them.
 
-    ``features``: the name of the output of features.
+    ``classes``: reads the scores. ``features``: the name of the output of features.
     """
 
     def __init__(self, classes: ClassReader, features: str) -> None:
@@ -142,10 +147,11 @@ class FeaturedClassReader:
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
         """Return each sample's rows ``[classes]`` and ``[features]``, in order. Raises SampleError."""
         scores, features = outputs
-        rows = rows_of(features)
-        if len(rows) != count:
-            raise SampleError(f"the model gives {len(rows)} rows of features for {count} samples")
-        return [(*part, row) for part, row in zip(self._classes.split([scores], count), rows, strict=False)]
+        score_rows, rows = self._classes.split([scores], count), rows_of(features)
+        for name, number in (("scores", len(score_rows)), ("features", len(rows))):
+            if number != count:
+                raise SampleError(f"the model gives {number} rows of {name} for {count} samples")
+        return [(*part, row) for part, row in zip(score_rows, rows, strict=True)]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
         """Return the prediction of ``ClassReader``, with the features as ``embeddings``. Raises SampleError."""

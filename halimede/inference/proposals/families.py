@@ -36,7 +36,7 @@ SSD_COLUMNS = {16: True, 18: False, 12: True}
 MAX_ROWS = 1000
 #: channels of CenterFace's points: five of two numbers
 FACE_POINTS = 10
-#: a vector of features has a multiple of so many numbers
+#: a vector of features probably has a multiple of so many numbers; one of fewer than half is not recognised
 FEATURES = 64
 #: the only task in Ultralytics' metadata whose outputs halimede reads
 DETECT = "detect"
@@ -103,9 +103,9 @@ def ctc(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
     if steps is not None and not is_probabilities(steps):
         reading.postprocess["activation"] = "softmax"
     # without an alphabet the model cannot be opened, and that error names the field
+    alphabet = f"the alphabet of {len(characters)} characters is that of the file's metadata; " if characters else ""
     reading.notes.append(
-        f"the alphabet of {len(characters)} characters is that of the file's metadata; range and order of channels are"
-        " those of PaddleOCR. Send one line of text a picture"
+        f"{alphabet}range and order of channels are those of PaddleOCR. Send one line of text a picture"
     )
     return reading
 
@@ -226,7 +226,7 @@ def _center(family: str, structure: FileStructure, maps: Sequence[Declared]) -> 
 
 
 def embedding(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
-    """Recognise the only output as a vector of features: its length in the trial run is 1."""
+    """Recognise the only output as a vector of features, by ``_is_features`` in the trial run."""
     output = _only_vector(structure)
     if output is None:
         return None
@@ -279,7 +279,7 @@ def _output(structure: FileStructure, output: Declared, *, task: str) -> dict[st
 
 
 def _only(structure: FileStructure) -> Declared | None:
-    """Return the only output of floats; None if there are several."""
+    """Return the only output of floats; None unless there is exactly one."""
     return structure.outputs[0] if len(structure.outputs) == 1 else None
 
 
@@ -318,7 +318,7 @@ def _maps(structure: FileStructure) -> list[Declared]:
 
 
 def _is_grid(grid: tuple[Sequence[int], int], structure: FileStructure, count: int) -> bool:
-    """Whether the grid's cells divide the input without a rest, and its anchors are ``count``."""
+    """Whether the input has a fixed size that the grid's cells divide without remainder, and ``count`` anchors."""
     strides, per_cell = grid
     if structure.picture is None or structure.open_sides:
         return False
@@ -329,7 +329,7 @@ def _is_grid(grid: tuple[Sequence[int], int], structure: FileStructure, count: i
 
 
 def _is_vector(shape: Sequence[int]) -> bool:
-    """Whether only the first axis is longer than 1, and has a known length."""
+    """Whether all axes but the first have the length 1, and the length of the first is known."""
     return len(shape) > 0 and all(size == 1 for size in shape[1:]) and shape[0] > 0
 
 
@@ -363,7 +363,7 @@ def _is_corners(boxes: Array) -> bool:
 
 
 def _is_features(vector: Array) -> bool:
-    """Whether a vector has the length 1 and enough numbers, and is no row of probabilities."""
+    """Whether a vector has the (Euclidean) length 1 and at least FEATURES / 2 numbers, which are no probabilities."""
     unit = abs(float(np.linalg.norm(vector)) - 1) <= SLACK
     return unit and vector.size >= FEATURES // 2 and not is_probabilities(vector)
 
@@ -378,7 +378,10 @@ def _is_classes(structure: FileStructure, output: Declared) -> bool:
 
 
 def _may_be_classes(structure: FileStructure, output: Declared) -> bool:
-    """Whether a vector may be scores of classes: its numbers are 0 to 1, or its length is none of features."""
+    """Whether a vector may be scores of classes: its numbers are 0 to 1, or its length is no multiple of FEATURES.
+
+    A single number has to be 0 to 1.
+    """
     count = structure.shape(output)[0]
     scores = structure.sample(output)
     if len(structure.shape(output)) != 1:

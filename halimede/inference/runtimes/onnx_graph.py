@@ -45,12 +45,13 @@ def graph_input(path: Path) -> GraphInput | None:
 def metadata(path: Path) -> FileMetadata:
     """Return the producer, the description, and at most MAX_TEXTS entries of a file, and the labels in ``names``.
 
-    ``names`` is one of these entries. Entries over MAX_TEXT bytes are left out. Raises OSError, and ValueError for a
-    malformed file.
+    ``names`` is one of these entries. The producer and the description are cut to MAX_TEXT characters; entries over
+    MAX_TEXT bytes are left out. Raises OSError, and ValueError for a malformed file.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         whole = 0, len(content)
-        texts = {"producer": _text(content, whole, PRODUCER), "description": _text(content, whole, DESCRIPTION)}
+        named = (("producer", PRODUCER), ("description", DESCRIPTION))
+        texts = {name: _text(content, whole, field)[:MAX_TEXT] for name, field in named}
         for start, end in _parts(content, whole, METADATA)[:MAX_TEXTS]:
             if end - start <= MAX_TEXT:
                 texts[_text(content, (start, end), KEY)] = _text(content, (start, end), VALUE)

@@ -48,7 +48,10 @@ class RouterIdentity:
 
 
 class CameraBridge:
-    """Answers the frames of ``cameras`` with a router: ``run`` in a task; at the end ``drain``, then cancel it."""
+    """Answers the frames of ``cameras`` with a router: ``run`` in a task; at the end ``drain``, then cancel the task.
+
+    ``names``: what results say of the router; frames are those of its namespace and service.
+    """
 
     def __init__(self, bus: Bus, router: Router, names: RouterIdentity, cameras: Sequence[str]) -> None:
         self._bus = bus
@@ -69,7 +72,10 @@ class CameraBridge:
         await self._outbox.run()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more frames; answer those in progress, and publish their results, each within ``timeout_s``."""
+        """Take no more frames; wait until those in progress are answered, then until their results are published.
+
+        Each wait takes at most ``timeout_s`` seconds.
+        """
         for filter_ in self._filters:
             await self._bus.unsubscribe(filter_)
         if self._answering:
@@ -77,7 +83,10 @@ class CameraBridge:
         await self._outbox.drain(timeout_s)
 
     async def _take(self, delivery: Delivery[bytes]) -> None:
-        """Begin to answer a frame, once there is a slot. Raises DecodeError if it is not a picture."""
+        """Begin to answer a frame, once there is a slot. Raises DecodeError if it is not a picture.
+
+        A frame whose id was taken before is ignored.
+        """
         frame = open_payload(delivery.body, delivery.names["camera"])
         if frame.id in self._ids:
             return
@@ -87,9 +96,9 @@ class CameraBridge:
         await self._slots.acquire()
         task = asyncio.get_running_loop().create_task(self._answer(frame, body, headers, delivery.packet), name="frame")
         self._answering.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._free_slot)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _free_slot(self, task: asyncio.Task[None]) -> None:
         """Free the slot of an answered frame; a callback of its task."""
         self._answering.discard(task)
         self._slots.release()
@@ -123,7 +132,9 @@ class CameraBridge:
             id=frame.id.hex(),
             service=self._names.service,
             camera=frame.camera,
+            file=frame.file,
             sequence=frame.sequence,
+            captured_ns=frame.captured_ns,
             by="cloud" if cloud else "edge",
             hard=routed.hard,
             degraded=routed.degraded,

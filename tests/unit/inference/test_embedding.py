@@ -14,6 +14,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model, pack, unit, unpack
+from halimede.inference.postprocess import ClassReader, FeaturedClassReader
 from tests.graphs import write_describer, write_graph
 
 FLOAT = TensorProto.FLOAT
@@ -123,6 +124,13 @@ def test_what_is_no_vector_is_refused_when_the_model_is_opened(make_graph):
     )
     with pytest.raises((ModelError, SampleError)):
         open_model(path, a_spec(postprocess=Postprocess(features="map")))
+
+
+@pytest.mark.parametrize(("scores", "features"), [(5, 3), (2, 3), (3, 5), (3, 2)])
+def test_as_many_rows_of_scores_and_of_features_are_needed_as_samples(scores, features):
+    reader = FeaturedClassReader(ClassReader("scores", Postprocess(), ()), "features")
+    with pytest.raises(SampleError, match="for 3 samples"):
+        reader.split([np.ones((scores, 2)), np.ones((features, 4))], 3)
 
 
 def test_only_classifiers_have_them():

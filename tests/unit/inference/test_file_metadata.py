@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from halimede.inference.file_metadata import class_names, read_metadata
+from halimede.inference.file_metadata import MAX_TEXT, class_names, read_metadata
 from tests.graphs import FLOAT, write_graph
 
 #: a number of more digits than Python turns into text
@@ -33,3 +33,11 @@ def test_names_of_classes_are_a_list_or_a_dict_by_index(tmp_path: Path) -> None:
     assert class_names("['cat', 'dog']") == class_names("{1: 'dog', 0: 'cat'}") == ("cat", "dog")
     metadata = read_metadata(described(tmp_path / "model.onnx", names="{0: 'cat'}"), "onnx")
     assert metadata.labels == ("cat",)
+
+
+def test_a_long_description_is_cut(tmp_path: Path) -> None:
+    path = described(tmp_path / "model.onnx")
+    model = onnx.load(path)
+    model.doc_string = "d" * (MAX_TEXT + 1)
+    onnx.save(model, path)
+    assert read_metadata(path, "onnx").texts["description"] == "d" * MAX_TEXT
